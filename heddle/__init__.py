@@ -1,0 +1,1 @@
+"""Heddle: reinforcement learning rollouts as a fleet, through Redis Streams."""

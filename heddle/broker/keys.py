@@ -1,0 +1,146 @@
+"""The name of every key in Redis, in one table.
+
+It never talks to a server. `experiment` is an experiment id, `p` a partition, `shard` a shard index.
+The braces are a hash tag: all that one script touches lies in one slot.
+"""
+
+PROTOCOL = 1
+"""Version of the protocol this code speaks; roles refuse experiments of another one."""
+
+QUEUE = "heddle:queue"
+QUEUE_GROUP = "coordinators"
+EXPERIMENTS = "heddle:experiments"
+COORDINATOR = "heddle:coordinator"
+LOG = "heddle:log"
+TICKET_GROUP = "workers"
+TRAINER_GROUP = "trainer"
+
+
+def name(experiment_name: str) -> str:
+    """Hash: id and spec digest of the active experiment of that name."""
+    return f"heddle:name:{experiment_name}"
+
+
+def pool(pool_name: str) -> str:
+    """Hash: desired, rev, live, quota, leader epoch."""
+    return f"heddle:pool:{pool_name}"
+
+
+def pool_workers(pool_name: str) -> str:
+    """Sorted set: worker by last seen, server milliseconds."""
+    return f"heddle:pool:{pool_name}:workers"
+
+
+def pool_supervisors(pool_name: str) -> str:
+    """Sorted set: supervisor by last seen, server milliseconds."""
+    return f"heddle:pool:{pool_name}:supervisors"
+
+
+def pool_tickets(pool_name: str) -> str:
+    """Stream with group `workers`: shards that want a worker."""
+    return f"heddle:pool:{pool_name}:tickets"
+
+
+def worker(worker_id: str) -> str:
+    """Hash with TTL: the heartbeat of one worker."""
+    return f"heddle:worker:{worker_id}"
+
+
+def tag(experiment: str, p: int) -> str:
+    """The common start of an experiment partition's keys, e.g. "heddle:{cartpole-7f3a.0}"."""
+    return f"heddle:{{{experiment}.{p}}}"
+
+
+def spec(experiment: str) -> str:
+    """Hash: toml, resolved json, sha256, owner, spaces, code version, protocol, created."""
+    return f"{tag(experiment, 0)}:spec"
+
+
+def status(experiment: str) -> str:
+    """Hash: state, reason, ended, result."""
+    return f"{tag(experiment, 0)}:status"
+
+
+def seat(experiment: str) -> str:
+    """Hash with TTL: trainer, epoch."""
+    return f"{tag(experiment, 0)}:seat"
+
+
+def policy(experiment: str, version: int) -> str:
+    """Hash: sha256, bytes, chunks, update, weights when small."""
+    return f"{tag(experiment, 0)}:policy:{version}"
+
+
+def policy_chunk(experiment: str, version: int, chunk: int) -> str:
+    """String: one chunk of large weights."""
+    return f"{tag(experiment, 0)}:policy:{version}:{chunk}"
+
+
+def metrics(experiment: str) -> str:
+    """Stream, capped: update, time, name, value."""
+    return f"{tag(experiment, 0)}:metrics"
+
+
+def ctl(experiment: str, p: int = 0) -> str:
+    """Hash: command, policy, min_policy, seat epoch, leader epoch, active shards, rev, caps."""
+    return f"{tag(experiment, p)}:ctl"
+
+
+def shard(experiment: str, p: int, shard_index: int) -> str:
+    """Hash: who owns the shard and how far it is; the truth about ownership."""
+    return f"{tag(experiment, p)}:shard:{shard_index}"
+
+
+def lease(experiment: str, p: int, shard_index: int) -> str:
+    """Hash with TTL: worker, epoch; says only when reap may act."""
+    return f"{tag(experiment, p)}:lease:{shard_index}"
+
+
+def due(experiment: str, p: int) -> str:
+    """Sorted set: leased shards by deadline, server milliseconds."""
+    return f"{tag(experiment, p)}:due"
+
+
+def queued(experiment: str, p: int) -> str:
+    """Hash: queued shards with their ticket id and since when."""
+    return f"{tag(experiment, p)}:queued"
+
+
+def experience(experiment: str, p: int) -> str:
+    """Stream with group `trainer` and taps: pointers."""
+    return f"{tag(experiment, p)}:experience"
+
+
+def blob(experiment: str, p: int, shard_index: int, epoch: int, nonce: str, seq: int) -> str:
+    """String: Arrow bytes of one batch; TTL until accepted."""
+    return f"{tag(experiment, p)}:blob:{shard_index}:{epoch}:{nonce}:{seq}"
+
+
+def snapshot(experiment: str, p: int, shard_index: int, epoch: int, nonce: str, seq: int) -> str:
+    """String: the environments' state after seq; TTL until accepted."""
+    return f"{tag(experiment, p)}:snapshot:{shard_index}:{epoch}:{nonce}:{seq}"
+
+
+def flow(experiment: str, p: int) -> str:
+    """Hash: entries and bytes in flight, and every counter of promise P2."""
+    return f"{tag(experiment, p)}:flow"
+
+
+def waiting(experiment: str, p: int) -> str:
+    """Sorted set: shards waiting for room, by first FULL."""
+    return f"{tag(experiment, p)}:waiting"
+
+
+def loading(experiment: str, p: int) -> str:
+    """Hash: seat epoch and entry ids that the trainer is loading or updating."""
+    return f"{tag(experiment, p)}:loading"
+
+
+def dead(experiment: str, p: int) -> str:
+    """Stream, capped: pointers set aside with their reason."""
+    return f"{tag(experiment, p)}:dead"
+
+
+def news(experiment: str, p: int = 0) -> str:
+    """Pub/sub channel, not a key: hints that a policy or command changed."""
+    return f"{tag(experiment, p)}:news"

@@ -1,0 +1,171 @@
+"""The errors of Heddle, one tree; each carries the exit code of the command that meets it.
+
+This module never formats for a terminal: the command line decides how an error is shown.
+
+    HeddleError                     1
+    ├── UsageError                  2   the call itself is wrong
+    │   └── MissingExtra            2   an optional dependency is not installed
+    ├── SpecError                   3   exp.toml is wrong: carries every problem found
+    │   └── EnvError                3   the environment or policy does not keep its contract
+    ├── NotFound                    4   no such experiment, worker, file
+    ├── BrokerError                 5   the broker cannot be used
+    │   ├── BrokerUnreachable       5   no answer; may pass
+    │   ├── BrokerUnfit             5   answers, but below the floor or evicting
+    │   └── BrokerFull              5   out of memory: nothing was stored; may pass
+    ├── Denied                      6   wrong password or missing right
+    ├── TimedOut                    7   a deadline passed
+    ├── Conflict                    8   the name, seat or state is taken by another
+    │   ├── LeaseLost               8   the shard belongs to another owner now
+    │   ├── SeatLost                8   another trainer holds the seat now
+    │   └── LeaderLost              8   another coordinator leads now
+    ├── Gone                        4   the experiment was removed
+    ├── BatchError                  1   bytes that are not a valid batch
+    ├── CheckpointError             1   a checkpoint that cannot be loaded
+    └── ExperimentFailed            1   the experiment ended badly
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class HeddleError(Exception):
+    """Base of every error that Heddle raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(HeddleError):
+    """The command or call cannot mean anything."""
+
+    exit_code = 2
+
+
+class MissingExtra(UsageError):
+    """An optional dependency is needed here.
+
+    Args:
+        what: what was asked for, e.g. "heddle trainer".
+        extra: name of the extra that brings it, e.g. "torch".
+    """
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional dependency: pip install 'heddle-rl[{extra}]'")
+        self.what = what
+        self.extra = extra
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a spec.
+
+    Attributes:
+        key: dotted key, e.g. "rollout.steps"; "" when the whole file is meant.
+        value: the offending value as written, None when a key is missing.
+        reason: what is wrong, in lower case, without a full stop.
+        hint: what to do, e.g. "did you mean steps ?"; "" when there is nothing to say.
+        file: where it stands; None for a spec that did not come from a file.
+        line, column: from 1; 0 when unknown.
+    """
+
+    key: str
+    value: object
+    reason: str
+    hint: str = ""
+    file: str | None = None
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        where = f"{self.file or '<spec>'}:{self.line}:{self.column}" if self.line else f"{self.file or '<spec>'}"
+        shown = "" if self.value is None else f" = {self.value!r}"
+        hint = f"  ({self.hint})" if self.hint else ""
+        return f"{where}  {self.key}{shown}: {self.reason}{hint}"
+
+
+class SpecError(HeddleError):
+    """A spec is wrong; `problems` holds everything found, in file order."""
+
+    exit_code = 3
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class EnvError(SpecError):
+    """An environment, policy or learner of the user's cannot be made or breaks its contract."""
+
+    def __init__(self, reason: str, *, key: str = "env.id", value: object = None, hint: str = "") -> None:
+        super().__init__([Problem(key=key, value=value, reason=reason, hint=hint)])
+
+
+class NotFound(HeddleError):
+    """The thing named does not exist."""
+
+    exit_code = 4
+
+
+class BrokerError(HeddleError):
+    """The broker cannot be used."""
+
+    exit_code = 5
+
+
+class BrokerUnreachable(BrokerError):
+    """No answer from the broker: the write may or may not have happened."""
+
+
+class BrokerUnfit(BrokerError):
+    """The broker answers but must not be used: too old, or it evicts keys."""
+
+
+class BrokerFull(BrokerError):
+    """The broker is out of memory and refused the write: nothing was stored."""
+
+
+class Denied(HeddleError):
+    """Wrong password, or a right is missing."""
+
+    exit_code = 6
+
+
+class TimedOut(HeddleError):
+    """A deadline passed before the awaited fact came true."""
+
+    exit_code = 7
+
+
+class Conflict(HeddleError):
+    """The name, seat or state is taken."""
+
+    exit_code = 8
+
+
+class LeaseLost(Conflict):
+    """The shard was reaped or claimed anew: the caller may not write it any more."""
+
+
+class SeatLost(Conflict):
+    """Another trainer took the seat: the caller may not ack or publish any more."""
+
+
+class LeaderLost(Conflict):
+    """Another coordinator leads: the caller's decisions no longer count."""
+
+
+class Gone(HeddleError):
+    """The experiment was removed while the caller worked on it."""
+
+    exit_code = 4
+
+
+class BatchError(HeddleError):
+    """Bytes that are not a valid batch of this experiment."""
+
+
+class CheckpointError(HeddleError):
+    """A checkpoint file is torn, foreign or of another format."""
+
+
+class ExperimentFailed(HeddleError):
+    """The experiment ended in state failed; the message says why."""

@@ -1,0 +1,21 @@
+"""Helpers that every test may use: waiting for a fact, and nothing that hides one."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from heddle.clock import SystemClock
+
+T = TypeVar("T")
+
+
+def eventually(fact: Callable[[], T], *, timeout_s: float = 10.0, every_s: float = 0.01, what: str = "") -> T:
+    """Call `fact` until it is true and return what it returned; fail when `timeout_s` is over."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + timeout_s
+    while True:
+        value = fact()
+        if value:
+            return value
+        if clock.monotonic() >= deadline:
+            raise AssertionError(f"not true within {timeout_s} s: {what or fact}; last value {value!r}")
+        clock.sleep(every_s)
