@@ -1,0 +1,69 @@
+# Every word here makes what it needs: a virtual environment first, then the job.
+#   make demo   train CartPole with two workers, kill one, show its shards come back
+#   make test   unit, contract, machine and loop tests on real servers
+#   make lint   ruff, mypy, import floors, compose and Dockerfile checks
+#   make e2e    whole runs through the command line
+#   make chaos  real processes, real signals
+#   make bench  figures of this machine
+#   make soak   the long version of chaos, by hand
+PY ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+
+# A folder of wheels, when pip knows one, is where a CPU build of torch comes from. Otherwise uv asks for the CPU
+# backend by name; plain pip without either takes whatever the index calls torch, which on Linux is a CUDA build.
+LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell $(PY) -m pip config get global.find-links 2>/dev/null))
+ifneq ($(strip $(LINKS)),)
+export UV_FIND_LINKS := $(LINKS)
+else
+export UV_TORCH_BACKEND ?= cpu
+endif
+INSTALL = $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(BIN)/python -m pip install -q)
+
+.PHONY: demo test lint e2e chaos bench soak fmt clean env lock
+
+env: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(if $(UV),$(UV) venv -q --clear --python $(PY) $(VENV),$(PY) -m venv --clear $(VENV))
+	$(INSTALL) -c constraints.txt torch
+	$(INSTALL) -c constraints.txt -e '.[torch,dev]'
+	touch $@
+
+demo: env
+	$(BIN)/heddle demo
+
+test: env
+	$(BIN)/python -m pytest -q
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	tests/check_deploy.sh $(BIN)
+
+fmt: env
+	$(BIN)/ruff check --fix-only -q .
+	$(BIN)/ruff format -q .
+
+e2e: env
+	$(BIN)/python -m pytest -q tests/e2e --timeout 600
+
+chaos: env
+	$(BIN)/python -m pytest -q tests/chaos --timeout 300
+
+bench: env
+	$(BIN)/python -m benchmarks
+
+soak: env
+	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos --timeout 7200
+
+# Only constraints.txt is committed: a uv.lock would record the addresses of whoever made it.
+lock:
+	printf 'torch==2.13.0\n' > .pins && env -u UV_FIND_LINKS -u PIP_FIND_LINKS uv pip compile -q --universal --no-emit-index-url \
+	  --no-annotate --no-header pyproject.toml --extra torch --extra dev -c .pins -o constraints.txt; rm -f .pins
+
+clean:
+	rm -rf $(VENV) .heddle runs .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

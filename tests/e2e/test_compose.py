@@ -1,0 +1,141 @@
+"""deploy/compose.yaml on a real Docker engine: up, enqueue, scale, kill, restart Redis, finish.
+
+Skipped, with the reason, where no engine answers and none can be started (not root, no apt-get).
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+PORT = "16379"
+URL = f"redis://127.0.0.1:{PORT}/0"
+
+
+def run(*argv: str, env: dict[str, str], cwd: Path = ROOT, timeout: float = 600) -> str:
+    """The command's stdout; fails with all it printed when it does not exit with 0."""
+    done = subprocess.run(argv, env=env, cwd=cwd, text=True, capture_output=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"{' '.join(argv)} -> {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[dict[str, str]]:
+    """The environment in which `docker` reaches an engine."""
+    folder = Path(os.environ.get("HEDDLE_ENGINE_DIR", "/tmp/heddle-engine"))
+    up = subprocess.run([ROOT / "tests/engine.sh", "up", folder], text=True, capture_output=True, timeout=900, check=False)
+    if up.returncode == 3:
+        pytest.skip(f"no Docker engine: {up.stderr.strip().splitlines()[-1]}")
+    assert up.returncode == 0, up.stderr[-4000:]
+    env = dict(os.environ)
+    for line in up.stdout.splitlines():
+        if line.startswith("export "):
+            name, _, value = line.removeprefix("export ").partition("=")
+            env[name] = value
+    yield env
+    if up.stdout.strip():
+        run(str(ROOT / "tests/engine.sh"), "down", str(folder), env=dict(os.environ))
+
+
+def wheels() -> list[Path]:
+    """CPU builds of torch on this machine, in the folders that pip was told of."""
+    told = os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS") or ""
+    if not told:
+        asked = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
+        told = subprocess.run(asked, text=True, capture_output=True, check=False).stdout
+    return [wheel for folder in told.split() if Path(folder).is_dir() for wheel in Path(folder).glob("torch-*+cpu-cp311-*.whl")]
+
+
+@pytest.fixture(scope="module")
+def fleet(engine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """`docker compose` over a copy of the project, built and up; taken down with its volumes at the end."""
+    source = tmp_path_factory.mktemp("compose") / "heddle"
+    source.mkdir()
+    for part in ("heddle", "deploy", "examples"):
+        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", ".dockerignore"):
+        shutil.copy(ROOT / part, source / part)
+    for wheel in wheels()[-1:]:
+        shutil.copy(wheel, source / "deploy/wheels" / wheel.name)
+    env = engine | {"HEDDLE_REDIS_PORT": PORT}
+
+    def compose(*argv: str, timeout: float = 600) -> str:
+        return run("docker", "compose", "-f", "deploy/compose.yaml", *argv, env=env, cwd=source, timeout=timeout)
+
+    compose("up", "-d", "--build", "--wait", timeout=900)
+    yield compose
+    compose("down", "-v", "--timeout", "20")
+
+
+def heddle(*argv: str, timeout: float = 300) -> str:
+    env = dict(os.environ) | {"HEDDLE_REDIS_URL": URL}
+    return run(sys.executable, "-m", "heddle", *argv, env=env, timeout=timeout)
+
+
+def live_workers() -> list[dict[str, Any]]:
+    return [w for w in json.loads(heddle("workers", "ls", "-o", "json"))["workers"] if w["alive"]]
+
+
+def status(experiment: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(heddle("status", experiment, "-o", "json"))
+    return found
+
+
+def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishes(fleet: Callable[..., str]) -> None:
+    # Given a fleet of two workers and a run that takes a while
+    eventually(lambda: len(live_workers()) == 2, timeout_s=60, every_s=0.5, what="two workers")
+    enqueue = ["enqueue", "examples/cartpole.toml", "--set", "budget.env_steps=60000", "-o", "json"]
+    experiment = json.loads(heddle(*enqueue))["id"]
+    eventually(lambda: status(experiment)["env_steps"] > 2_000, timeout_s=120, every_s=0.5, what="first updates")
+
+    # When the pool is scaled to 8 and back
+    heddle("workers", "scale", "8")
+    eventually(lambda: len(live_workers()) == 8, timeout_s=90, every_s=0.5, what="eight workers")
+    heddle("workers", "scale", "2")
+    eventually(lambda: len(live_workers()) == 2, timeout_s=90, every_s=0.5, what="two workers again")
+
+    # And a worker process is killed inside its container
+    victim = live_workers()[0]
+    fleet("exec", "-T", "workers", "python", "-c", f"import os; os.kill({victim['pid']}, 9)")
+    eventually(
+        lambda: len(live_workers()) == 2 and victim["id"] not in {w["id"] for w in live_workers()},
+        timeout_s=60, every_s=0.5, what="the killed worker replaced",
+    )  # fmt: skip
+
+    # And Redis restarts
+    before = status(experiment)["env_steps"]
+    fleet("restart", "redis")
+    eventually(lambda: status(experiment)["env_steps"] > before, timeout_s=90, every_s=0.5, what="progress after the restart")
+
+    # Then the run ends by its budget and the books balance
+    heddle("wait", experiment, "--for", "completed", "--timeout", "240s")
+    ended = status(experiment)
+    assert ended["env_steps"] >= 60_000
+    assert ended["accounting"]["lost"] == 0
+    assert ended["accounting"]["duplicated"] == 0
+
+    # And a later `up` leaves the pool's size alone
+    heddle("workers", "scale", "3")
+    fleet("up", "-d", "--wait")
+    eventually(lambda: len(live_workers()) == 3, timeout_s=60, every_s=0.5, what="three workers after a second up")
+
+    # And the lines of the README show what it says, from the host
+    tag = f"heddle:{{{experiment}.0}}"
+    cli = ["redis-cli", "-p", PORT]
+    env = dict(os.environ)
+    assert "command" in run(*cli, "HGETALL", f"{tag}:ctl", env=env)
+    assert "appended_batches" in run(*cli, "HGETALL", f"{tag}:flow", env=env)
+    assert run(*cli, "XLEN", f"{tag}:experience", env=env).strip() == "0"
+
+    # And rm leaves no key of the experiment
+    heddle("rm", experiment)
+    eventually(lambda: not run(*cli, "KEYS", f"*{experiment}*", env=env).strip(), timeout_s=70, what="no key left")
