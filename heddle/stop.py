@@ -1,0 +1,93 @@
+"""The wish to end: how a loop learns that it shall finish, and when it shall stop at once.
+
+It never ends a process by itself; the loop that holds the flag does, or the one who waits for `now`.
+
+A first request means: finish what is in hand, then leave. A second one means: leave now.
+"""
+
+import logging
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterable
+
+log = logging.getLogger("heddle.stop")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopFlag:
+    """Two steps of ending, shared by the threads of one role.
+
+    Attributes:
+        reason: why the first request came; "" before it.
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._lock = threading.Lock()
+        self._draining = threading.Event()
+        self._now = threading.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def draining(self) -> bool:
+        """True once anybody asked to end."""
+        return self._draining.is_set()
+
+    @property
+    def now(self) -> bool:
+        """True once anybody asked a second time."""
+        return self._now.is_set()
+
+    def request(self, reason: str) -> None:
+        """Ask to end: the first call drains, every later one stops at once.
+
+        Not to be called from a signal handler (it takes locks); `listen_to_signals` sees to that.
+        """
+        with self._lock:
+            if self._draining.is_set():
+                self._now.set()
+            else:
+                self.reason = reason
+                self._draining.set()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def drain(self, reason: str) -> None:
+        """Ask to end gently; asking again changes nothing."""
+        if not self.draining:
+            self.request(reason)
+
+    def on_request(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after every request, from the thread that made it; it must not block."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the first request, at most `timeout_s`; says whether it came."""
+        return self._draining.wait(timeout_s)
+
+    def wait_now(self, timeout_s: float | None = None) -> bool:
+        """Wait for the second request, at most `timeout_s`; says whether it came."""
+        return self._now.wait(timeout_s)
+
+
+def listen_to_signals(flag: StopFlag, signals: Iterable[signal.Signals] = SIGNALS) -> None:
+    """Turn SIGTERM and SIGINT into requests. Main thread only, once a process.
+
+    A handler may interrupt its own thread inside a lock, so it only puts into a queue (which is
+    made for that); a thread of its own makes the request.
+    """
+    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def tell() -> None:
+        while True:
+            number = arrived.get()
+            log.info("received signal=%s", signal.Signals(number).name)
+            flag.request(signal.Signals(number).name)
+
+    threading.Thread(target=tell, name="signals", daemon=True).start()
+    for one in signals:
+        signal.signal(one, lambda number, _frame: arrived.put(number))
