@@ -1,0 +1,123 @@
+"""Rules between the keys of one spec: what each key alone allows but the whole cannot mean.
+
+Pure, and it never raises: it returns what it finds.
+"""
+
+import math
+from collections.abc import Iterator
+
+from heddle.spec.explain import Fault
+from heddle.spec.models import ExperimentSpec
+
+
+def cross_checks(spec: ExperimentSpec) -> list[Fault]:
+    """Every contradiction in `spec`, in the order of its sections."""
+    return [*_env(spec), *_rollout(spec), *_trainer(spec), *_eval(spec), *_budget(spec), *_limits(spec)]
+
+
+def batches_per_update(spec: ExperimentSpec) -> int:
+    """Batches of full segments that one update consumes."""
+    if spec.rollout.sync:
+        return math.ceil(spec.env.num_envs / spec.env.envs_per_shard)
+    return math.ceil(spec.trainer.batch_steps / (spec.env.envs_per_shard * spec.rollout.steps))
+
+
+def batches_per_checkpoint(spec: ExperimentSpec) -> int:
+    """Batches that stay in the stream between two acknowledgements."""
+    every = spec.trainer.checkpoint_every if spec.trainer.ack == "checkpoint" else 1
+    return batches_per_update(spec) * every
+
+
+def steps_per_update(spec: ExperimentSpec) -> int:
+    """Environment steps that one update learns from when every segment is full."""
+    return spec.env.num_envs * spec.rollout.steps if spec.rollout.sync else spec.trainer.batch_steps
+
+
+def _env(spec: ExperimentSpec) -> Iterator[Fault]:
+    if spec.env.envs_per_shard > spec.env.num_envs:
+        yield Fault(
+            ("env", "envs_per_shard"),
+            spec.env.envs_per_shard,
+            f"is more than env.num_envs = {spec.env.num_envs}",
+            f"use at most {spec.env.num_envs}, or leave it out",
+        )
+
+
+def _rollout(spec: ExperimentSpec) -> Iterator[Fault]:
+    if spec.rollout.sync and spec.rollout.max_policy_lag is not None:
+        yield Fault(
+            ("rollout", "max_policy_lag"),
+            spec.rollout.max_policy_lag,
+            "has no meaning with rollout.sync = true, where every batch is of the newest version",
+            "remove one of the two",
+        )
+
+
+def _trainer(spec: ExperimentSpec) -> Iterator[Fault]:
+    steps = steps_per_update(spec)
+    if spec.trainer.minibatch > steps:
+        source = "env.num_envs x rollout.steps" if spec.rollout.sync else "trainer.batch_steps"
+        yield Fault(
+            ("trainer", "minibatch"),
+            spec.trainer.minibatch,
+            f"is more than the {steps} steps of one update ({source})",
+            f"use at most {steps}",
+        )
+    natural = spec.env.num_envs * spec.rollout.steps
+    if spec.rollout.sync and spec.trainer.batch_steps != natural:
+        yield Fault(
+            ("trainer", "batch_steps"),
+            spec.trainer.batch_steps,
+            f"has no meaning with rollout.sync = true, where an update takes all {natural} steps",
+            "remove one of the two",
+        )
+
+
+def _eval(spec: ExperimentSpec) -> Iterator[Fault]:
+    if spec.eval is not None and spec.eval.num_envs > spec.eval.episodes:
+        yield Fault(
+            ("eval", "num_envs"),
+            spec.eval.num_envs,
+            f"is more than eval.episodes = {spec.eval.episodes}: some environments would have nothing to play",
+            f"use at most {spec.eval.episodes}",
+        )
+    if spec.eval is not None and spec.eval.seed == spec.experiment.seed:
+        yield Fault(
+            ("eval", "seed"),
+            spec.eval.seed,
+            "is experiment.seed: evaluation would see the training episodes",
+            "use another number, or leave it out",
+        )
+
+
+def _budget(spec: ExperimentSpec) -> Iterator[Fault]:
+    budget = spec.budget
+    if budget.env_steps is None and budget.wall is None and budget.target_return is None:
+        yield Fault(
+            ("budget",),
+            None,
+            "needs at least one of env_steps, wall and target_return",
+            "for example env_steps = 100_000",
+            is_about_key=True,
+        )
+
+
+def _limits(spec: ExperimentSpec) -> Iterator[Fault]:
+    needed = batches_per_checkpoint(spec)
+    if spec.limits.max_entries < needed:
+        what = "one quorum" if spec.rollout.sync else "one update"
+        if spec.trainer.ack == "checkpoint" and spec.trainer.checkpoint_every > 1:
+            what = f"the {spec.trainer.checkpoint_every} updates between checkpoints"
+        yield Fault(
+            ("limits", "max_entries"),
+            spec.limits.max_entries,
+            f"is below the {needed} batches of {what}: training could never go on",
+            f"use at least {needed}, or leave it out",
+        )
+    if spec.limits.batch_bytes > spec.limits.max_bytes:
+        yield Fault(
+            ("limits", "batch_bytes"),
+            spec.limits.batch_bytes,
+            f"is more than limits.max_bytes = {spec.limits.max_bytes}",
+            "raise limits.max_bytes",
+        )

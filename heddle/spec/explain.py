@@ -1,0 +1,145 @@
+"""What is wrong with a spec, in words: from pydantic's errors to a key, a reason and what to do.
+
+It never reads a file and never decides what is allowed; the models do.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from heddle.spec.locate import KeyPath
+from heddle.spec.models import LEARNERS, POLICIES, ExperimentSpec
+
+_REASONS = {
+    "missing": "is required",
+    "string_type": "must be text in quotes",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "finite_number": "must be finite",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "model_attributes_type": "must be a table",
+}
+_BOUNDS = {
+    "greater_than": ("must be above {gt}", "gt"),
+    "greater_than_equal": ("must be at least {ge}", "ge"),
+    "less_than": ("must be below {lt}", "lt"),
+    "less_than_equal": ("must be at most {le}", "le"),
+}
+_BUILTIN: dict[KeyPath, tuple[str, ...]] = {("trainer", "learner"): LEARNERS, ("policy", "id"): POLICIES}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong, before its place in the file is known.
+
+    Attributes:
+        path: keys from the root.
+        value: as given; None when missing.
+        reason: what is wrong.
+        hint: what to do; "" when there is nothing to say.
+        is_about_key: the key itself is wrong, not its value.
+    """
+
+    path: KeyPath
+    value: object
+    reason: str
+    hint: str = ""
+    is_about_key: bool = False
+
+
+def explain(error: Mapping[str, Any]) -> Fault:
+    """The fault behind one of pydantic's error details."""
+    path = tuple(error["loc"])
+    kind = str(error["type"])
+    value = error.get("input")
+    context: Mapping[str, Any] = error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return unknown_key(path, value)
+    if kind == "missing":
+        return Fault(path, None, "is required", example(path), is_about_key=True)
+    if kind == "literal_error":
+        allowed = str(context["expected"]).replace("'", "")
+        return Fault(path, value, f"must be {allowed}", nearest(value, allowed.replace(" or ", ", ").split(", ")))
+    if kind in _BOUNDS:
+        return Fault(path, value, _BOUNDS[kind][0].format(**context))
+    if kind == "value_error":
+        return Fault(path, value, str(context["error"]), nearest(value, _BUILTIN.get(path, ())))
+    reason = _REASONS.get(kind, str(error["msg"]).lower())
+    return Fault(path, value, reason, _quotes_hint(kind, value))
+
+
+def unknown_key(path: KeyPath, value: object) -> Fault:
+    """A key that does not exist: name the nearest one that does, or the section it belongs to."""
+    key = str(path[-1])
+    siblings = valid_keys(path[:-1])
+    hint = nearest(key, siblings)
+    if not hint:
+        elsewhere = {name: f"{section}.{name}" for section in valid_keys(()) for name in valid_keys((section,))}
+        match = difflib.get_close_matches(key, list(elsewhere), n=1, cutoff=0.8)
+        hint = f"did you mean {elsewhere[match[0]]} ?" if match else f"known here: {', '.join(siblings)}"
+    what = "unknown section" if len(path) == 1 and isinstance(value, Mapping) else "unknown key"
+    return Fault(path, value if not isinstance(value, Mapping) else None, what, hint, is_about_key=True)
+
+
+def valid_keys(path: KeyPath) -> tuple[str, ...]:
+    """Names of the keys that may stand in the table at `path`; empty when it is none of ours."""
+    model: type[BaseModel] | None = ExperimentSpec
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if model is not None else None
+        model = _model_in(field.annotation) if field is not None else None
+    return tuple(model.model_fields) if model is not None else ()
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model inside an annotation such as `Eval | None` or `tuple[Annotated[Wrapper, ..], ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_in(argument) for argument in get_args(annotation))
+    return next((model for model in found if model is not None), None)
+
+
+def nearest(value: object, choices: Sequence[str]) -> str:
+    """ "did you mean X ?" when one of `choices` looks like `value`, else ""."""
+    if not isinstance(value, str):
+        return ""
+    lower = {choice.lower(): choice for choice in choices}
+    match = difflib.get_close_matches(value.lower(), list(lower), n=1, cutoff=0.55)
+    if match:
+        return f"did you mean {lower[match[0]]} ?"
+    longer = [choice for choice in choices if len(value) > 2 and value.lower() in choice.lower()]
+    return f"did you mean {longer[0]} ?" if longer else ""
+
+
+def example(path: KeyPath) -> str:
+    """How a missing key is written."""
+    return {
+        ("experiment",): 'add [experiment] with name = "my-run"',
+        ("experiment", "name"): 'add name = "my-run" to [experiment]',
+        ("env",): 'add [env] with id = "CartPole-v1"',
+        ("env", "id"): 'add id = "CartPole-v1" to [env]',
+        ("budget",): "add [budget] with env_steps = 100_000",
+    }.get(path, "")
+
+
+def _quotes_hint(kind: str, value: object) -> str:
+    if not isinstance(value, str):
+        return ""
+    if kind in ("int_type", "float_type"):
+        try:
+            float(value)
+        except ValueError:
+            return ""
+        return f"write {value} without quotes"
+    if kind == "bool_type" and value.lower() in ("true", "false"):
+        return f"write {value.lower()} without quotes"
+    return ""

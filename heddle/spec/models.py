@@ -1,0 +1,269 @@
+"""The spec of an experiment as frozen models: every section and key of exp.toml, its type, bounds and default.
+
+It never reads a file and never checks one key against another; `load.py` and `checks.py` do.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from heddle.spec.derive import with_derived
+from heddle.spec.values import Bytes, Frozen, Kwargs, Schedule, Seconds, Slug, Word, constant, is_user_code
+
+LEARNERS = ("ppo",)
+"""Built-in learners; others are named "package.module:Name"."""
+POLICIES = ("mlp",)
+"""Built-in policies; others are named "package.module:Name"."""
+
+
+def _one_of(builtin: tuple[str, ...]) -> Any:
+    def check(value: object) -> object:
+        if isinstance(value, str) and value not in builtin and not is_user_code(value):
+            raise ValueError(f"must be {' or '.join(builtin)}, or your own as package.module:Name")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _wrapper(value: object) -> object:
+    return {"id": value} if isinstance(value, str) else value
+
+
+def _none_compression(value: object) -> object:
+    return None if value == "none" else value
+
+
+class Experiment(Frozen):
+    """[experiment]: who it is.
+
+    Attributes:
+        name: short name; the id is this plus a suffix.
+        seed: root of every random stream of the experiment.
+        tags: free words to find it by.
+        pool: the pool of workers that plays it.
+    """
+
+    name: Slug
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    tags: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    pool: Slug = "default"
+
+
+class Wrapper(Frozen):
+    """One environment wrapper, outermost last.
+
+    Attributes:
+        id: "package.module:Class", or a class name of gymnasium.wrappers.
+        kwargs: passed to it.
+    """
+
+    id: Word
+    kwargs: Kwargs = Field(default_factory=dict)
+
+
+class Env(Frozen):
+    """[env]: what is played.
+
+    Attributes:
+        id: Gymnasium id, or "package.module:factory", called with kwargs, env_index, num_envs and seed.
+        num_envs: environments in all, over every worker.
+        envs_per_shard: environments that one worker takes at once; derived when not given.
+        kwargs: passed to the environment.
+        wrappers: put around it, innermost first.
+        step_timeout: seconds one step, reset or act may last before the worker ends itself.
+        isolation: where environments run; inline is the worker's own process.
+    """
+
+    id: Word
+    num_envs: int = Field(default=8, ge=1, le=1_000_000)
+    envs_per_shard: int = Field(default=0, ge=1, le=4096)
+    kwargs: Kwargs = Field(default_factory=dict)
+    wrappers: Annotated[tuple[Annotated[Wrapper, BeforeValidator(_wrapper)], ...], Field(strict=False)] = ()
+    step_timeout: Seconds = Field(default=60.0, gt=0)
+    isolation: Literal["inline"] = "inline"
+
+
+class PolicySpec(Frozen):
+    """[policy]: what acts.
+
+    Attributes:
+        id: built-in name, or "package.module:Name".
+        hidden: widths of the hidden layers.
+        activation: between the layers.
+        shared: one trunk for policy and value.
+        kwargs: passed to a policy of your own.
+    """
+
+    id: Annotated[str, _one_of(POLICIES)] = "mlp"
+    hidden: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = (64, 64)
+    activation: Literal["tanh", "relu"] = "tanh"
+    shared: bool = False
+    kwargs: Kwargs = Field(default_factory=dict)
+
+
+class Rollout(Frozen):
+    """[rollout]: how experience is cut and how old it may be.
+
+    Attributes:
+        steps: T, steps in a full segment.
+        max_seconds: a slow environment's segment ends after this long, shorter than T.
+        sync: one batch of every shard for each policy version.
+        max_policy_lag: versions a segment may be behind before it is stale; None when sync.
+        info_keys: numeric info values that travel with each step.
+        compression: of batches on the wire.
+    """
+
+    steps: int = Field(default=32, ge=1, le=1_000_000)
+    max_seconds: Seconds | None = Field(default=None, gt=0)
+    sync: bool = False
+    max_policy_lag: int | None = Field(default=None, ge=0)
+    info_keys: Annotated[tuple[Word, ...], Field(strict=False)] = ()
+    compression: Annotated[Literal["lz4", "zstd"] | None, BeforeValidator(_none_compression)] = None
+
+
+class Trainer(Frozen):
+    """[trainer]: how it learns.
+
+    Attributes:
+        learner: built-in name, or "package.module:Learner".
+        lr: learning rate, a number or { start, end } over the budget.
+        gamma: discount per agent step.
+        gae_lambda: of generalised advantage estimation.
+        clip: of the policy ratio, a number or { start, end } over the budget.
+        passes: sweeps over the data of one update.
+        minibatch: steps in one gradient step.
+        entropy, value_coef: weights of those terms in the loss.
+        max_grad_norm: gradients are scaled down to this norm.
+        normalize_advantage: per minibatch.
+        target_kl: ends an update early above it.
+        value_clip: clips the change of the value; None: not clipped.
+        recompute_advantage: with the current weights before every pass.
+        batch_steps: steps in one update when not sync; derived when not given.
+        normalize_observations, normalize_rewards: by running statistics.
+        ack: entries leave the stream once a durable checkpoint covers them, or once updated on.
+        checkpoint_every: updates between checkpoints.
+        checkpoints_kept: newest ones kept, the best one aside.
+        sync_timeout: seconds a sync update waits for missing shards before it trains on what is there.
+        device: where it learns.
+        kwargs: passed to a learner of your own.
+    """
+
+    learner: Annotated[str, _one_of(LEARNERS)] = "ppo"
+    lr: Schedule = constant(3e-4)
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    clip: Schedule = constant(0.2)
+    passes: int = Field(default=10, ge=1)
+    minibatch: int = Field(default=64, ge=1)
+    entropy: float = Field(default=0.0, ge=0)
+    value_coef: float = Field(default=0.5, ge=0)
+    max_grad_norm: float = Field(default=0.5, gt=0)
+    normalize_advantage: bool = True
+    target_kl: float | None = Field(default=None, gt=0)
+    value_clip: float | None = Field(default=None, gt=0)
+    recompute_advantage: bool = False
+    batch_steps: int = Field(default=0, ge=1)
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+    ack: Literal["checkpoint", "update"] = "checkpoint"
+    checkpoint_every: int = Field(default=1, ge=1)
+    checkpoints_kept: int = Field(default=3, ge=1)
+    sync_timeout: Seconds = Field(default=30.0, gt=0)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    kwargs: Kwargs = Field(default_factory=dict)
+
+
+class Eval(Frozen):
+    """[eval]: how the policy is measured; without the section it is not.
+
+    Attributes:
+        num_envs: environments that only evaluate.
+        episodes: played for one evaluation, over all of them.
+        every_updates: updates between evaluations.
+        seed: root of their random streams; derived when not given.
+        deterministic: the likeliest action instead of a drawn one.
+    """
+
+    num_envs: int = Field(default=4, ge=1, le=4096)
+    episodes: int = Field(default=20, ge=1)
+    every_updates: int = Field(default=50, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    deterministic: bool = True
+
+
+class Budget(Frozen):
+    """[budget]: when it is over; the first limit reached ends it cleanly.
+
+    Attributes:
+        env_steps: steps accepted for training.
+        wall: seconds of running.
+        target_return: mean return, of the evaluation when there is one, else of the last 100 training episodes.
+    """
+
+    env_steps: int | None = Field(default=None, ge=1)
+    wall: Seconds | None = Field(default=None, gt=0)
+    target_return: float | None = None
+
+
+class Faults(Frozen):
+    """[faults]: what happens when things break.
+
+    Attributes:
+        lease_ttl: seconds without a renewal after which a shard may be given to another worker.
+        barren_deaths: workers that may die on a shard without a single batch before it is quarantined.
+        on_quarantine: go on with the other shards, or fail the experiment.
+    """
+
+    lease_ttl: Seconds = Field(default=10.0, ge=0.2, le=3600)
+    barren_deaths: int = Field(default=5, ge=1)
+    on_quarantine: Literal["continue", "fail"] = "continue"
+
+
+class Limits(Frozen):
+    """[limits]: how much may be in flight, and how safely it must be kept.
+
+    Attributes:
+        max_entries: batches between workers and trainer; derived when not given.
+        max_bytes: bytes between workers and trainer.
+        batch_bytes: size cap of one batch.
+        durability: the least the broker must promise; None accepts any.
+    """
+
+    max_entries: int = Field(default=1024, ge=1)
+    max_bytes: Bytes = Field(default=512 * 2**20, ge=1024)
+    batch_bytes: Bytes = Field(default=64 * 2**20, ge=1024, le=512 * 2**20)
+    durability: Literal["strict", "fast", "memory"] | None = None
+
+
+class ExperimentSpec(Frozen):
+    """The whole of exp.toml, every value filled in.
+
+    Derived values (`env.envs_per_shard`, `rollout.max_policy_lag`, `trainer.batch_steps`, `eval.seed`,
+    `limits.max_entries`) are filled in when the model is made from a mapping.
+    """
+
+    experiment: Experiment
+    env: Env
+    policy: PolicySpec = Field(default_factory=PolicySpec)
+    rollout: Rollout = Field(default_factory=Rollout)
+    trainer: Trainer = Field(default_factory=Trainer)
+    eval: Eval | None = None
+    budget: Budget
+    faults: Faults = Field(default_factory=Faults)
+    limits: Limits = Field(default_factory=Limits)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, value: object) -> object:
+        return with_derived(value)[0] if isinstance(value, Mapping) else value
+
+    def canonical_json(self) -> str:
+        """The resolved spec as JSON with sorted keys: equal specs give equal text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def sha256(self) -> str:
+        """Digest of the canonical JSON, in hex."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
