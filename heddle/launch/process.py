@@ -1,0 +1,233 @@
+"""Child processes: start, watch, read the last lines, end gently and then for good.
+
+It never goes through a shell and never decides whether a process shall run.
+
+Every child leads a session of its own: a Ctrl-C in the terminal reaches only us, and what the child
+started itself can be ended with it.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from heddle.clock import Clock, SystemClock
+
+log = logging.getLogger("heddle.process")
+
+TAIL_LINES = 40
+LINE_LIMIT_BYTES = 8 * 1024
+LOG_LIMIT_BYTES = 16 * 1024 * 1024
+PARENT_ENV = "HEDDLE_PARENT_PID"
+PR_SET_PDEATHSIG = 1
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+}
+"""One thread a worker for BLAS and torch: many workers share a machine's cores."""
+
+
+def use_one_thread() -> None:
+    """Set `ONE_THREAD` for this process where the user has not; call it before numpy is imported."""
+    for key, value in ONE_THREAD.items():
+        os.environ.setdefault(key, value)
+
+
+def die_with_parent(sent: signal.Signals = signal.SIGTERM, *, clock: Clock | None = None) -> None:
+    """Have this process receive `sent` when the process that spawned it ends.
+
+    Only when `Child` started it (it leaves its pid in the environment). Linux asks the kernel;
+    elsewhere, or when that fails, a thread looks twice a second who the parent is.
+    """
+    expected = os.environ.pop(PARENT_ENV, "")
+    if not expected.isdigit():
+        return
+    parent = int(expected)
+    if not (sys.platform.startswith("linux") and _ask_kernel(sent)):
+        thread = threading.Thread(
+            target=_watch_parent, args=(parent, sent, clock or SystemClock()), name="parent", daemon=True
+        )
+        thread.start()
+    if os.getppid() != parent:  # it ended before we asked
+        os.kill(os.getpid(), sent)
+
+
+def _ask_kernel(sent: signal.Signals) -> bool:
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return int(libc.prctl(PR_SET_PDEATHSIG, int(sent), 0, 0, 0)) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def _watch_parent(parent: int, sent: signal.Signals, clock: Clock) -> None:
+    while os.getppid() == parent:
+        clock.sleep(0.5)
+    os.kill(os.getpid(), sent)
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words: "exit code 5" or "signal SIGKILL"."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+class Child:
+    """One process that we started. Not for use from two threads at once, but for `tail`.
+
+    On Linux a child that calls `die_with_parent` is told when the *thread* that made it ends, so
+    make children from a thread that lives as long as they shall.
+
+    Attributes:
+        pid: of the process, and of the group it leads.
+        code: its exit status once `poll` saw it end (negative = signal).
+        ending: it was asked to end.
+
+    Args:
+        argv: the command, no shell; nothing secret in it, for everybody on the machine can read it.
+        env: the whole environment; secrets travel here.
+        name: for logs.
+        log_file: where its output is appended; bounded, None = only the last lines are kept in memory.
+        on_line: called with every line, from the reading thread.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        name: str,
+        log_file: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.code: int | None = None
+        self.ending = False
+        self._clock = clock or SystemClock()
+        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self._log_file = log_file
+        self._on_line = on_line
+        self._kill_at: float | None = None
+        self.started_at = self._clock.monotonic()
+        self._process = subprocess.Popen(
+            list(argv),
+            env={**env, PARENT_ENV: str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self._reader = threading.Thread(target=self._read, name=f"output of {name}", daemon=True)
+        self._reader.start()
+
+    def poll(self) -> int | None:
+        """The exit status once it ended (negative = signal), None while it runs.
+
+        Sends SIGKILL when the grace given to `terminate` is over. What a dead child left running is ended too.
+        """
+        if self.code is not None:
+            return self.code
+        if self._kill_at is not None and self._clock.monotonic() >= self._kill_at:
+            log.warning("killing, grace is over name=%s pid=%d", self.name, self.pid)
+            self.kill()
+            self._kill_at = None
+        if not self._has_ended():
+            return None
+        self._signal_group(signal.SIGKILL)  # before the pid is given back, so it cannot be another's
+        self.code = self._process.wait()
+        self._reader.join(0.2)
+        return self.code
+
+    def wait(self, timeout_s: float, *, every_s: float = 0.02) -> int | None:
+        """Poll until it ended or `timeout_s` is over."""
+        deadline = self._clock.monotonic() + timeout_s
+        while self.poll() is None and self._clock.monotonic() < deadline:
+            self._clock.sleep(every_s)
+        return self.code
+
+    def terminate(self, grace_s: float) -> None:
+        """Send SIGTERM once, and SIGKILL from the first `poll` after `grace_s`; a later call may only shorten that."""
+        if not self.ending:
+            self._signal(signal.SIGTERM)
+            self.ending = True
+        self._end_by(grace_s)
+
+    def hurry(self, grace_s: float) -> None:
+        """Send SIGTERM again, which roles of ours take as "stop at once", and SIGKILL after `grace_s`."""
+        self.ending = True
+        self._signal(signal.SIGTERM)
+        self._end_by(grace_s)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the child and to everything in its process group."""
+        self._signal_group(signal.SIGKILL)
+
+    def tail(self, count: int = TAIL_LINES) -> list[str]:
+        """The last lines of its output, oldest first."""
+        return list(self._lines)[-count:]
+
+    def lifetime_s(self) -> float:
+        """Seconds since it was started."""
+        return self._clock.monotonic() - self.started_at
+
+    def _end_by(self, grace_s: float) -> None:
+        kill_at = self._clock.monotonic() + grace_s
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+
+    def _has_ended(self) -> bool:
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            return self._process.poll() is not None
+        try:
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.pid, options) is not None
+        except ChildProcessError:
+            return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.code is None:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self.code is None:
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
+                return
+
+    def _read(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        written = 0
+        file = self._log_file.open("ab") if self._log_file else None
+        try:
+            while raw := stream.readline(LINE_LIMIT_BYTES):
+                line = raw.decode("utf-8", "replace").rstrip("\r\n")
+                self._lines.append(line)
+                if self._on_line is not None:
+                    self._on_line(line)
+                if file is not None and written < LOG_LIMIT_BYTES:
+                    written += file.write(raw)
+                    file.flush()
+        finally:
+            if file is not None:
+                file.close()
+            stream.close()

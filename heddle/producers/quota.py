@@ -1,0 +1,64 @@
+"""How many shards a worker holds: pure rules over its quota and the tickets it sees.
+
+Nothing here talks to a broker or reads a clock.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What the coordinator wants of each worker of a pool.
+
+    Attributes:
+        floor, ceil: active shards / live workers, rounded down and up; (0, 0) when there is nothing to play.
+        someone_below: another live worker holds less than `floor`.
+        live: workers that are alive and not draining, this one included.
+    """
+
+    floor: int = 1
+    ceil: int = 1
+    someone_below: bool = False
+    live: int = 1
+
+
+OLD_TICKET_TTLS = 0.5
+BELOW_EVERY_S = 0.05
+PEEKS_PER_S = 500.0
+PEEK_AT_LEAST_S = 0.2
+
+
+def wants_more(held: int, quota: Quota) -> bool:
+    """True while a worker that holds `held` shards reads tickets as a matter of course."""
+    return held < max(1, quota.ceil) and not (held >= quota.floor > 0 and quota.someone_below)
+
+
+def may_take_above(*, age_ms: int, urgent: bool, ttl_ms: int) -> bool:
+    """True when a ticket may be taken by a worker at its quota: nobody took it in time, or its owner died."""
+    return urgent or age_ms > OLD_TICKET_TTLS * ttl_ms
+
+
+def surplus(held: int, quota: Quota, *, chance: float) -> int:
+    """How many shards to release at this batch boundary while another worker is below the floor: 0 or 1.
+
+    Above `ceil` one goes for certain. Between floor and `ceil` several workers could give, and one
+    of them is enough: each does so with a chance of 2 / live, asked once a heartbeat.
+
+    Args:
+        chance: uniform in [0, 1).
+    """
+    if not quota.someone_below or quota.floor <= 0 or held <= quota.floor:
+        return 0
+    if held > quota.ceil:
+        return 1
+    return 1 if chance < 2.0 / max(1, quota.live) else 0
+
+
+def look_every_s(held: int, quota: Quota, *, ttl_s: float) -> float:
+    """Seconds between two looks at the tickets.
+
+    Below quota often; at quota all workers of a pool together look about 500 times a second at most.
+    """
+    if wants_more(held, quota):
+        return BELOW_EVERY_S
+    return max(PEEK_AT_LEAST_S, min(ttl_s / 4.0, quota.live / PEEKS_PER_S))
