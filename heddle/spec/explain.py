@@ -122,13 +122,14 @@ def nearest(value: object, choices: Sequence[str]) -> str:
 
 def example(path: KeyPath) -> str:
     """How a missing key is written."""
-    return {
+    examples: dict[KeyPath, str] = {
         ("experiment",): 'add [experiment] with name = "my-run"',
         ("experiment", "name"): 'add name = "my-run" to [experiment]',
         ("env",): 'add [env] with id = "CartPole-v1"',
         ("env", "id"): 'add id = "CartPole-v1" to [env]',
         ("budget",): "add [budget] with env_steps = 100_000",
-    }.get(path, "")
+    }
+    return examples.get(path, "")
 
 
 def _quotes_hint(kind: str, value: object) -> str:
