@@ -1,0 +1,237 @@
+"""Layout and Segments: which arrays a batch holds, their shapes and dtypes, and the arrays themselves.
+
+It never encodes and never plays: `batch.py` turns Segments into bytes and back, the player fills them.
+
+Arrays of `Segments.arrays`; R rows (one segment each), T steps, K kept-apart final observations:
+
+    obs leaves        [R, T+1, ...]  as the environment returned them; the last valid row is the bootstrap observation
+    action            [R, T, ...]    as the policy chose: Discrete counted from 0, Box before it is clipped
+    reward            [R, T]         float32, raw
+    terminated, truncated [R, T]     bool; both true means terminated
+    out.<name>        [R, T, ...]    what the policy gave per step: log_prob, value ...
+    info.<key>        [R, T]         float64, NaN where the environment gave none
+    episode_return    [R, T]         float64, NaN unless an episode ended at that step
+    episode_length    [R, T]         int32, 0 unless an episode ended at that step
+    state.<name>      [R, ...]       recurrent state before the first step
+    length            [R]            int32, valid steps, 0..T; all beyond is zero (NaN in info and episode_return)
+    env, agent        [R]            int32, environment's index within the shard; agent is reserved, 0
+    version           [R]            int64, policy version that played the segment
+    final_row, final_step [K]        int32, in that order: the steps that were truncated and not terminated
+    final.<obs leaf>  [K, ...]       their true last observations
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.spaces import ACTION, OBSERVATION, DictSpace, Leaf, Space, leaves
+
+Per: TypeAlias = Literal["step", "step+1", "segment"]
+
+
+class ColumnLike(Protocol):
+    """What describes one array of a policy: `policies.OutputSpec` is one."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One fixed-shape column.
+
+    Attributes:
+        name: key in `Segments.arrays`.
+        dtype: numpy name.
+        shape: of one step's (or one segment's) value.
+        per: how many such values a segment holds: T ("step"), T + 1 ("step+1") or one ("segment").
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    per: Per
+
+    def row_shape(self, steps: int) -> tuple[int, ...]:
+        """Shape of this column's part of one segment."""
+        leading: dict[Per, tuple[int, ...]] = {"step": (steps,), "step+1": (steps + 1,), "segment": ()}
+        return leading[self.per] + self.shape
+
+    def row_bytes(self, steps: int) -> int:
+        """Bytes of this column's part of one segment."""
+        return math.prod(self.row_shape(steps)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Every column of an experiment's batches. Hashable; equal layouts have equal bytes.
+
+    Attributes:
+        steps: T, the most steps of a segment.
+        columns: in the order in which they are written.
+        observation, action: the spaces.
+    """
+
+    steps: int
+    columns: tuple[Column, ...]
+    observation: Space
+    action: Space
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of one segment's fixed columns, uncompressed; final observations and framing come on top."""
+        return sum(column.row_bytes(self.steps) for column in self.columns)
+
+    @property
+    def observation_leaves(self) -> list[Leaf]:
+        """Leaves of the observation space."""
+        return leaves(self.observation, OBSERVATION)
+
+    @property
+    def action_leaf(self) -> Leaf:
+        """The one leaf of the action space."""
+        return leaves(self.action, ACTION)[0]
+
+    def column(self, name: str) -> Column:
+        """The column of that name. Raises KeyError."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+
+def make_layout(
+    observation: Space,
+    action: Space,
+    *,
+    steps: int,
+    outputs: Mapping[str, ColumnLike | tuple[str, tuple[int, ...]]],
+    state: Mapping[str, ColumnLike | tuple[str, tuple[int, ...]]] | None = None,
+    info_keys: Sequence[str] = (),
+) -> Layout:
+    """The layout of an experiment's batches.
+
+    Args:
+        steps: T, at least 1.
+        outputs: what the policy gives per step, as objects with dtype and shape or as (dtype, shape).
+        state: the policy's recurrent state of one environment, likewise.
+        info_keys: numeric keys of the environment's info to record.
+
+    Raises:
+        ValueError: steps below 1, or an action space that is a dict.
+    """
+    if steps < 1:
+        raise ValueError(f"steps = {steps} must be at least 1")
+    if isinstance(action, DictSpace):
+        raise ValueError("dict action spaces are not supported")
+    columns = [Column(leaf.name, leaf.space.dtype, leaf.space.shape, "step+1") for leaf in leaves(observation)]
+    columns.append(Column(ACTION, action.dtype, action.shape, "step"))
+    columns.append(Column("reward", "float32", (), "step"))
+    columns += [Column(name, "bool", (), "step") for name in ("terminated", "truncated")]
+    columns += [Column(f"out.{name}", *_described(outputs[name]), "step") for name in sorted(outputs)]
+    columns += [Column(f"info.{key}", "float64", (), "step") for key in sorted(set(info_keys))]
+    columns += [Column("episode_return", "float64", (), "step"), Column("episode_length", "int32", (), "step")]
+    columns += [Column(f"state.{name}", *_described((state or {})[name]), "segment") for name in sorted(state or {})]
+    columns += [Column(name, "int32", (), "segment") for name in ("length", "env", "agent")]
+    columns.append(Column("version", "int64", (), "segment"))
+    return Layout(steps, tuple(columns), observation, action)
+
+
+@dataclass(slots=True)
+class Segments:
+    """The arrays of one batch: see the table at the top of this module.
+
+    Attributes:
+        layout: which arrays there are.
+        rows: R.
+        arrays: by name.
+    """
+
+    layout: Layout
+    rows: int
+    arrays: dict[str, NDArray[Any]]
+
+    @classmethod
+    def empty(cls, layout: Layout, rows: int) -> "Segments":
+        """Arrays of zeros (NaN in info and episode_return) for `rows` segments, without final observations."""
+        arrays = {column.name: _blank(column, layout.steps, rows) for column in layout.columns}
+        arrays |= no_finals(layout)
+        return cls(layout, rows, arrays)
+
+    @property
+    def num_steps(self) -> int:
+        """Valid steps of all rows."""
+        return int(self.arrays["length"].sum())
+
+    @property
+    def num_finals(self) -> int:
+        """K, the final observations kept apart."""
+        return len(self.arrays["final_row"])
+
+    @property
+    def version_min(self) -> int:
+        """Oldest policy version in here; 0 without rows."""
+        return int(self.arrays["version"].min()) if self.rows else 0
+
+    @property
+    def version_max(self) -> int:
+        """Newest policy version in here; 0 without rows."""
+        return int(self.arrays["version"].max()) if self.rows else 0
+
+    def valid(self) -> NDArray[np.bool_]:
+        """[R, T] bool: which steps count."""
+        valid: NDArray[np.bool_] = np.arange(self.layout.steps) < self.arrays["length"][:, None]
+        return valid
+
+    def set_finals(self, finals: Sequence[tuple[int, int, Mapping[str, Any]]]) -> None:
+        """Store the final observations of truncated episodes, given as (row, step, {leaf: array})."""
+        self.arrays |= no_finals(self.layout)
+        if not finals:
+            return
+        ordered = sorted(finals, key=lambda final: (final[0], final[1]))
+        self.arrays["final_row"] = np.array([row for row, _, _ in ordered], np.int32)
+        self.arrays["final_step"] = np.array([step for _, step, _ in ordered], np.int32)
+        for leaf in self.layout.observation_leaves:
+            stacked = np.stack([np.asarray(values[leaf.name], leaf.space.dtype) for _, _, values in ordered])
+            self.arrays[f"final.{leaf.name}"] = stacked
+
+    def select(self, rows: NDArray[np.intp]) -> "Segments":
+        """A copy with only these rows (indexes, rising), final observations following their rows."""
+        arrays = {column.name: self.arrays[column.name][rows] for column in self.layout.columns}
+        place = np.full(self.rows, -1, np.int32)
+        place[rows] = np.arange(len(rows), dtype=np.int32)
+        kept = np.flatnonzero(place[self.arrays["final_row"]] >= 0)
+        for name in no_finals(self.layout):
+            arrays[name] = self.arrays[name][kept]
+        arrays["final_row"] = place[arrays["final_row"]]
+        return Segments(self.layout, len(rows), arrays)
+
+
+def no_finals(layout: Layout) -> dict[str, NDArray[Any]]:
+    """The final_* arrays with K = 0."""
+    arrays: dict[str, NDArray[Any]] = {name: np.zeros(0, np.int32) for name in ("final_row", "final_step")}
+    for leaf in layout.observation_leaves:
+        arrays[f"final.{leaf.name}"] = np.zeros((0, *leaf.space.shape), leaf.space.dtype)
+    return arrays
+
+
+def has_blanks(column: Column) -> bool:
+    """True when NaN, not 0, stands for "nothing here" in this column."""
+    return column.name == "episode_return" or column.name.startswith("info.")
+
+
+def _blank(column: Column, steps: int, rows: int) -> NDArray[Any]:
+    shape = (rows, *column.row_shape(steps))
+    return np.full(shape, np.nan, column.dtype) if has_blanks(column) else np.zeros(shape, column.dtype)
+
+
+def _described(described: ColumnLike | tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
+    dtype, shape = described if isinstance(described, tuple) else (described.dtype, described.shape)
+    return np.dtype(dtype).name, tuple(int(size) for size in shape)

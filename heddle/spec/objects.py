@@ -1,0 +1,121 @@
+"""User objects by name: import "package.module:Name" and say in one line why it failed.
+
+It never imports a library of its own accord: only what the name asks for.
+"""
+
+import importlib
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from heddle.errors import EnvError
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_LIBRARIES = tuple(
+    Path(path).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(key))
+)
+
+
+def is_object_name(name: str) -> bool:
+    """True for "package.module:Name"; a Gymnasium id may also hold one colon, but then a version: "pkg:Env-v0"."""
+    module, _, attribute = name.partition(":")
+    return bool(attribute) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
+
+
+def import_object(name: str, *, key: str = "env.id") -> Any:
+    """The object that "package.module:Name" names; modules are also looked for in the current directory.
+
+    Args:
+        name: module, colon, attribute (dots allowed on both sides).
+        key: the spec key that holds the name, for the error.
+
+    Raises:
+        EnvError: not of that form, the import fails (with the cause and where), or the module has no such name.
+    """
+    if not is_object_name(name):
+        raise EnvError("must have the form package.module:Name", key=key, value=name)
+    module_name, _, attribute = name.partition(":")
+    found: Any = _import_module(module_name, name, key)
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            near = [other for other in dir(found) if not other.startswith("_")]
+            raise EnvError(
+                f"module {module_name} has no {part!r}", key=key, value=name, hint=nearest(part, near)
+            ) from None
+    return found
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """ "did you mean a or b ?", or "" when nothing known is close."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(close)} ?" if close else ""
+
+
+def describe_error(error: BaseException) -> str:
+    """One line: type, message and, where it can be told, file:line of the user's code that raised it."""
+    message = " ".join(str(error).split())
+    where = blame(error)
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{text} at {where}" if where else text
+
+
+def blame(error: BaseException) -> str:
+    """ "file:line" of the innermost frame that belongs neither to Heddle nor to an installed library; "" if none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}:{error.lineno or 0}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    own = [frame for frame in frames if not _under(frame.filename, (_PACKAGE,))]
+    users = [frame for frame in own if not _under(frame.filename, _LIBRARIES)]
+    chosen = (users or own)[-1:]
+    return "".join(f"{_shown(frame.filename)}:{frame.lineno}" for frame in chosen)
+
+
+def _import_module(module_name: str, name: str, key: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        here = str(Path.cwd())
+        if not _is_part_of(module_name, error.name) or here in sys.path or "" in sys.path:
+            raise _import_failure(module_name, name, key, error) from error
+        sys.path.append(here)  # last, so that a file of the user's never hides a library
+        importlib.invalidate_caches()
+        return _import_again(module_name, name, key)
+    except Exception as error:
+        raise _import_failure(module_name, name, key, error) from error
+
+
+def _import_again(module_name: str, name: str, key: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        raise _import_failure(module_name, name, key, error) from error
+
+
+def _import_failure(module_name: str, name: str, key: str, error: BaseException) -> EnvError:
+    if isinstance(error, ModuleNotFoundError) and _is_part_of(module_name, error.name):
+        reason = f"there is no module {error.name!r}"
+        hint = "it must be installed, or lie in the directory where the command runs"
+        return EnvError(reason, key=key, value=name, hint=hint)
+    return EnvError(f"importing {module_name} failed: {describe_error(error)}", key=key, value=name)
+
+
+def _is_part_of(module_name: str, missing: str | None) -> bool:
+    return missing is not None and (module_name == missing or module_name.startswith(f"{missing}."))
+
+
+def _under(filename: str, folders: tuple[Path, ...]) -> bool:
+    path = Path(filename).resolve()
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _shown(filename: str) -> str:
+    path = Path(filename).resolve()
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
