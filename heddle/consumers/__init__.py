@@ -1,1 +1,4 @@
-"""To be described by its owner."""
+"""The reading side: the trainer and its learners, and taps.
+
+It never knows how experience was made; it never imports producers or the coordinator.
+"""

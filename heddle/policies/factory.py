@@ -1,0 +1,103 @@
+"""From the [policy] section of a spec to a policy: the built-in one, or the user's.
+
+It never trains and never acts.
+"""
+
+import importlib
+import inspect
+import sys
+from typing import Any
+
+import numpy as np
+
+from heddle.errors import EnvError
+from heddle.policies.base import Policy
+from heddle.policies.mlp import MlpPolicy
+from heddle.spaces import Space
+from heddle.spec import PolicySpec
+
+
+def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: int = 0) -> Policy:
+    """The policy that a spec names, with fresh weights.
+
+    A policy of the user's, "package.module:Name", is called as `Name(observation, action, **kwargs)`, with `seed` when it
+    takes one. It is a class with the methods of `Policy`, or a torch module with the `forward` that
+    `heddle.policies.torch_heads` describes.
+
+    Raises:
+        EnvError: it cannot be imported or made, lacks a method, or does not fit the spaces.
+    """
+    if spec.id == "mlp":
+        return MlpPolicy(
+            observation,
+            action,
+            hidden=spec.hidden,
+            activation=spec.activation,
+            shared=spec.shared,
+            rng=np.random.default_rng(np.random.SeedSequence([seed, 0x4D4C50])),
+        )
+    target = import_named(spec.id, key="policy.id")
+    made = call_user_code(target, (observation, action), {**spec.kwargs, "seed": seed}, key="policy.id", name=spec.id)
+    if _is_torch_module(made):
+        from heddle.policies.torch_policy import TorchPolicy
+
+        return TorchPolicy(made, observation, action, name=spec.id)
+    missing = [name for name in ("noise", "outputs", "state", "initial_state", "act", "get_weights", "set_weights") if not hasattr(made, name)]
+    if missing:
+        raise EnvError(
+            f"is no policy: {type(made).__name__} lacks {', '.join(missing)}",
+            key="policy.id",
+            value=spec.id,
+            hint="subclass heddle.policies.ScriptedPolicy, or make it a torch module",
+        )
+    policy: Policy = made
+    return policy
+
+
+def import_named(name: str, *, key: str) -> Any:
+    """The object that "package.module:Name" names.
+
+    Raises:
+        EnvError: the module cannot be imported, or has no such name.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # noqa: BLE001 - the user's module may raise anything while it is imported
+        raise EnvError(f"cannot import {module_name}: {type(error).__name__}: {error}", key=key, value=name) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        raise EnvError(f"module {module_name} has no {attribute}", key=key, value=name) from error
+
+
+def call_user_code(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, key: str, name: str) -> Any:
+    """Call a class or function of the user's; `seed` is left out when it does not take one.
+
+    Raises:
+        EnvError: it cannot be called so, or raised.
+    """
+    if not callable(target):
+        raise EnvError(f"is a {type(target).__name__}, expected a class or function", key=key, value=name)
+    if "seed" in kwargs and not _takes(target, "seed"):
+        kwargs = {word: value for word, value in kwargs.items() if word != "seed"}
+    try:
+        return target(*args, **kwargs)
+    except EnvError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        raise EnvError(f"raised {type(error).__name__}: {error}", key=key, value=name) from error
+
+
+def _takes(target: Any, word: str) -> bool:
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return False
+    return word in parameters or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
+
+
+def _is_torch_module(value: object) -> bool:
+    # Without torch in the process nothing can be one of its modules.
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
