@@ -22,22 +22,8 @@ from numpy.typing import NDArray
 OBSERVATION = "obs"
 ACTION = "action"
 
-DTYPES = frozenset(
-    [
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    ]  # what Arrow can carry
-)
+_KINDS = {"bool": ("",), "int": ("8", "16", "32", "64"), "uint": ("8", "16", "32", "64"), "float": ("16", "32", "64")}
+DTYPES = frozenset(f"{kind}{bits}" for kind, sizes in _KINDS.items() for bits in sizes)  # what Arrow can carry
 
 Bound: TypeAlias = float | int | tuple[float | int, ...]
 
