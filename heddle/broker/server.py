@@ -1,0 +1,296 @@
+"""A server of our own: start one in a folder, find one that runs there, stop it without a trace.
+
+It never prints and never falls back to another server: who asked for one gets it, or an error that says why.
+The configuration goes in over standard input, so a password shows neither there nor in the process list.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from heddle.broker.binary import ServerBinary, server_binary
+from heddle.broker.owned import OwnedProcess
+from heddle.broker.server_setup import (
+    PASSWORD_FILE,
+    Address,
+    Durability,
+    choose_address,
+    config_text,
+    half_of_memory,
+)
+from heddle.clock import Clock, SystemClock
+from heddle.errors import BrokerUnreachable, Conflict
+
+__all__ = ["LocalServer", "ServerBinary", "find_running", "restart", "running_entry", "server_binary", "start_server"]
+
+SERVER_FILE = "server.json"
+LOG_FILE = "server.log"
+_START_TIMEOUT_S = 15.0
+_LOADING_TIMEOUT_S = 300.0
+_STOP_TIMEOUT_S = 10.0
+_LOCK_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a server was started with; enough to start it again.
+
+    Attributes:
+        folder: where its data, log and socket lie.
+        address: where it listens.
+        durability: strict fsyncs every write, fast once a second, memory never stores anything.
+        maxmemory: bytes of data before writes are refused.
+        binary: the program.
+    """
+
+    folder: Path
+    address: Address
+    durability: Durability
+    maxmemory: int
+    binary: ServerBinary
+
+
+class LocalServer:
+    """A running server that belongs to this process.
+
+    Attributes:
+        url: for processes on this host.
+        remote_url: for other hosts; None when only this one can reach it.
+        redis_cli: the command line that opens it, to show to people.
+        settings: what it was started with.
+        run_id: of this run of the server.
+    """
+
+    def __init__(self, process: OwnedProcess, settings: Settings, run_id: str) -> None:
+        self.process = process
+        self.settings = settings
+        self.run_id = run_id
+        self.url = settings.address.url()
+        self.remote_url = settings.address.remote_url()
+        self.redis_cli = settings.address.redis_cli(settings.folder)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self.process.pid
+
+    def is_running(self) -> bool:
+        """False once the process has ended, however it did."""
+        return self.process.returncode() is None
+
+    def last_words(self, lines: int = 5) -> str:
+        """The end of its log."""
+        return _tail(self.settings.folder, lines)
+
+    def stop(self) -> None:
+        """End it and take away its socket, password, log and entry; its data stays. May be called again."""
+        self.process.end(_STOP_TIMEOUT_S)
+        _clear(self.settings)
+
+    def __enter__(self) -> "LocalServer":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+
+def start_server(
+    folder: Path,
+    *,
+    bind: str | None = None,
+    durability: Durability = "fast",
+    port: int | None = None,
+    maxmemory: int | None = None,
+    binary: ServerBinary | None = None,
+    clock: Clock | None = None,
+) -> LocalServer:
+    """Start a server whose data lies in `folder` and which ends with this process.
+
+    Call it from a thread that stays (see `owned.py`).
+
+    Args:
+        folder: made when missing; one server at a time.
+        bind: address to listen on, with a password; None listens on a socket file of this user only,
+            or on 127.0.0.1 when a port is given.
+        durability: strict fsyncs every write, fast once a second, memory never stores anything.
+        port: TCP port; 0 takes any free one, None 6379 when it is free and else any.
+        maxmemory: bytes of data before writes are refused; None takes half of this machine's memory.
+        binary: the program; None looks for one.
+
+    Raises:
+        BrokerUnfit: no fit server program.
+        Conflict: a server already runs in that folder, or the port is taken.
+        BrokerUnreachable: it did not come up; the message carries the end of its log.
+    """
+    folder = folder.expanduser().resolve()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    binary = binary or server_binary()
+    clock = clock or SystemClock()
+    with _lock(folder, clock) as lock_fd:
+        settings = Settings(
+            folder, choose_address(folder, bind, port), durability, maxmemory or half_of_memory(), binary
+        )
+        return _launch(settings, lock_fd, clock)
+
+
+def restart(server: LocalServer, clock: Clock | None = None) -> LocalServer:
+    """Start a server that ended again: same data, same address, so everybody finds it.
+
+    Raises:
+        Conflict: it still runs, or its port was taken meanwhile.
+        BrokerUnreachable: it did not come up; the message carries the end of its log.
+    """
+    clock = clock or SystemClock()
+    with _lock(server.settings.folder, clock) as lock_fd:
+        return _launch(server.settings, lock_fd, clock)
+
+
+def _launch(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
+    _clear(settings)
+    folder, address = settings.folder, settings.address
+    if address.socket_path is not None:
+        address.socket_path.parent.mkdir(mode=0o700, exist_ok=True)
+    else:
+        _write_private(folder / PASSWORD_FILE, address.password + "\n")
+    config = config_text(folder, address, settings.durability, settings.maxmemory)
+    argv = [str(settings.binary.path), "-"]
+    with (folder / LOG_FILE).open("ab") as log:
+        process = OwnedProcess(argv, stdin=config.encode(), folder=folder, log=log, keep_open=[lock_fd])
+    try:
+        server = LocalServer(process, settings, _wait_until_ready(process, address.url(), folder, clock))
+        _write_private(folder / SERVER_FILE, json.dumps(_entry(server)) + "\n")
+    except BaseException:
+        process.end(_STOP_TIMEOUT_S)
+        _clear(settings)
+        raise
+    return server
+
+
+def _entry(server: LocalServer) -> dict[str, str]:
+    return {
+        "url": server.url,
+        "remote_url": server.remote_url or "",
+        "redis_cli": server.redis_cli,
+        "pid": str(server.pid),
+        "run_id": server.run_id,
+        "server": str(server.settings.binary),
+        "durability": server.settings.durability,
+    }
+
+
+def find_running(folder: Path) -> str | None:
+    """The url of the server that was started in `folder`, if it answers and is the very one; else None."""
+    entry = running_entry(folder)
+    return None if entry is None else entry["url"]
+
+
+def running_entry(folder: Path) -> dict[str, str] | None:
+    """What is known of the server in `folder`, as `find_running` checks it.
+
+    Keys: url, remote_url ("" when none), redis_cli, pid, run_id, server, durability.
+    """
+    try:
+        entry = json.loads((folder.expanduser().resolve() / SERVER_FILE).read_text())
+        known = {str(key): str(value) for key, value in entry.items()}
+        return known if _run_id(known["url"]) == known["run_id"] else None
+    except (OSError, ValueError, KeyError, AttributeError, redis.RedisError):
+        return None
+
+
+def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Clock) -> str:
+    """The run id of the server once it answers; it may first have to load its data."""
+    deadline = clock.monotonic() + _START_TIMEOUT_S
+    latest = clock.monotonic() + _LOADING_TIMEOUT_S
+    while clock.monotonic() < deadline:
+        if (code := process.returncode()) is not None:
+            raise BrokerUnreachable(f"the server ended at once (exit {code}): {_tail(folder, 3)}")
+        try:
+            return _run_id(url)
+        except redis.BusyLoadingError:
+            deadline = latest
+        except redis.RedisError:
+            pass
+        clock.sleep(0.01)
+    raise BrokerUnreachable(f"the server did not answer within {_START_TIMEOUT_S:g} s: {_tail(folder, 3)}")
+
+
+def _run_id(url: str) -> str:
+    """The id that the server at `url` took when it started.
+
+    Raises:
+        redis.RedisError: it does not answer, or not to us.
+    """
+    once = Retry(NoBackoff(), 0)
+    with redis.Redis.from_url(
+        url, socket_timeout=2, socket_connect_timeout=2, retry=once, decode_responses=True
+    ) as client:
+        client.ping()
+        return str(client.info("server")["run_id"])
+
+
+def _tail(folder: Path, lines: int) -> str:
+    try:
+        text = (folder / LOG_FILE).read_text(errors="replace")
+    except OSError:
+        return "no log"
+    return " | ".join(text.strip().splitlines()[-lines:]) or "nothing in its log"
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, clock: Clock) -> Iterator[int]:
+    """A lock on the folder. The server inherits it and so holds it as long as it lives, whoever started it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = clock.monotonic() + _LOCK_TIMEOUT_S
+        while not _locked(handle):
+            if clock.monotonic() > deadline:
+                url = find_running(folder)
+                raise Conflict(f"a server already runs in {folder}{f' ({_no_password(url)})' if url else ''}")
+            clock.sleep(0.05)  # the last one may be on its way out
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks: nothing to hold, and nothing to fear from our own kind
+    return True
+
+
+def _no_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read; readers see the old or the whole new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+def _clear(settings: Settings) -> None:
+    """Remove what a run leaves besides its data."""
+    for name in (SERVER_FILE, PASSWORD_FILE, LOG_FILE):
+        (settings.folder / name).unlink(missing_ok=True)
+    socket_path = settings.address.socket_path
+    if socket_path is not None:
+        socket_path.unlink(missing_ok=True)
+        if socket_path.parent != settings.folder:
+            with contextlib.suppress(OSError):
+                socket_path.parent.rmdir()
