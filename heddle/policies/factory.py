@@ -3,7 +3,6 @@
 It never trains and never acts.
 """
 
-import importlib
 import inspect
 import sys
 from typing import Any
@@ -15,6 +14,9 @@ from heddle.policies.base import Policy
 from heddle.policies.mlp import MlpPolicy
 from heddle.spaces import Space
 from heddle.spec import PolicySpec
+from heddle.spec.objects import describe_error, import_object
+
+_NEEDED = ("noise", "outputs", "state", "initial_state", "act", "get_weights", "set_weights")
 
 
 def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: int = 0) -> Policy:
@@ -34,15 +36,15 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
             hidden=spec.hidden,
             activation=spec.activation,
             shared=spec.shared,
-            rng=np.random.default_rng(np.random.SeedSequence([seed, 0x4D4C50])),
+            rng=np.random.default_rng([seed, 0x4D4C50]),  # a stream of its own, apart from those of environments
         )
-    target = import_named(spec.id, key="policy.id")
+    target = import_object(spec.id, key="policy.id")
     made = call_user_code(target, (observation, action), {**spec.kwargs, "seed": seed}, key="policy.id", name=spec.id)
     if _is_torch_module(made):
         from heddle.policies.torch_policy import TorchPolicy
 
         return TorchPolicy(made, observation, action, name=spec.id)
-    missing = [name for name in ("noise", "outputs", "state", "initial_state", "act", "get_weights", "set_weights") if not hasattr(made, name)]
+    missing = [name for name in _NEEDED if not hasattr(made, name)]
     if missing:
         raise EnvError(
             f"is no policy: {type(made).__name__} lacks {', '.join(missing)}",
@@ -52,23 +54,6 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
         )
     policy: Policy = made
     return policy
-
-
-def import_named(name: str, *, key: str) -> Any:
-    """The object that "package.module:Name" names.
-
-    Raises:
-        EnvError: the module cannot be imported, or has no such name.
-    """
-    module_name, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # noqa: BLE001 - the user's module may raise anything while it is imported
-        raise EnvError(f"cannot import {module_name}: {type(error).__name__}: {error}", key=key, value=name) from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError as error:
-        raise EnvError(f"module {module_name} has no {attribute}", key=key, value=name) from error
 
 
 def call_user_code(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, key: str, name: str) -> Any:
@@ -85,8 +70,8 @@ def call_user_code(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *
         return target(*args, **kwargs)
     except EnvError:
         raise
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        raise EnvError(f"raised {type(error).__name__}: {error}", key=key, value=name) from error
+    except Exception as error:
+        raise EnvError(f"raised {describe_error(error)}", key=key, value=name) from error
 
 
 def _takes(target: Any, word: str) -> bool:

@@ -1,0 +1,176 @@
+"""The built-in policy: a small multilayer perceptron that acts in numpy.
+
+It never imports torch, unless `module()` is asked for: a trainer does that. `torch_mlp.py` is the same network for learning.
+
+Weights, all float32, in torch's layout [out, in]: "policy.<i>.weight", "policy.<i>.bias", "value.<i>...", the last of
+each being the head; with a shared trunk "trunk.<i>...", "policy.0...", "value.0..."; "log_std" for a Box action.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec
+from heddle.policies.features import Features, action_size
+from heddle.policies.heads import apply_mask, categorical, gaussian
+from heddle.policies.normalise import Normaliser
+from heddle.policies.weights import check, split_norm
+from heddle.spaces import ACTION, Discrete, Space
+
+Float32 = NDArray[np.float32]
+SCALAR = OutputSpec("float32")
+
+
+class MlpPolicy:
+    """Policy and value networks of equal shape, side by side or on one trunk.
+
+    Args:
+        observation, action: the spaces; actions Discrete or float Box.
+        hidden: widths of the hidden layers; may be empty.
+        activation: between the layers.
+        shared: one trunk for policy and value.
+        rng: for the initial weights: orthogonal, hidden gain sqrt(2), policy head 0.01, value head 1, biases 0
+            (Andrychowicz et al. 2021, arXiv:2006.05990, section 3.2).
+
+    Raises:
+        EnvError: it does not fit the spaces.
+    """
+
+    state: Mapping[str, OutputSpec] = {}
+    outputs: Mapping[str, OutputSpec] = {"log_prob": SCALAR, "value": SCALAR}
+
+    def __init__(
+        self,
+        observation: Space,
+        action: Space,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        activation: Literal["tanh", "relu"] = "tanh",
+        shared: bool = False,
+        rng: np.random.Generator,
+    ) -> None:
+        self.observation, self.action = observation, action
+        self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
+        self.features = Features(observation, action)
+        self.size = action_size(action)
+        discrete = isinstance(action, Discrete)
+        self.noise = Noise("uniform", 1) if discrete else Noise("normal", self.size)
+        self._normaliser: Normaliser | None = None
+        self._weights = _initial_weights(self, rng)
+        self._pack()
+
+    def initial_state(self, n: int) -> Arrays:
+        return {}
+
+    def act(self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False) -> Acted:
+        chosen, value = self._forward(self.features.encode(observations))
+        used = None if deterministic else noise
+        if isinstance(self.action, Discrete):
+            if self.features.mask is not None:
+                chosen = apply_mask(chosen, observations[self.features.mask])
+            actions, log_prob = categorical(chosen, used)
+            return Acted({ACTION: actions}, {"log_prob": log_prob, "value": value})
+        means, log_prob = gaussian(chosen, self._weights["log_std"], used)
+        shaped = means.reshape(len(means), *self.action.shape).astype(self.action.dtype, copy=False)  # type: ignore[union-attr]
+        return Acted({ACTION: shaped}, {"log_prob": log_prob, "value": value})
+
+    def get_weights(self) -> Arrays:
+        norm = self._normaliser.weights() if self._normaliser else {}
+        return {name: array.copy() for name, array in self._weights.items()} | norm
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        proper, norm = split_norm(weights)
+        check(proper, self._weights)
+        normaliser = None
+        if norm:
+            normaliser = Normaliser(self.observation)
+            normaliser.load(norm)
+        self._weights = {name: np.array(proper[name]) for name in self._weights}
+        self._normaliser = normaliser
+        self._pack()
+
+    def module(self) -> Any:
+        """The same network, with the same weights, as a torch module."""
+        from heddle.policies.torch_mlp import MlpModule
+
+        return MlpModule(self)
+
+    def _pack(self) -> None:
+        """Lay the weights out for `_forward`: both networks in one stack [G, in, out], so that each layer is one call."""
+        self.features.set_normaliser(self._normaliser)
+        towers = ["trunk"] if self.shared else ["policy", "value"]
+        self._layers = [
+            _stacked([self._linear(f"{tower}.{index}") for tower in towers]) for index in range(len(self.hidden))
+        ]
+        index = 0 if self.shared else len(self.hidden)
+        policy, value = self._linear(f"policy.{index}"), self._linear(f"value.{index}")
+        if self.shared:
+            self._head = _stacked([(np.hstack([policy[0], value[0]]), np.hstack([policy[1], value[1]]))])
+        else:
+            spare = self.size - 1  # the value head is widened with zeros to the policy head's size
+            self._head = _stacked([policy, (np.pad(value[0], ((0, 0), (0, spare))), np.pad(value[1], (0, spare)))])
+
+    def _linear(self, name: str) -> tuple[Float32, Float32]:
+        return self._weights[f"{name}.weight"].T, self._weights[f"{name}.bias"]
+
+    def _forward(self, features: Float32) -> tuple[Float32, Float32]:
+        """[N, width] to logits or means [N, size] and values [N]."""
+        hidden: Float32 = features
+        for weight, bias in self._layers:
+            hidden = np.matmul(hidden, weight)
+            hidden += bias
+            if self.activation == "tanh":
+                np.tanh(hidden, out=hidden)
+            else:
+                np.maximum(hidden, 0, out=hidden)
+        weight, bias = self._head
+        out = np.matmul(hidden, weight)
+        out += bias
+        if self.shared:
+            return out[0, :, : self.size], out[0, :, self.size]
+        return out[0], out[1, :, 0]
+
+
+def layer_shapes(policy: MlpPolicy) -> dict[str, tuple[int, int]]:
+    """Linear layers by name -> (out, in), in the order of the forward pass."""
+    shapes: dict[str, tuple[int, int]] = {}
+    last = (policy.features.width, *policy.hidden)[-1]
+    trunk = list(itertools.pairwise((policy.features.width, *policy.hidden)))
+    for tower in ["trunk"] if policy.shared else ["policy", "value"]:
+        shapes |= {f"{tower}.{index}": (out, into) for index, (into, out) in enumerate(trunk)}
+    index = 0 if policy.shared else len(policy.hidden)
+    return shapes | {f"policy.{index}": (policy.size, last), f"value.{index}": (1, last)}
+
+
+def orthogonal(rng: np.random.Generator, out: int, into: int, gain: float) -> Float32:
+    """[out, into] float32 with orthonormal rows or columns, times `gain`.
+
+    Source: Saxe et al. 2014, arXiv:1312.6120; signs fixed as in torch.nn.init.orthogonal_, so that it is uniform.
+    """
+    tall = rng.standard_normal((max(out, into), min(out, into)))
+    q, r = np.linalg.qr(tall)
+    q *= np.sign(np.diag(r))
+    return np.ascontiguousarray((q if out >= into else q.T) * gain, dtype=np.float32)
+
+
+def _initial_weights(policy: MlpPolicy, rng: np.random.Generator) -> Arrays:
+    weights: Arrays = {}
+    shapes = layer_shapes(policy)
+    index = 0 if policy.shared else len(policy.hidden)
+    gains = {f"policy.{index}": 0.01, f"value.{index}": 1.0}
+    for name, (out, into) in shapes.items():
+        weights[f"{name}.weight"] = orthogonal(rng, out, into, gains.get(name, math.sqrt(2)))
+        weights[f"{name}.bias"] = np.zeros(out, np.float32)
+    if not isinstance(policy.action, Discrete):
+        weights["log_std"] = np.zeros(policy.size, np.float32)
+    return weights
+
+
+def _stacked(linears: Sequence[tuple[Float32, Float32]]) -> tuple[Float32, Float32]:
+    """[(weight [in, out], bias [out])] * G as weight [G, in, out] and bias [G, 1, out]."""
+    weight = np.ascontiguousarray(np.stack([weight for weight, _ in linears]))
+    return weight, np.stack([bias for _, bias in linears])[:, None, :]
