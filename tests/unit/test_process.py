@@ -1,0 +1,106 @@
+"""Child processes."""
+
+import os
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from heddle.launch.process import Child, describe_exit
+from heddle.producers.identity import process_name
+from tests.helpers import eventually
+
+
+def start(program: str, **kwargs: object) -> Child:
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return Child([sys.executable, "-c", textwrap.dedent(program)], env=env, name="child", **kwargs)  # type: ignore[arg-type]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(0, "exit code 0"), (5, "exit code 5"), (-9, "signal SIGKILL"), (-11, "signal SIGSEGV"), (-200, "signal 200")],
+)
+def test_an_exit_is_told_in_words(code: int, words: str) -> None:
+    assert describe_exit(code) == words
+
+
+def test_a_child_tells_its_exit_code_and_its_last_lines(tmp_path: Path) -> None:
+    heard: list[str] = []
+    child = start(
+        "import sys; print('one'); print('two', file=sys.stderr); sys.exit(7)",
+        log_file=tmp_path / "child.log",
+        on_line=heard.append,
+    )
+    assert child.wait(20) == 7
+    eventually(lambda: child.tail() == ["one", "two"])
+    assert child.tail(1) == ["two"]
+    assert heard == ["one", "two"]
+    eventually(lambda: (tmp_path / "child.log").read_text() == "one\ntwo\n")
+
+
+def test_only_the_last_lines_are_kept_of_a_flood() -> None:
+    child = start("[print(n) for n in range(5000)]; print('x' * 100_000)")
+    assert child.wait(20) == 0
+    eventually(lambda: len(child.tail()) == 40)
+    assert sum(len(line) for line in child.tail()) < 40 * 9_000
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_with_all_it_started() -> None:
+    child = start("""
+        import signal, subprocess, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(grandchild.pid, flush=True)
+        time.sleep(600)
+    """)
+    grandchild = int(eventually(lambda: child.tail(1))[0])
+    child.terminate(0.2)
+    assert child.ending
+    assert child.poll() is None
+    assert child.wait(10) == -signal.SIGKILL
+    eventually(lambda: not alive(grandchild))
+
+
+def test_what_a_crashed_child_left_running_is_ended() -> None:
+    child = start("""
+        import os, subprocess, sys
+        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(grandchild.pid, flush=True)
+        os._exit(3)
+    """)
+    assert child.wait(20) == 3
+    grandchild = int(eventually(lambda: child.tail(1))[0])
+    eventually(lambda: not alive(grandchild))
+
+
+def test_a_child_ends_when_the_process_that_started_it_is_killed() -> None:
+    parent = start("""
+        import os, sys, time
+        from heddle.launch.process import Child
+        program = "import os, time; from heddle.launch.process import die_with_parent; die_with_parent();" \
+                  "print(os.getpid(), flush=True); time.sleep(600)"
+        child = Child([sys.executable, "-c", program], env=dict(os.environ), name="inner",
+                      on_line=lambda line: print(line, flush=True))
+        time.sleep(600)
+    """)
+    inner = int(eventually(lambda: parent.tail(1), timeout_s=20)[0])
+    os.kill(parent.pid, signal.SIGKILL)
+    assert parent.wait(10) == -signal.SIGKILL
+    eventually(lambda: not alive(inner))
+
+
+def test_process_names_are_readable_and_differ_by_chance() -> None:
+    assert process_name("GPU-7.lab.example", 12, b"\x01\x02\x03\x04") == "gpu-7-12-01020304"
+    assert process_name("häst", 12, b"\x00" * 4, part="w2") == "h-st-12w2-00000000"
+    assert process_name("...", 1, b"\xff" * 4) == "host-1-ffffffff"

@@ -1,0 +1,55 @@
+"""How many shards a worker holds."""
+
+import pytest
+
+from heddle.producers.quota import Quota, look_every_s, may_take_above, surplus, wants_more
+
+
+@pytest.mark.parametrize(
+    ("held", "floor", "ceil", "someone_below", "wants"),
+    [
+        (0, 0, 0, False, True),  # nobody has counted the shards yet: one may be taken
+        (1, 0, 0, False, False),
+        (0, 2, 3, False, True),
+        (2, 2, 3, False, True),
+        (3, 2, 3, False, False),
+        (2, 2, 3, True, False),  # another has too few: leave the ticket to it
+        (1, 2, 3, True, True),
+        (0, 0, 1, True, True),
+    ],
+)
+def test_a_worker_reads_tickets_up_to_its_quota_and_leaves_them_to_those_below(
+    held: int, floor: int, ceil: int, someone_below: bool, wants: bool
+) -> None:
+    assert wants_more(held, Quota(floor, ceil, someone_below, live=4)) is wants
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "urgent", "takes"), [(0, False, False), (5_000, False, False), (5_001, False, True), (0, True, True)]
+)
+def test_an_old_or_urgent_ticket_may_be_taken_above_quota(age_ms: int, urgent: bool, takes: bool) -> None:
+    assert may_take_above(age_ms=age_ms, urgent=urgent, ttl_ms=10_000) is takes
+
+
+@pytest.mark.parametrize(
+    ("held", "quota", "chance", "gives"),
+    [
+        (5, Quota(2, 3, someone_below=False, live=4), 0.0, 0),  # nobody lacks any: moving costs episodes
+        (5, Quota(2, 3, someone_below=True, live=4), 0.99, 1),
+        (2, Quota(2, 3, someone_below=True, live=4), 0.0, 0),
+        (3, Quota(2, 3, someone_below=True, live=4), 0.49, 1),
+        (3, Quota(2, 3, someone_below=True, live=4), 0.51, 0),
+        (3, Quota(2, 3, someone_below=True, live=2), 0.99, 1),
+        (1, Quota(0, 1, someone_below=True, live=9), 0.0, 0),
+    ],
+)
+def test_at_most_one_shard_is_given_up_at_a_batch_boundary(held: int, quota: Quota, chance: float, gives: int) -> None:
+    assert surplus(held, quota, chance=chance) == gives
+
+
+def test_all_workers_of_a_pool_together_look_at_tickets_a_bounded_number_of_times() -> None:
+    assert look_every_s(0, Quota(1, 1), ttl_s=10.0) == pytest.approx(0.05)
+    for live in (1, 100, 1_000):
+        each = look_every_s(2, Quota(1, 2, live=live), ttl_s=10.0)
+        assert 0.2 <= each <= 2.5
+        assert live / each <= 500.0
