@@ -1,0 +1,141 @@
+"""What the coordinator decides, as tables: facts in, actions out."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from heddle.coord.planner import (
+    Action,
+    ExperimentFacts,
+    QueuedFact,
+    Quota,
+    SetActive,
+    SetStatus,
+    ShardFact,
+    Stop,
+    may_reap,
+    plan_experiment,
+    quota,
+    sleep_ms,
+    tickets_to_issue,
+)
+
+
+def shards(*states: str, error: str = "env blew up") -> tuple[ShardFact, ...]:
+    """Train shards in `states`, then one eval shard that is leased unless stop has released it."""
+    train = [ShardFact(i, "train", state, error if state == "quarantined" else "") for i, state in enumerate(states)]
+    return (*train, ShardFact(len(states), "eval", "stopped" if "stopped" in states else "leased"))
+
+
+RUNNING = ExperimentFacts(
+    state="running",
+    reason="",
+    command="run",
+    outcome="",
+    outcome_reason="",
+    active=2,
+    active_eval=1,
+    on_quarantine="continue",
+    shards=shards("leased", "leased"),
+    seat_held=True,
+    seat_epoch=5,
+)
+OVER = replace(RUNNING, state="stopping", command="stop", shards=shards("stopped", "stopped"), seat_held=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "changes", "expected"),
+    [
+        ("nothing to do", RUNNING, {}, []),
+        ("admitted", RUNNING, {"state": "queued", "active": 0, "active_eval": 0},
+         [SetActive(2, 1), SetStatus("running")]),
+        ("paused", RUNNING, {"command": "pause"}, [SetStatus("paused")]),
+        ("resumed", RUNNING, {"state": "paused"}, [SetStatus("running")]),
+        ("told to stop", RUNNING, {"command": "stop"}, [SetStatus("stopping")]),
+        ("finished by its trainer", RUNNING, {"command": "stop", "outcome": "completed", "outcome_reason": "budget"},
+         [SetStatus("stopping", "budget")]),
+        ("ended already", RUNNING, {"state": "stopped", "command": "stop", "active": 9}, []),
+        ("workers have not released", OVER, {"shards": shards("leased", "stopped"), "outcome": "completed"}, []),
+        ("trainer still flushes", OVER, {"seat_held": True}, []),
+        ("trainer still sits", OVER, {"seat_held": True, "outcome": "completed"}, []),
+        ("completed", OVER, {"outcome": "completed", "outcome_reason": "budget"}, [SetStatus("completed", "budget")]),
+        ("stopped", OVER, {"outcome": "stopped"}, [SetStatus("stopped")]),
+        ("failed", OVER, {"outcome": "failed", "outcome_reason": "nan loss"}, [SetStatus("failed", "nan loss")]),
+        ("a queued shard holds nothing up", OVER, {"shards": shards("queued", "stopped"), "outcome": "stopped"},
+         [SetStatus("stopped")]),
+        ("trainer away, may come back", OVER, {"seat_free_ms": 14_999}, []),
+        ("trainer away for good", OVER, {"seat_free_ms": 15_000, "in_flight": 3},
+         [SetStatus("stopped", "no trainer was there to end it; 3 batches were left untrained")]),
+        ("never had a trainer", OVER, {"seat_epoch": 0, "seat_free_ms": 2_000},
+         [SetStatus("stopped", "no trainer was there to end it")]),
+        ("never had a trainer, just stopped", OVER, {"seat_epoch": 0, "seat_free_ms": 1_999}, []),
+        ("one quarantined, go on", RUNNING, {"shards": shards("quarantined", "leased")}, [SetActive(1, 1)]),
+        ("one quarantined, fail", RUNNING,
+         {"shards": shards("quarantined", "leased"), "on_quarantine": "fail", "active": 1},
+         [SetStatus("stopping", "shard 0 is quarantined: env blew up"), Stop()]),
+        ("all quarantined", RUNNING, {"shards": shards("quarantined", "quarantined"), "active": 0},
+         [SetStatus("stopping", "every train shard is quarantined; shard 0: env blew up"), Stop()]),
+        ("all quarantined, stop already told", RUNNING,
+         {"shards": shards("quarantined", "quarantined"), "active": 0, "command": "stop"},
+         [SetStatus("stopping", "every train shard is quarantined; shard 0: env blew up")]),
+        ("failing, the trainer says stopped", replace(OVER, active=0),
+         {"shards": (ShardFact(0, "train", "quarantined", "boom"),), "active_eval": 0, "outcome": "stopped"},
+         [SetStatus("failed", "every train shard is quarantined; shard 0: boom")]),
+        ("all quarantined after the budget was reached", replace(OVER, active=0),
+         {"shards": (ShardFact(0, "train", "quarantined", "boom"),), "active_eval": 0, "outcome": "completed"},
+         [SetStatus("completed")]),
+        ("quarantined without a word", RUNNING,
+         {"shards": shards("quarantined", "quarantined", error=""), "active": 0, "command": "stop"},
+         [SetStatus("stopping", "every train shard is quarantined; shard 0: its workers died without a word")]),
+    ],
+)  # fmt: skip
+def test_an_experiment_gets(name: str, base: ExperimentFacts, changes: dict[str, Any], expected: list[Action]) -> None:
+    assert plan_experiment(replace(base, **changes)) == expected, name
+
+
+def test_deciding_again_on_what_was_done_decides_nothing() -> None:
+    facts = replace(RUNNING, shards=shards("quarantined", "quarantined"), on_quarantine="fail")
+    done = replace(facts, state="stopping", command="stop", active=0, active_eval=1)
+    assert plan_experiment(done) == []
+
+
+@pytest.mark.parametrize(
+    ("fact", "is_issued"),
+    [
+        (QueuedFact(3, in_stream=True), False),
+        (QueuedFact(3, in_stream=False), True),
+        (QueuedFact(3, in_stream=True, read_ms_ago=1_999), False),
+        (QueuedFact(3, in_stream=True, read_ms_ago=2_000), True),
+    ],
+)
+def test_a_queued_shard_gets_a_new_ticket_only_when_its_own_came_to_nothing(fact: QueuedFact, is_issued: bool) -> None:
+    assert tickets_to_issue("run", [fact]) == ([3] if is_issued else [])
+    assert tickets_to_issue("pause", [fact]) == ([3] if is_issued else [])
+    assert tickets_to_issue("stop", [fact]) == []
+
+
+@pytest.mark.parametrize(
+    ("active", "held", "expected"),
+    [
+        (8, [], Quota(0, 0, 0, 0)),
+        (8, [8], Quota(8, 8, 0, 1)),
+        (8, [8, 0], Quota(4, 4, 1, 2)),
+        (8, [3, 3, 2], Quota(2, 3, 0, 3)),
+        (8, [4, 4, 0], Quota(2, 3, 1, 3)),
+        (1, [1, 0, 0], Quota(0, 1, 0, 3)),
+        (0, [0], Quota(0, 0, 0, 1)),
+    ],
+)
+def test_a_quota_shares_the_shards_between_floor_and_ceiling(active: int, held: list[int], expected: Quota) -> None:
+    assert quota(active, held) == expected
+
+
+@pytest.mark.parametrize(("due", "expected"), [(None, 500), (1_000, 1), (1_001, 1), (1_300, 300), (9_000, 500), (0, 1)])
+def test_the_leader_sleeps_until_the_earliest_lease_is_due_but_never_long(due: int | None, expected: int) -> None:
+    assert sleep_ms(1_000, due) == expected
+
+
+def test_who_has_just_come_back_does_not_take_shards_away() -> None:
+    assert not may_reap(9_999, 10_000)
+    assert may_reap(10_000, 10_000)
