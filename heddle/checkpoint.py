@@ -2,7 +2,8 @@
 
 It never needs torch and never loads a file whose digest does not match: a torn or foreign file is refused by name.
 
-The file is safetensors. Tensors are named "weights/..." and "learner/..."; the rest is a manifest, JSON in the file's metadata.
+The file is safetensors. Tensors are named "weights/..." and "learner/..."; the rest is a manifest, JSON in the file's
+metadata.
 """
 
 import hashlib
@@ -132,7 +133,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         for name, array in getattr(checkpoint, part).items()
     }
     manifest = json.dumps({name: getattr(checkpoint, name) for name in _MANIFEST_FIELDS}, sort_keys=True)
-    return bytes(to_safetensors(tensors, {"format": FORMAT, "manifest": manifest, "sha256": _digest(manifest, tensors)}))
+    metadata = {"format": FORMAT, "manifest": manifest, "sha256": _digest(manifest, tensors)}
+    return bytes(to_safetensors(tensors, metadata))
 
 
 def decode(data: bytes) -> Checkpoint:
@@ -151,7 +153,7 @@ def decode(data: bytes) -> Checkpoint:
         raise CheckpointError("its digest does not match its content")
     try:
         values: dict[str, Any] = json.loads(manifest)
-        known = {name: values[name] for name in _MANIFEST_FIELDS}
+        known: dict[str, Any] = {name: values[name] for name in _MANIFEST_FIELDS}
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"its manifest lacks {error}") from error
     parts: dict[str, Arrays] = {part: {} for part in _PARTS}
@@ -160,7 +162,7 @@ def decode(data: bytes) -> Checkpoint:
         if part not in parts:
             raise CheckpointError(f"unknown tensor {name!r}")
         parts[part][rest] = array
-    return Checkpoint(**known, **parts)
+    return Checkpoint(weights=parts["weights"], learner=parts["learner"], **known)
 
 
 def listing(directory: Path) -> list[Path]:

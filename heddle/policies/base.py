@@ -70,7 +70,7 @@ class Policy(Protocol):
 
     Attributes:
         noise: what the player draws per environment and step.
-        outputs: what `act` adds per step. PPO needs "log_prob" and "value", both float32 with shape ().
+        outputs: what `act` adds per step. PPO needs "log_prob", float32 with shape ().
         state: recurrent state per environment, {} when memoryless. It is set to `initial_state` when an episode starts.
     """
 
@@ -82,7 +82,9 @@ class Policy(Protocol):
         """State of `n` environments whose episode starts: name -> [n, ...]."""
         ...
 
-    def act(self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False) -> Acted:
+    def act(
+        self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
+    ) -> Acted:
         """Choose an action for each of N environments.
 
         Args:
@@ -116,7 +118,9 @@ class ScriptedPolicy:
     def initial_state(self, n: int) -> Arrays:
         return zero_state(self.state, n)
 
-    def act(self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False) -> Acted:
+    def act(
+        self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
+    ) -> Acted:
         raise NotImplementedError(f"{type(self).__name__} does not say how to act")
 
     def get_weights(self) -> Arrays:

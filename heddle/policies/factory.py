@@ -22,8 +22,8 @@ _NEEDED = ("noise", "outputs", "state", "initial_state", "act", "get_weights", "
 def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: int = 0) -> Policy:
     """The policy that a spec names, with fresh weights.
 
-    A policy of the user's, "package.module:Name", is called as `Name(observation, action, **kwargs)`, with `seed` when it
-    takes one. It is a class with the methods of `Policy`, or a torch module with the `forward` that
+    A policy of the user's, "package.module:Name", is called as `Name(observation, action, **kwargs)`, with `seed` when
+    it takes one. It is a class with the methods of `Policy`, or a torch module with the `forward` that
     `heddle.policies.torch_heads` describes.
 
     Raises:
@@ -39,6 +39,7 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
             rng=np.random.default_rng([seed, 0x4D4C50]),  # a stream of its own, apart from those of environments
         )
     target = import_object(spec.id, key="policy.id")
+    _seed_torch(seed)
     made = call_user_code(target, (observation, action), {**spec.kwargs, "seed": seed}, key="policy.id", name=spec.id)
     if _is_torch_module(made):
         from heddle.policies.torch_policy import TorchPolicy
@@ -82,7 +83,17 @@ def _takes(target: Any, word: str) -> bool:
     return word in parameters or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
 
 
+def _seed_torch(seed: int) -> None:
+    """A torch module draws its first weights from torch's own generator."""
+    if (torch := _torch()) is not None:
+        torch.manual_seed(seed)
+
+
+def _torch() -> Any:
+    """torch when the user's code imported it: without it in the process nothing can be one of its modules."""
+    return sys.modules.get("torch")
+
+
 def _is_torch_module(value: object) -> bool:
-    # Without torch in the process nothing can be one of its modules.
-    torch: Any = sys.modules.get("torch")
+    torch = _torch()
     return torch is not None and isinstance(value, torch.nn.Module)

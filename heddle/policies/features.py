@@ -1,7 +1,7 @@
 """From observations to the flat float vector that a small network reads; the same numbers in numpy and in torch.
 
-It never learns anything. Box leaves are flattened, uint8 ones divided by 255, Discrete ones become one-hot; leaves stand
-in sorted order. The leaf "obs.action_mask" is not part of the vector when the action is Discrete.
+It never learns anything. Box leaves are flattened, uint8 ones divided by 255, Discrete ones become one-hot; leaves
+stand in sorted order. The leaf "obs.action_mask" is not part of the vector when the action is Discrete.
 """
 
 import math

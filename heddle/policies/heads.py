@@ -18,7 +18,7 @@ Float32 = NDArray[np.float32]
 
 
 def apply_mask(logits: Float32, mask: Array) -> Float32:
-    """Logits [N, n] with those of disallowed actions (mask == 0) pushed away; a row that allows nothing is left as it is."""
+    """Logits [N, n] with disallowed actions (mask == 0) pushed away; a row that allows nothing is left as it is."""
     allowed = mask.reshape(logits.shape) != 0
     allowed |= ~allowed.any(axis=1, keepdims=True)
     return np.where(allowed, logits, MASKED_LOGIT)
@@ -62,9 +62,9 @@ def gaussian(mean: Float32, log_std: Float32, normal: Array | None) -> tuple[Flo
     size = mean.shape[1]
     constant = size * HALF_LOG_TAU
     if normal is None:
-        log_prob = np.broadcast_to(-log_std.sum(axis=-1) - constant, len(mean))
-        return mean, log_prob.astype(np.float32)
+        peak = np.broadcast_to(-log_std.sum(axis=-1) - constant, len(mean))
+        return mean, peak.astype(np.float32)
     noise = np.asarray(normal, np.float32)
     actions: Float32 = mean + np.exp(log_std) * noise
-    log_prob = -0.5 * np.einsum("na,na->n", noise, noise) - log_std.sum(axis=-1) - constant
-    return actions, log_prob.astype(np.float32)
+    summed = -0.5 * np.einsum("na,na->n", noise, noise) - log_std.sum(axis=-1) - constant
+    return actions, summed.astype(np.float32)

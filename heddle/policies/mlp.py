@@ -1,6 +1,7 @@
 """The built-in policy: a small multilayer perceptron that acts in numpy.
 
-It never imports torch, unless `module()` is asked for: a trainer does that. `torch_mlp.py` is the same network for learning.
+It never imports torch, unless `module()` is asked for: a trainer does that. `torch_mlp.py` is the same network for
+learning.
 
 Weights, all float32, in torch's layout [out, in]: "policy.<i>.weight", "policy.<i>.bias", "value.<i>...", the last of
 each being the head; with a shared trunk "trunk.<i>...", "policy.0...", "value.0..."; "log_std" for a Box action.
@@ -66,7 +67,9 @@ class MlpPolicy:
     def initial_state(self, n: int) -> Arrays:
         return {}
 
-    def act(self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False) -> Acted:
+    def act(
+        self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
+    ) -> Acted:
         chosen, value = self._forward(self.features.encode(observations))
         used = None if deterministic else noise
         if isinstance(self.action, Discrete):
@@ -100,7 +103,7 @@ class MlpPolicy:
         return MlpModule(self)
 
     def _pack(self) -> None:
-        """Lay the weights out for `_forward`: both networks in one stack [G, in, out], so that each layer is one call."""
+        """Lay the weights out for `_forward`: both networks in one stack [G, in, out], so each layer is one call."""
         self.features.set_normaliser(self._normaliser)
         towers = ["trunk"] if self.shared else ["policy", "value"]
         self._layers = [

@@ -89,7 +89,8 @@ class Normaliser:
             odd = sorted(expected.keys() ^ norm.keys())
             raise WeightsError(f"statistics of other observations: {', '.join(odd)} missing or unknown")
         for name, moments in self.moments.items():
-            mean, var, count = (np.asarray(norm[f"{NORM_PREFIX}{name}.{part}"], np.float64) for part in ("mean", "var", "count"))
+            parts = (f"{NORM_PREFIX}{name}.{part}" for part in ("mean", "var", "count"))
+            mean, var, count = (np.asarray(norm[part], np.float64) for part in parts)
             if mean.shape != moments.mean.shape or var.shape != mean.shape or count.shape != ():
                 raise WeightsError(f"statistics of other observations: {name} has shape {list(mean.shape)}")
             moments.mean, moments.var, moments.count = mean.copy(), var.copy(), float(count)
@@ -113,7 +114,9 @@ class RewardScaler:
         self.moments = RunningMoments()
         self.returns: dict[tuple[int, int], float] = {}
 
-    def scale(self, reward: Array, ended: Array, valid: Array, *, keys: Sequence[tuple[int, int]]) -> NDArray[np.float32]:
+    def scale(
+        self, reward: Array, ended: Array, valid: Array, *, keys: Sequence[tuple[int, int]]
+    ) -> NDArray[np.float32]:
         """Update the statistics with [B, T] raw rewards and return them scaled, float32.
 
         Args:

@@ -53,7 +53,7 @@ def unpack(data: bytes) -> tuple[Arrays, WeightsInfo]:
     """
     metadata = read_metadata(data, HEADER_CAP_BYTES)
     if metadata.get("format") != FORMAT:
-        raise WeightsError(f"these bytes are not policy weights: format {metadata.get('format')!r}, expected {FORMAT!r}")
+        raise WeightsError(f"not policy weights: format {metadata.get('format')!r}, expected {FORMAT!r}")
     try:
         info = WeightsInfo(version=int(metadata["version"]), update=int(metadata["update"]))
     except (KeyError, ValueError) as error:

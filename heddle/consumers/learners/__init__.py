@@ -1,1 +1,45 @@
-"""To be described by its owner."""
+"""Learners: algorithms inside a trainer.
+
+They never do I/O; importing this package imports torch.
+"""
+
+import torch
+
+from heddle.consumers.learners.base import Learner, State, TrainBatch, resolve_device
+from heddle.consumers.learners.ppo import Ppo
+from heddle.errors import EnvError
+from heddle.policies.base import Policy
+from heddle.policies.factory import call_user_code
+from heddle.spec import ExperimentSpec
+from heddle.spec.objects import import_object
+
+__all__ = ["Learner", "Ppo", "State", "TrainBatch", "make_learner", "resolve_device"]
+
+_NEEDED = ("min_steps", "update", "get_weights", "set_weights", "state", "load")
+
+
+def make_learner(
+    spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int, threads: int | None = 1
+) -> Learner:
+    """The learner that a spec names, starting from the policy's weights.
+
+    Args:
+        threads: CPU threads torch may use in this process; None leaves torch's own number. One is fastest for small
+            networks, and leaves the cores to workers.
+
+    Raises:
+        EnvError: it cannot be imported or made, lacks a method, or cannot train this policy.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    name = spec.trainer.learner
+    if name == "ppo":
+        return Ppo(spec, policy, device=device, seed=seed)
+    key = "trainer.learner"
+    target = import_object(name, key=key)
+    kwargs = {**spec.trainer.kwargs, "device": device, "seed": seed}
+    made = call_user_code(target, (spec, policy), kwargs, key=key, name=name)
+    if missing := [word for word in _NEEDED if not hasattr(made, word)]:
+        raise EnvError(f"is no learner: {type(made).__name__} lacks {', '.join(missing)}", key=key, value=name)
+    learner: Learner = made
+    return learner

@@ -1,0 +1,125 @@
+"""From decoded batches to the tensors of one update: one copy of each column into buffers that are used again.
+
+It never decides which batches belong together, and never changes a number.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heddle.consumers.learners.base import TrainBatch
+from heddle.layout import Layout, Segments
+from heddle.policies.base import Array
+
+_WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
+"""Types that torch cannot compute with, and what they become."""
+
+
+class Assembler:
+    """Buffers for the train batches of one experiment.
+
+    Args:
+        layout: of its batches.
+        device: where the tensors shall be; buffers for CUDA are page-locked, so that their copies overlap.
+    """
+
+    def __init__(self, layout: Layout, *, device: torch.device) -> None:
+        self.layout = layout
+        self.device = device
+        self._capacity = 0
+        self._tensors: dict[str, Tensor] = {}
+        self._views: dict[str, NDArray[Any]] = {}
+        skipped = {"episode_return", "episode_length", "agent"}
+        self._columns = [column for column in layout.columns if column.name not in skipped]
+
+    def assemble(self, batches: Sequence[Segments], shards: Sequence[int]) -> TrainBatch:
+        """One train batch of the rows of `batches`, in this order.
+
+        Args:
+            batches: decoded batches; batches of one shard in the order of play.
+            shards: the shard of each batch.
+
+        Returns:
+            Tensors that are good until the next call.
+
+        Raises:
+            ValueError: no rows at all.
+        """
+        rows = sum(batch.rows for batch in batches)
+        if not rows:
+            raise ValueError("no segments to assemble")
+        self._reserve(rows)
+        start = 0
+        for batch in batches:
+            stop = start + batch.rows
+            for column in self._columns:
+                np.copyto(self._views[column.name][start:stop], batch.arrays[column.name], casting="unsafe")
+            start = stop
+        columns = {column.name: self._tensors[column.name][:rows] for column in self._columns}
+        shard = np.repeat(np.asarray(shards, np.int64), [batch.rows for batch in batches])
+        return self._train_batch(columns, self._finals(batches), shard, rows)
+
+    def _train_batch(
+        self, columns: dict[str, Tensor], finals: tuple[Tensor, dict[str, Tensor]], shard: Array, rows: int
+    ) -> TrainBatch:
+        env = self._views["env"][:rows].astype(np.int64)
+        length = self._views["length"][:rows]
+        on_device = {
+            name: tensor.to(self.device, non_blocking=True) for name, tensor in columns.items() if name != "env"
+        }
+        valid = torch.arange(self.layout.steps, device=self.device) < on_device["length"].unsqueeze(1)
+        observation_leaves = [leaf.name for leaf in self.layout.observation_leaves]
+        return TrainBatch(
+            observations={name: on_device[name] for name in observation_leaves},
+            actions={self.layout.action_leaf.name: on_device[self.layout.action_leaf.name]},
+            reward=on_device["reward"],
+            terminated=on_device["terminated"],
+            truncated=on_device["truncated"],
+            valid=valid,
+            outputs=_under("out.", on_device),
+            state=_under("state.", on_device),
+            version=on_device["version"],
+            final_index=finals[0],
+            final_observations=finals[1],
+            shard=shard,
+            env=env,
+            num_steps=int(length.sum()),
+        )
+
+    def _finals(self, batches: Sequence[Segments]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Final observations of all batches, their rows counted through."""
+        starts = np.cumsum([0, *(batch.rows for batch in batches)])
+        index = np.concatenate(
+            [
+                np.stack([batch.arrays["final_row"] + start, batch.arrays["final_step"]], axis=1).astype(np.int64)
+                for batch, start in zip(batches, starts, strict=False)
+            ]
+        )
+        found: dict[str, Tensor] = {}
+        for leaf in self.layout.observation_leaves:
+            joined = np.concatenate([batch.arrays[f"final.{leaf.name}"] for batch in batches])
+            found[leaf.name] = torch.from_numpy(joined.astype(_dtype(leaf.space.dtype), copy=False)).to(self.device)
+        return torch.from_numpy(index).to(self.device), found
+
+    def _reserve(self, rows: int) -> None:
+        if rows <= self._capacity:
+            return
+        self._capacity = max(rows, self._capacity * 3 // 2)
+        pinned = self.device.type == "cuda"
+        for column in self._columns:
+            dtype = getattr(torch, _dtype(column.dtype))
+            shape = (self._capacity, *column.row_shape(self.layout.steps))
+            self._tensors[column.name] = torch.zeros(shape, dtype=dtype, pin_memory=pinned)
+            self._views[column.name] = self._tensors[column.name].numpy()
+
+
+def _dtype(name: str) -> str:
+    return _WIDER.get(name, name)
+
+
+def _under(prefix: str, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in columns.items() if name.startswith(prefix)}

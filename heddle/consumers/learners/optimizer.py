@@ -1,0 +1,93 @@
+"""Adam over one flat tensor that all parameters of a module are views of: a step is a few calls however many there are.
+
+It never computes a gradient.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heddle.consumers.learners.base import to_numpy
+from heddle.errors import CheckpointError, EnvError
+from heddle.policies.base import Array, Arrays
+
+ADAM_EPSILON = 1e-5
+"""As in the reference PPO and Stable-Baselines3, not torch's 1e-8."""
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class FlatAdam:
+    """Adam and clipping by global norm.
+
+    Args:
+        net: its parameters are moved into one tensor; they keep their names, values and shapes.
+
+    Raises:
+        EnvError: it has no parameters that need gradients, or they are not all float32 on one device.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.named = {name: item for name, item in net.named_parameters() if item.requires_grad}
+        kinds = {(item.dtype, item.device) for item in self.named.values()}
+        if len(kinds) != 1 or next(iter(kinds))[0] != torch.float32:
+            shown = ", ".join(sorted(str(kind[0]) for kind in kinds)) or "none"
+            raise EnvError(f"needs float32 parameters on one device to be trained, found {shown}", key="policy.id")
+        self.flat = nn.Parameter(torch.cat([item.detach().reshape(-1) for item in self.named.values()]))
+        self.grad = torch.zeros_like(self.flat.data)
+        self.flat.grad = self.grad
+        for item, values, grads in zip(
+            self.named.values(), self._views(self.flat.data), self._views(self.grad), strict=True
+        ):
+            item.data = values
+            item.grad = grads
+        self._adam = torch.optim.Adam([self.flat], eps=ADAM_EPSILON, fused=True)
+
+    def set_lr(self, lr: float) -> None:
+        """Learning rate from the next step on."""
+        self._adam.param_groups[0]["lr"] = lr
+
+    def zero_grad(self) -> None:
+        """Before each backward pass."""
+        self.grad.zero_()
+
+    def step(self, max_norm: float) -> Tensor:
+        """Scale the gradient down to `max_norm` where it is longer, and take one step. Returns the norm before."""
+        norm: Tensor = torch.linalg.vector_norm(self.grad)
+        self.grad.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        self._adam.step()
+        return norm
+
+    def state(self) -> Arrays:
+        """Moments by parameter name, and the number of steps."""
+        kept = self._adam.state.get(self.flat, {})
+        steps = float(kept["step"]) if kept else 0.0
+        arrays: Arrays = {"adam.step": to_numpy(torch.tensor(steps, dtype=torch.float64))}
+        for moment in _MOMENTS:
+            views = self._views(kept[moment]) if kept else self._views(torch.zeros_like(self.grad))
+            arrays |= {f"adam.{moment}.{name}": to_numpy(view) for name, view in zip(self.named, views, strict=True)}
+        return arrays
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """The opposite of `state`.
+
+        Raises:
+            CheckpointError: the moments are of another module.
+        """
+        mine = {name: array.shape for name, array in self.state().items()}
+        given = {name: array.shape for name, array in arrays.items() if name.startswith("adam.")}
+        if mine != given:
+            odd = sorted(name for name in mine.keys() | given.keys() if mine.get(name) != given.get(name))
+            raise CheckpointError(f"the optimizer's state is of another policy: {', '.join(odd[:5])} differ")
+        state: dict[str, Any] = {"step": torch.tensor(float(arrays["adam.step"]), device=self.grad.device)}
+        for moment in _MOMENTS:
+            parts = [torch.from_numpy(arrays[f"adam.{moment}.{name}"].copy()).reshape(-1) for name in self.named]
+            state[moment] = torch.cat(parts).to(self.grad.device)
+        self._adam.state[self.flat] = state
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        shapes = [item.shape for item in self.named.values()]
+        parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -1,0 +1,253 @@
+"""Proximal policy optimisation, on data of the current policy or of one a few versions behind.
+
+It never reads a stream, decides what is stale or publishes: the trainer does.
+
+Source: Schulman et al. 2017, arXiv:1707.06347, with the details of Huang et al. 2022, "The 37 implementation details of
+PPO", and the defaults of Stable-Baselines3.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.consumers.learners.base import State, TrainBatch, to_numpy
+from heddle.consumers.learners.gae import gae, next_values, scatter_finals
+from heddle.consumers.learners.losses import explained_variance, policy_term, standardise, value_term
+from heddle.consumers.learners.optimizer import FlatAdam
+from heddle.errors import CheckpointError, EnvError, ExperimentFailed
+from heddle.policies.base import Array, Arrays, Policy
+from heddle.policies.normalise import Normaliser, RewardScaler
+from heddle.policies.torch_module import Evaluated, make_module
+from heddle.spec import ExperimentSpec
+
+_SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
+
+
+@dataclass(slots=True)
+class _Data:
+    """One update's data. `per_step` columns are [B, T]; flat step b*T+t is row b*(T+1)+t of the observations.
+
+    Attributes:
+        observations: leaf -> [B, T+1, ...], normalised.
+        actions: [B, T, ...].
+        reward: [B, T], scaled when the spec says so.
+        ended: [B, T] bool.
+        columns: [B*T, 4]: log-probability when it acted, advantage, value target, value before the update.
+    """
+
+    batch: TrainBatch
+    observations: dict[str, Tensor]
+    final_observations: dict[str, Tensor]
+    actions: Tensor
+    reward: Tensor
+    ended: Tensor
+    columns: Tensor
+
+
+class Ppo:
+    """PPO for any policy with a torch module, recurrent or not.
+
+    Args:
+        spec: [trainer] holds the hyperparameters; [policy] is already built.
+        policy: its weights are where learning starts.
+        device: where it learns.
+        seed: of the shuffling.
+
+    Raises:
+        EnvError: the policy cannot be trained, or does not report "log_prob".
+    """
+
+    min_steps = 2  # a single step has no advantage left once it is standardised
+
+    def __init__(self, spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int) -> None:
+        self.options = spec.trainer
+        if "log_prob" not in policy.outputs:
+            raise EnvError(
+                f"cannot be trained by ppo: {type(policy).__name__} does not report log_prob with its actions",
+                key="policy.id",
+                value=spec.policy.id,
+                hint="add log_prob to its outputs, or name another learner",
+            )
+        self.model = make_module(policy, device=device)
+        if self.options.normalize_observations:
+            self.model.normaliser = Normaliser(self.model.observation)
+            self.model.set_weights(self.model.normaliser.weights() | policy.get_weights())
+        else:
+            self.model.set_weights(policy.get_weights())
+        self.optimizer = FlatAdam(self.model.net)
+        self.scaler = RewardScaler(self.options.gamma) if self.options.normalize_rewards else None
+        self.generator = torch.Generator().manual_seed(seed)
+        self.updates = 0
+
+    def update(self, batch: TrainBatch, progress: float) -> dict[str, float]:
+        lr, clip = self.options.lr.at(progress), self.options.clip.at(progress)
+        self.optimizer.set_lr(lr)
+        data = self._prepare(batch)
+        steps = batch.valid.flatten().nonzero().squeeze(1)
+        fitted = explained_variance(data.columns[steps, 3], data.columns[steps, 2])
+        means, passes = self._passes(data, steps, clip)
+        self._learn_statistics(batch)
+        self.updates += 1
+        return means | {"explained_variance": fitted, "lr": lr, "clip": clip, "passes": passes}
+
+    def get_weights(self) -> Arrays:
+        return self.model.get_weights()
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        self.model.set_weights(weights)
+
+    def state(self) -> State:
+        arrays = self.optimizer.state() | {"generator": to_numpy(self.generator.get_state())}
+        if self.scaler:
+            arrays |= {f"reward.{name}": array for name, array in self.scaler.state().items()}
+        return arrays, {"learner": "ppo", "updates": self.updates}
+
+    def load(self, tensors: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+        if meta.get("learner") != "ppo":
+            raise CheckpointError(f"the state is of learner {meta.get('learner')!r}, not of ppo")
+        try:
+            self.optimizer.load(tensors)
+            self.generator.set_state(torch.from_numpy(tensors["generator"].copy()))
+            if self.scaler and "reward.keys" in tensors:
+                self.scaler.load({name: tensors[f"reward.{name}"] for name in ("moments", "keys", "returns")})
+            self.updates = int(meta["updates"])
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"the state of ppo is incomplete: {error!r}") from error
+
+    def _prepare(self, batch: TrainBatch) -> _Data:
+        """Normalise once: the statistics stay as they were when the policy acted until the update is over."""
+        reward, ended = batch.reward, batch.terminated | batch.truncated
+        if self.scaler:
+            keys = list(zip(batch.shard.tolist(), batch.env.tolist(), strict=True))
+            raw, over, valid = (tensor.cpu().numpy() for tensor in (reward, ended, batch.valid))
+            reward = torch.from_numpy(self.scaler.scale(raw, over, valid, keys=keys)).to(reward.device)
+        data = _Data(
+            batch=batch,
+            observations=self.model.normalise(batch.observations),
+            final_observations=self.model.normalise(batch.final_observations),
+            actions=batch.actions["action"],
+            reward=reward,
+            ended=ended,
+            columns=torch.empty(reward.numel(), 4, device=reward.device),
+        )
+        data.columns[:, 0] = batch.outputs["log_prob"].flatten()
+        values = self._estimate(data)
+        data.columns[:, 3] = values.flatten()
+        return data
+
+    @torch.no_grad()
+    def _estimate(self, data: _Data) -> Tensor:
+        """Write advantages and value targets by the current weights into `data`; returns the values [B, T]."""
+        batch = data.batch
+        values, finals = self.model.values(
+            data.observations,
+            ended=data.ended,
+            state=batch.state,
+            final_index=batch.final_index,
+            final_observations=data.final_observations,
+        )
+        following = next_values(
+            values,
+            terminated=batch.terminated,
+            truncated=batch.truncated,
+            final_values=scatter_finals(finals, batch.final_index, like=data.reward),
+        )
+        gamma, lam = self.options.gamma, self.options.gae_lambda
+        advantage = gae(data.reward, values, following, ended=data.ended, valid=batch.valid, gamma=gamma, lam=lam)
+        data.columns[:, 1] = advantage.flatten()
+        data.columns[:, 2] = (advantage + values[:, :-1]).flatten()
+        return values[:, :-1]
+
+    def _passes(self, data: _Data, steps: Tensor, clip: float) -> tuple[dict[str, float], float]:
+        """Sweep over the data; returns the mean of each number in _SUMS, and how many passes were begun."""
+        sums = torch.zeros(len(_SUMS), device=data.reward.device)
+        taken, begun = 0, 0
+        for turn in range(self.options.passes):
+            if turn and self.options.recompute_advantage:
+                self._estimate(data)
+            begun, enough = turn + 1, False
+            for evaluated, columns in self._minibatches(data, steps):
+                numbers = self._step(evaluated, columns, clip)
+                sums += numbers
+                taken += 1
+                if self.options.target_kl is not None and float(numbers[3]) > self.options.target_kl:
+                    enough = True
+                    break
+            self._refuse_nan(sums)
+            if enough:
+                break
+        return dict(zip(_SUMS, (sums / taken).tolist(), strict=True)), float(begun)
+
+    def _minibatches(self, data: _Data, steps: Tensor) -> Iterator[tuple[Evaluated, Tensor]]:
+        """The data in random order, judged by the current weights: Evaluated of [n], and the [n, 4] columns."""
+        if self.model.recurrent:
+            yield from self._sequences(data)
+            return
+        rows, columns = data.reward.shape
+        order = steps[torch.randperm(len(steps), generator=self.generator).to(steps.device)]
+        shuffled, sources = data.columns[order], order + order.div(columns, rounding_mode="floor")
+        flat = {name: values.flatten(0, 1) for name, values in data.observations.items()}
+        actions = data.actions.flatten(0, 1)
+        parts = math.ceil(len(order) / self.options.minibatch)  # of equal size, so that none is tiny
+        for chosen, source, numbers in zip(
+            order.tensor_split(parts), sources.tensor_split(parts), shuffled.tensor_split(parts), strict=True
+        ):
+            observations = {name: values.index_select(0, source) for name, values in flat.items()}
+            yield self.model.evaluate(observations, actions.index_select(0, chosen)), numbers
+
+    def _sequences(self, data: _Data) -> Iterator[tuple[Evaluated, Tensor]]:
+        """Whole segments at a time, so that gradients flow back through the state to each segment's start."""
+        rows, columns = data.reward.shape
+        order = torch.randperm(rows, generator=self.generator).to(data.reward.device)
+        parts = min(rows, math.ceil(rows * columns / self.options.minibatch))
+        for chosen in order.tensor_split(parts):
+            valid = data.batch.valid[chosen]
+            if not valid.any():
+                continue
+            judged = self.model.evaluate_sequence(
+                {name: values[chosen] for name, values in data.observations.items()},
+                data.actions[chosen],
+                data.ended[chosen],
+                {name: values[chosen] for name, values in data.batch.state.items()},
+            )
+            flat = Evaluated(judged.log_prob[valid], judged.entropy[valid], judged.value[valid])
+            yield flat, data.columns.view(rows, columns, -1)[chosen][valid]
+
+    def _step(self, new: Evaluated, columns: Tensor, clip: float) -> Tensor:
+        """One gradient step; returns the numbers in _SUMS, without gradient."""
+        options = self.options
+        old_log_prob, advantage, target, old_value = columns.unbind(1)
+        if options.normalize_advantage:
+            advantage = standardise(advantage)
+        policy = policy_term(new.log_prob, old_log_prob, advantage, clip=clip)
+        value = value_term(new.value, target, old_value, clip=options.value_clip)
+        entropy = new.entropy.mean()
+        loss = policy.loss + options.value_coef * value
+        if options.entropy:
+            loss = loss - options.entropy * entropy
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = self.optimizer.step(options.max_grad_norm)
+        losses = (policy.loss.detach(), value.detach(), entropy.detach())
+        return torch.stack([*losses, policy.kl, policy.clip_fraction, norm])
+
+    def _refuse_nan(self, sums: Tensor) -> None:
+        if torch.isfinite(sums).all():
+            return
+        shown = ", ".join(f"{name} = {value:g}" for name, value in zip(_SUMS, sums.tolist(), strict=True))
+        raise ExperimentFailed(
+            f"update {self.updates + 1} gave numbers that are not finite ({shown});"
+            " lower trainer.lr, or look for extreme observations and rewards"
+        )
+
+    def _learn_statistics(self, batch: TrainBatch) -> None:
+        if self.model.normaliser is None or not self.options.normalize_observations:
+            return
+        seen = {
+            name: batch.observations[name][:, :-1][batch.valid].cpu().numpy() for name in self.model.normaliser.moments
+        }
+        self.model.normaliser.update(seen)

@@ -1,0 +1,221 @@
+"""A trainable module together with what a learner needs to know of it: spaces, mask, state, statistics.
+
+It never updates anything by itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heddle.errors import EnvError
+from heddle.policies.base import Array, Arrays, OutputSpec, Policy
+from heddle.policies.features import action_size, find_mask
+from heddle.policies.normalise import CLIP, Normaliser
+from heddle.policies.torch_heads import judge, value_of
+from heddle.policies.weights import check, split_norm
+from heddle.spaces import Space
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What a module thinks of actions that were taken; tensors of one shape."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+class ActorCritic:
+    """A policy's torch module on one device.
+
+    Attributes:
+        net: the module; its `state_dict` names are the weights' names.
+        observation, action: the spaces.
+        state_spec: recurrent state per environment, {} when memoryless.
+        normaliser: statistics of observations, None when they are not normalised.
+    """
+
+    def __init__(self, net: nn.Module, observation: Space, action: Space, *, device: torch.device) -> None:
+        action_size(action)
+        self.net = net.to(device)
+        self.device = device
+        self.observation, self.action = observation, action
+        self.mask = find_mask(observation, action)
+        self.state_spec: Mapping[str, OutputSpec] = dict(getattr(net, "state_spec", {}))
+        self.normaliser: Normaliser | None = None
+
+    @property
+    def recurrent(self) -> bool:
+        return bool(self.state_spec)
+
+    def zero_state(self, n: int) -> Tensors:
+        """State of `n` environments whose episode starts."""
+        return {
+            name: torch.zeros((n, *spec.shape), dtype=getattr(torch, spec.dtype), device=self.device)
+            for name, spec in self.state_spec.items()
+        }
+
+    def normalise(self, observations: Mapping[str, Tensor]) -> Tensors:
+        """Observations with any leading dimensions, float leaves normalised by the current statistics."""
+        done = dict(observations)
+        for name in self.normaliser.moments if self.normaliser else ():
+            factors = self.normaliser.factors(name) if self.normaliser else None
+            if factors is not None:
+                mean, scale = (torch.as_tensor(factor, device=self.device) for factor in factors)
+                done[name] = ((done[name].float() - mean) * scale).clamp_(-CLIP, CLIP)
+        return done
+
+    def answer(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """The module's answer to [N, ...] normalised observations."""
+        answer: Mapping[str, Any] = self.net(observations, state)
+        return answer
+
+    def evaluate(self, observations: Mapping[str, Tensor], actions: Tensor) -> Evaluated:
+        """Judge [N, ...] actions in normalised observations; for memoryless modules."""
+        answer = self.answer(observations, {})
+        log_prob, entropy = judge(answer, self.action, actions, self._mask_of(observations))
+        return Evaluated(log_prob, entropy, value_of(answer))
+
+    def evaluate_sequence(
+        self, observations: Mapping[str, Tensor], actions: Tensor, ended: Tensor, state: Mapping[str, Tensor]
+    ) -> Evaluated:
+        """Judge [B, T, ...] actions of a recurrent module, stepping through time with gradients.
+
+        Args:
+            observations: leaf -> [B, >= T, ...], normalised.
+            actions: [B, T, ...].
+            ended: [B, T] bool; the state starts anew after such a step.
+            state: name -> [B, ...] before step 0.
+        """
+        columns: list[tuple[Tensor, Tensor, Tensor]] = []
+        for step in range(actions.shape[1]):
+            now = {name: values[:, step] for name, values in observations.items()}
+            answer = self.answer(now, state)
+            log_prob, entropy = judge(answer, self.action, actions[:, step], self._mask_of(now))
+            columns.append((log_prob, entropy, value_of(answer)))
+            state = _reset(answer["state"], ended[:, step])
+        log_prob, entropy, value = (torch.stack(parts, dim=1) for parts in zip(*columns, strict=True))
+        return Evaluated(log_prob, entropy, value)
+
+    @torch.no_grad()
+    def values(
+        self,
+        observations: Mapping[str, Tensor],
+        *,
+        ended: Tensor,
+        state: Mapping[str, Tensor],
+        final_index: Tensor,
+        final_observations: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Values of every observation and of every final one, without gradients.
+
+        Args:
+            observations: leaf -> [B, T+1, ...], normalised.
+            ended: [B, T] bool.
+            state: name -> [B, ...] before step 0.
+            final_index: [K, 2] (segment, step).
+            final_observations: leaf -> [K, ...], normalised; valued from the state after their step.
+
+        Returns:
+            [B, T+1] and [K] float32.
+        """
+        some = next(iter(observations.values()))
+        rows, columns = some.shape[:2]
+        if not self.recurrent:
+            flat = {name: values.flatten(0, 1) for name, values in observations.items()}
+            value = value_of(self.answer(flat, {})).view(rows, columns)
+            final = value_of(self.answer(final_observations, {})) if len(final_index) else value.new_zeros(0)
+            return value, final
+        return self._values_through_time(observations, ended, state, final_index, final_observations)
+
+    def _values_through_time(
+        self,
+        observations: Mapping[str, Tensor],
+        ended: Tensor,
+        state: Mapping[str, Tensor],
+        final_index: Tensor,
+        final_observations: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        columns: list[Tensor] = []
+        after = self.zero_state(len(final_index))
+        for step in range(next(iter(observations.values())).shape[1]):
+            answer = self.answer({name: values[:, step] for name, values in observations.items()}, state)
+            columns.append(value_of(answer))
+            if step == ended.shape[1]:
+                break
+            for name, kept in after.items():
+                here = final_index[:, 1] == step
+                kept[here] = answer["state"][name][final_index[here, 0]]
+            state = _reset(answer["state"], ended[:, step])
+        value = torch.stack(columns, dim=1)
+        final = value_of(self.answer(final_observations, after)) if len(final_index) else value.new_zeros(0)
+        return value, final
+
+    def get_weights(self) -> Arrays:
+        """Copies by name, with the statistics under "norm."."""
+        norm = self.normaliser.weights() if self.normaliser else {}
+        return module_weights(self.net) | norm
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        """The opposite of `get_weights`.
+
+        Raises:
+            WeightsError: they are of another policy.
+        """
+        proper, norm = split_norm(weights)
+        load_module_weights(self.net, proper)
+        if norm:
+            self.normaliser = self.normaliser or Normaliser(self.observation)
+            self.normaliser.load(norm)
+
+    def _mask_of(self, observations: Mapping[str, Tensor]) -> Tensor | None:
+        return observations[self.mask] if self.mask else None
+
+
+def make_module(policy: Policy, *, device: torch.device) -> ActorCritic:
+    """The trainable side of a policy: the built-in one, a torch module's, or one that offers `module()`.
+
+    Raises:
+        EnvError: it has none, so it cannot be trained.
+    """
+    make = getattr(policy, "module", None)
+    if not callable(make):
+        raise EnvError(
+            f"cannot be trained: {type(policy).__name__} offers no torch module",
+            key="policy.id",
+            hint="use policy.id = mlp, a torch module, or a class with module(), observation and action",
+        )
+    missing = [name for name in ("observation", "action") if not hasattr(policy, name)]
+    if missing:
+        raise EnvError(f"cannot be trained: {type(policy).__name__} lacks {', '.join(missing)}", key="policy.id")
+    spaces: Any = policy
+    return ActorCritic(make(), spaces.observation, spaces.action, device=device)
+
+
+def module_weights(net: nn.Module) -> Arrays:
+    """Copies of a module's parameters and buffers by name."""
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in net.state_dict().items()}
+
+
+def load_module_weights(net: nn.Module, weights: Mapping[str, Array]) -> None:
+    """Copy arrays into a module's parameters and buffers, in place.
+
+    Raises:
+        WeightsError: names, shapes or dtypes differ.
+    """
+    own = net.state_dict()
+    check(weights, {name: tensor.detach().cpu().numpy() for name, tensor in own.items()})
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(torch.from_numpy(weights[name].copy()))
+
+
+def _reset(state: Mapping[str, Tensor], ended: Tensor) -> Tensors:
+    """Zeros where an episode ended."""
+    kept = ~ended
+    return {name: values * kept.view(-1, *[1] * (values.dim() - 1)).to(values.dtype) for name, values in state.items()}

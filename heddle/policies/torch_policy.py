@@ -1,0 +1,135 @@
+"""A torch module of the user's as a policy that workers can act with.
+
+It never trains: the learner takes the same module by `module()`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from heddle.errors import EnvError
+from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec, zero_state
+from heddle.policies.features import action_size, find_mask
+from heddle.policies.heads import apply_mask, categorical, gaussian
+from heddle.policies.normalise import CLIP, Normaliser
+from heddle.policies.torch_heads import value_of
+from heddle.policies.torch_module import load_module_weights, module_weights
+from heddle.policies.weights import split_norm
+from heddle.spaces import ACTION, Discrete, LeafSpace, Space, leaves
+
+SCALAR = OutputSpec("float32")
+
+
+class TorchPolicy:
+    """Acts with a module whose `forward` is as `torch_heads` says; it chooses in numpy, as the built-in policy does.
+
+    Args:
+        net: the module; moved to the CPU.
+        observation, action: the spaces.
+        name: as the spec names it, for messages.
+
+    Raises:
+        EnvError: the module's answer does not fit the spaces. It is asked once, here.
+    """
+
+    outputs: Mapping[str, OutputSpec] = {"log_prob": SCALAR, "value": SCALAR}
+
+    def __init__(self, net: nn.Module, observation: Space, action: Space, *, name: str) -> None:
+        self.net = net.cpu()
+        self.observation, self.action, self.name = observation, action, name
+        self.size = action_size(action)
+        self.mask = find_mask(observation, action)
+        self.noise = Noise("uniform", 1) if isinstance(action, Discrete) else Noise("normal", self.size)
+        self.state: Mapping[str, OutputSpec] = dict(getattr(net, "state_spec", {}))
+        self._normaliser: Normaliser | None = None
+        self._check_answer()
+
+    def initial_state(self, n: int) -> Arrays:
+        return zero_state(self.state, n)
+
+    @torch.inference_mode()
+    def act(
+        self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
+    ) -> Acted:
+        answer = self.net(self._tensors(observations), {name: torch.from_numpy(value) for name, value in state.items()})
+        used = None if deterministic else noise
+        outputs: Arrays = {"value": _float32(value_of(answer))}
+        if isinstance(self.action, Discrete):
+            logits = _float32(answer["logits"])
+            if self.mask is not None:
+                logits = apply_mask(logits, observations[self.mask])
+            actions, outputs["log_prob"] = categorical(logits, used)
+        else:
+            mean = _float32(answer["mean"]).reshape(-1, self.size)
+            flat, outputs["log_prob"] = gaussian(mean, _float32(answer["log_std"]), used)
+            actions = flat.reshape(len(flat), *self.action.shape).astype(self.action.dtype, copy=False)  # type: ignore[union-attr]
+        after = {name: answer["state"][name].numpy() for name in self.state}
+        return Acted({ACTION: actions}, outputs, after)
+
+    def get_weights(self) -> Arrays:
+        norm = self._normaliser.weights() if self._normaliser else {}
+        return module_weights(self.net) | norm
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        proper, norm = split_norm(weights)
+        normaliser = None
+        if norm:
+            normaliser = Normaliser(self.observation)
+            normaliser.load(norm)
+        load_module_weights(self.net, proper)
+        self._normaliser = normaliser
+
+    def module(self) -> nn.Module:
+        """The module itself, for a learner."""
+        return self.net
+
+    def _tensors(self, observations: Mapping[str, Array]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name, values in observations.items():
+            factors = self._normaliser.factors(name) if self._normaliser else None
+            if factors is not None:
+                values = np.clip((values.astype(np.float32, copy=False) - factors[0]) * factors[1], -CLIP, CLIP)
+            found[name] = torch.from_numpy(values)
+        return found
+
+    def _check_answer(self) -> None:
+        probe = {leaf.name: _blank(leaf.space) for leaf in leaves(self.observation)}
+        try:
+            with torch.no_grad():
+                answer: Any = self.net(self._tensors(probe), self._zero_tensors(2))
+        except Exception as error:
+            raise self._unfit(f"forward raised {type(error).__name__}: {error}") from error
+        if not isinstance(answer, Mapping):
+            raise self._unfit(f"forward gave a {type(answer).__name__}, expected a dict")
+        head = "logits" if isinstance(self.action, Discrete) else "mean"
+        needed = [head, "value"] + (["log_std"] if head == "mean" else []) + (["state"] if self.state else [])
+        if missing := [name for name in needed if name not in answer]:
+            raise self._unfit(f"forward gave no {', '.join(missing)}")
+        if answer[head].numel() != 2 * self.size:
+            shape = list(answer[head].shape)
+            raise self._unfit(f"forward gave {head} {shape} for 2 observations, expected [2, {self.size}]")
+        if value_of(answer).shape != (2,):
+            raise self._unfit(f"forward gave value {list(answer['value'].shape)} for 2 observations, expected [2]")
+        for name, spec in self.state.items():
+            if name not in answer["state"] or answer["state"][name].shape != (2, *spec.shape):
+                raise self._unfit(f"forward gave no state {name} of shape {[2, *spec.shape]}")
+
+    def _zero_tensors(self, n: int) -> dict[str, Tensor]:
+        return {name: torch.from_numpy(value) for name, value in zero_state(self.state, n).items()}
+
+    def _unfit(self, reason: str) -> EnvError:
+        hint = "see heddle.policies.torch_heads for what forward returns"
+        return EnvError(reason, key="policy.id", value=self.name, hint=hint)
+
+
+def _float32(tensor: Tensor) -> NDArray[np.float32]:
+    return tensor.to(torch.float32).numpy()
+
+
+def _blank(space: LeafSpace) -> Array:
+    """Two values of a leaf: its lowest index or zeros."""
+    return np.full((2, *space.shape), getattr(space, "start", 0), space.dtype)
