@@ -1,1 +1,50 @@
-"""Heddle: reinforcement learning rollouts as a fleet, through Redis Streams."""
+"""Heddle: reinforcement learning rollouts as a fleet, through Redis Streams.
+
+Importing it loads nothing heavy: each public name is fetched from its module when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heddle.client import Client, Experiment, connect, submit
+    from heddle.errors import HeddleError
+    from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Client": "heddle.client",
+    "Experiment": "heddle.client",
+    "ExperimentSpec": "heddle.spec",
+    "HeddleError": "heddle.errors",
+    "LoadedSpec": "heddle.spec",
+    "connect": "heddle.client",
+    "load_spec": "heddle.spec",
+    "submit": "heddle.client",
+}
+
+__all__ = [
+    "Client",
+    "Experiment",
+    "ExperimentSpec",
+    "HeddleError",
+    "LoadedSpec",
+    "__version__",
+    "connect",
+    "load_spec",
+    "submit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'heddle' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,83 @@
+"""The entry of the command `heddle`: runs a command and turns every error into one clear line and an exit code.
+
+It never shows a traceback unless asked to with -v.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from heddle.cli.root import Session, cli
+from heddle.errors import HeddleError, SpecError
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run `heddle` with `argv` (without the program's name) or the process's own arguments, and exit."""
+    sys.exit(run(argv))
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run `heddle` and return the exit code."""
+    session = Session()
+    look_in_working_directory()
+    try:
+        result = cli.main(
+            args=None if argv is None else list(argv), prog_name="heddle", standalone_mode=False, obj=session
+        )
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except (click.Abort, KeyboardInterrupt):
+        return _say(["heddle: interrupted"], INTERRUPTED, session)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        _leave_the_pipe()
+        return 0
+    except HeddleError as error:
+        return _say(message_of(error), error.exit_code, session)
+    except Exception as error:  # noqa: BLE001 - the top of the process
+        text = f"heddle: unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+        return _say([f"{text}  (a fault of Heddle's own; -v shows where)"], 1, session)
+
+
+def message_of(error: HeddleError) -> list[str]:
+    """What to show for an error: each problem of a spec on its own line, else one line."""
+    if isinstance(error, SpecError):
+        return [" ".join(str(problem).split("\n")) for problem in error.problems]
+    return [f"heddle: {' '.join(str(error).split())}"]
+
+
+def look_in_working_directory() -> None:
+    """Let user code (environments, policies, learners) be imported from the current directory.
+
+    Last on the path, so that no file there hides a module that somebody needs.
+    """
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+
+
+def _say(lines: list[str], code: int, session: Session) -> int:
+    """Print `lines` as the error; returns `code`."""
+    if session.verbose:
+        traceback.print_exc(file=sys.stderr)
+    try:
+        for line in lines:
+            print(line, file=sys.stderr)
+    except BrokenPipeError:
+        _leave_the_pipe()
+    return code
+
+
+def _leave_the_pipe() -> None:
+    """The reader went away (`heddle ls | head -1`): say nothing more, not even at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,0 +1,94 @@
+"""Options that several commands share, and finding the broker they talk to.
+
+It never falls back to another broker: one that was named and does not answer is an error.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from heddle.cli.root import Command
+
+if TYPE_CHECKING:
+    from heddle.broker import Broker
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+URL_ENV = "HEDDLE_REDIS_URL"
+
+
+def command(name: str, *, example: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command whose help ends with `example`."""
+    return click.command(name, cls=Command, epilog=epilog(example))
+
+
+def epilog(example: str) -> str:
+    """The end of a help page: lines to try, not wrapped."""
+    lines = "\n".join(f"  {line.strip()}" for line in example.strip().splitlines())
+    return f"\b\nExample:\n{lines}"
+
+
+def redis_option(function: F) -> F:
+    """--redis-url, else HEDDLE_REDIS_URL; a command passes it on to `find_url` or `open_found`."""
+    return click.option(
+        "--redis-url",
+        metavar="URL",
+        envvar=URL_ENV,
+        show_envvar=True,
+        help="The broker, e.g. redis://host:6379/0; else the one of `heddle up` in this folder.",
+    )(function)
+
+
+def output_option(function: F) -> F:
+    """-o table|json."""
+    return click.option(
+        "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="What to print."
+    )(function)
+
+
+def set_option(function: F) -> F:
+    """--set key=value, again and again."""
+    return click.option(
+        "--set",
+        "overrides",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Change a value of the spec, e.g. --set trainer.lr=3e-4; may be repeated.",
+    )(function)
+
+
+def find_url(given: str | None) -> str:
+    """The address of the broker: as given, else that of the server of `heddle up` in this folder.
+
+    Raises:
+        BrokerUnreachable: there is none, with the ways on.
+    """
+    from heddle.client import find_url as find
+
+    return find(given)
+
+
+def open_found(given: str | None, *, role: str = "cli") -> "Broker":
+    """The broker at `find_url(given)`, connected and checked.
+
+    Raises:
+        BrokerError, Denied: one line that says what to do.
+    """
+    from heddle.broker import open_broker
+
+    return open_broker(find_url(given), role=role)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    from heddle.broker.records import dump_json
+
+    click.echo(json.dumps(json.loads(dump_json(value)), indent=2))
+
+
+def existing_file(_ctx: click.Context, _parameter: click.Parameter, value: str) -> Path:
+    """A path argument as a Path; whether it can be read is found out where it is read."""
+    return Path(value)

@@ -1,0 +1,105 @@
+"""`coordinator`, `worker`, `trainer`: one role in one process, given only the address of the broker.
+
+They never start a broker; each ends gently on the first SIGTERM or Ctrl-C and at once on the second.
+"""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from heddle.cli.options import command, find_url, redis_option
+from heddle.cli.root import set_up_logs
+
+if TYPE_CHECKING:
+    from heddle.stop import StopFlag
+
+WORKER_ID_ENV = "HEDDLE_WORKER_ID"
+
+
+def begin_role() -> "StopFlag":
+    """What every role does first: logs, and ending when told to or when the one that started it is gone."""
+    from heddle.launch.process import die_with_parent
+    from heddle.stop import StopFlag, listen_to_signals
+
+    set_up_logs(logging.INFO)
+    stop = StopFlag()
+    listen_to_signals(stop)
+    die_with_parent()
+    return stop
+
+
+@command("coordinator", example="HEDDLE_REDIS_URL=redis://host:6379/0 heddle coordinator")
+@redis_option
+def coordinator(redis_url: str | None) -> None:
+    """Admit experiments, hand out their shards, and give a dead worker's shards to others.
+
+    Several may run: one leads, another takes over within seconds.
+    """
+    url = find_url(redis_url)
+    stop = begin_role()
+    from heddle.coord.coordinator import Coordinator
+
+    _leave(Coordinator(url, stop=stop).run())
+
+
+@command("worker", example="heddle worker --pool default --redis-url redis://host:6379/0")
+@click.option("--pool", default="default", show_default=True, help="The pool it joins.")
+@redis_option
+def worker(pool: str, redis_url: str | None) -> None:
+    """Play shards until told to end: one worker process. `heddle workers start -n N` keeps N of them running."""
+    from heddle.launch.process import use_one_thread
+
+    url = find_url(redis_url)
+    stop = begin_role()
+    use_one_thread()
+    from heddle.producers.worker import Worker
+
+    _leave(Worker(url, pool, worker_id=os.environ.get(WORKER_ID_ENV) or None, stop=stop).run())
+
+
+@command("trainer", example="heddle trainer cartpole-7f3a\nheddle trainer            # every experiment that needs one")
+@click.argument("experiment", metavar="[EXP]", required=False)
+@click.option(
+    "--dir", "directory", metavar="DIR", default="runs", show_default=True, help="Where checkpoints go, in DIR/EXP."
+)
+@click.option("--most", metavar="N", type=click.IntRange(1), help="Train at most N experiments at once (without EXP).")
+@redis_option
+def trainer(experiment: str | None, directory: str, most: int | None, redis_url: str | None) -> None:
+    """Train EXP; without EXP, train every active experiment that has no trainer, each in a process of its own."""
+    url = find_url(redis_url)
+    need_torch("heddle trainer")
+    stop = begin_role()
+    if experiment is None:
+        from heddle.launch.trainers import TrainerHost
+
+        _leave(TrainerHost(url, directory=Path(directory), most=most, stop=stop).run())
+    from heddle.broker import open_broker
+    from heddle.consumers.trainer import Trainer
+
+    broker = open_broker(url, role="trainer")
+    try:
+        found = broker.experiments.resolve(experiment)
+    finally:
+        broker.close()
+    _leave(Trainer(url, found, stop=stop, directory=Path(directory) / found).run())
+
+
+def need_torch(what: str) -> None:
+    """Raise MissingExtra unless torch is installed; loads nothing."""
+    import importlib.util
+
+    from heddle.errors import MissingExtra
+
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(what, "torch")
+
+
+def _leave(code: int) -> None:
+    """End with the exit code of a role."""
+    logging.shutdown()
+    sys.stdout.flush()
+    raise click.exceptions.Exit(code)

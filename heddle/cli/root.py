@@ -1,0 +1,161 @@
+"""The command `heddle` itself: which commands there are, and where their code is.
+
+It never imports a command before it is used, so that `heddle --help` answers at once.
+"""
+
+import importlib
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from heddle import __version__
+
+
+@dataclass(slots=True)
+class Session:
+    """What one call of the command line shares.
+
+    Attributes:
+        verbose: -v was given once or more.
+    """
+
+    verbose: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command that is not loaded yet: its module, its name there, and one line on it."""
+
+    module: str
+    attribute: str
+    short_help: str
+
+
+TOGETHER = "All in one terminal"
+SPECS = "Specs"
+EXPERIMENTS = "Experiments on a broker"
+ROLES = "Roles, each alone"
+
+COMMANDS: dict[str, dict[str, Entry]] = {
+    TOGETHER: {
+        "demo": Entry("heddle.cli.demo", "demo", "Train CartPole here, kill a worker on the way, see it heal."),
+        "run": Entry("heddle.cli.run", "run", "Train exp.toml here: server, coordinator, workers, trainer."),
+        "up": Entry("heddle.cli.up", "up", "Start the services without an experiment."),
+    },
+    SPECS: {
+        "init": Entry("heddle.cli.specs", "init", "Write a commented exp.toml to start from."),
+        "validate": Entry("heddle.cli.specs", "validate", "Find every mistake in exp.toml."),
+        "plan": Entry("heddle.cli.specs", "plan", "Show every value with its origin, and what it will need."),
+    },
+    EXPERIMENTS: {
+        "enqueue": Entry("heddle.cli.enqueue", "enqueue", "Hand exp.toml to a fleet."),
+        "ls": Entry("heddle.cli.experiments", "ls", "List experiments."),
+        "status": Entry("heddle.cli.experiments", "status", "Show how one experiment is doing."),
+        "shards": Entry("heddle.cli.experiments", "shards", "Show who plays each shard."),
+        "wait": Entry("heddle.cli.commands", "wait", "Wait until an experiment reaches a state."),
+        "pause": Entry("heddle.cli.commands", "pause", "Stop collecting for a while."),
+        "resume": Entry("heddle.cli.commands", "resume", "Go on after a pause."),
+        "stop": Entry("heddle.cli.commands", "stop", "End an experiment with a last checkpoint."),
+        "rm": Entry("heddle.cli.commands", "rm", "Delete everything the broker holds of an experiment."),
+        "eval": Entry("heddle.cli.evaluate", "evaluate", "Play fresh episodes with a checkpoint."),
+        "policy": Entry("heddle.cli.policy", "policy", "Fetch published policies."),
+    },
+    ROLES: {
+        "coordinator": Entry("heddle.cli.roles", "coordinator", "Admit experiments and keep their shards assigned."),
+        "workers": Entry("heddle.cli.workers", "workers", "Start, list, scale and drain workers."),
+        "worker": Entry("heddle.cli.roles", "worker", "Play shards: one worker process."),
+        "trainer": Entry("heddle.cli.roles", "trainer", "Train one experiment, or every one that needs it."),
+    },
+}
+
+
+def all_commands() -> dict[str, Entry]:
+    """Every command by name."""
+    return {name: entry for section in COMMANDS.values() for name, entry in section.items()}
+
+
+class Command(click.Command):
+    """A command with -v."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(verbose_option())
+
+
+class Group(click.Group):
+    """A group whose commands have -v."""
+
+    command_class = Command
+
+
+class LazyGroup(click.Group):
+    """The root: knows its commands by name only, and loads the one that is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(all_commands())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = all_commands().get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, entries in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.short_help) for name, entry in entries.items()])
+
+
+def verbose_option() -> click.Option:
+    """-v: logs of what happens; with an error its traceback."""
+
+    def remember(ctx: click.Context, _parameter: click.Parameter, count: int) -> None:
+        session = ctx.find_object(Session)
+        if session is not None and count:
+            session.verbose += count
+            set_up_logs(logging.INFO if session.verbose == 1 else logging.DEBUG)
+
+    return click.Option(
+        ["-v", "--verbose"],
+        count=True,
+        expose_value=False,
+        callback=remember,
+        help="Say what happens, with a traceback on errors; -vv says more.",
+    )
+
+
+def set_up_logs(level: int) -> None:
+    """Send the logs of `level` and above to standard error; a lower level set before stays."""
+    root = logging.getLogger("heddle")
+    if not root.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s", "%H:%M:%S"))
+        root.addHandler(handler)
+        root.propagate = False
+        root.setLevel(level)
+    root.setLevel(min(level, root.level or level))
+
+
+EPILOG = """\b
+Try:
+  heddle demo                      see it work
+  heddle init && heddle run exp.toml
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    params=[verbose_option()],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.version_option(__version__, "--version", message="heddle %(version)s")
+def cli() -> None:
+    """Heddle collects experience for reinforcement learning with a fleet of workers and trains on it.
+
+    One TOML file describes an experiment; Redis is the only thing between workers and trainer.
+    """

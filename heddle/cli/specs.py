@@ -1,0 +1,158 @@
+"""`init`, `validate`, `plan`: everything about a spec that needs no broker.
+
+They never write to Redis; `validate` and `plan` run user code unless told not to.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heddle.cli.options import command, existing_file, output_option, print_json, set_option
+
+if TYPE_CHECKING:
+    from heddle.spec import LoadedSpec
+
+check_option = click.option(
+    "--check/--no-check", default=True, help="Build one environment and the policy, which runs your code."
+)
+file_argument = click.argument("file", metavar="exp.toml", callback=existing_file)
+
+
+@command("init", example="heddle init\nheddle init pong.toml --env ALE/Pong-v5")
+@click.argument("file", metavar="[exp.toml]", default="exp.toml", callback=existing_file)
+@click.option("--name", metavar="NAME", help="experiment.name; the file's name when not given.")
+@click.option("--env", "env_id", metavar="ID", default="CartPole-v1", show_default=True, help="env.id")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+def init(file: Path, name: str | None, env_id: str, force: bool) -> None:
+    """Write a commented exp.toml to start from."""
+    from heddle.errors import Conflict, UsageError
+    from heddle.spec import load_spec
+    from heddle.spec.template import template
+
+    if '"' in env_id or "\\" in env_id:
+        raise UsageError(f"--env {env_id!r} cannot be an environment's id")
+    text = template(name=name or _slug(file.stem), env_id=env_id)
+    load_spec(text)
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError as error:
+        raise Conflict(f"{file} exists; give another name, or --force to overwrite it") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
+    click.echo(f"wrote {file}; next: heddle run {file}")
+
+
+def _slug(text: str) -> str:
+    """A file's stem as an experiment's name."""
+    kept = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in text.lower()).strip("-")
+    return kept[:63] or "my-run"
+
+
+@command("validate", example="heddle validate exp.toml\nheddle validate exp.toml --no-check")
+@file_argument
+@set_option
+@check_option
+@output_option
+def validate(file: Path, overrides: tuple[str, ...], check: bool, output: str) -> None:
+    """Find every mistake in exp.toml: one line each, exit code 3.
+
+    Builds one environment and the policy to see that they fit, which runs your code; --no-check leaves that out.
+    """
+    from heddle.launch.check import load_and_check
+    from heddle.spec import load_spec
+
+    if check:
+        loaded, _ = load_and_check(file, overrides)
+    else:
+        loaded = load_spec(file, overrides=overrides)
+    if output == "json":
+        print_json({"valid": True, "name": loaded.spec.experiment.name, "sha256": loaded.spec.sha256()})
+        return
+    click.echo(f"{file}: valid{'' if check else ' (environment and policy not tried)'}")
+
+
+@command("plan", example="heddle plan exp.toml --set env.num_envs=64")
+@file_argument
+@set_option
+@check_option
+@output_option
+def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str) -> None:
+    """Show every value of exp.toml with its origin, the shards, bytes per batch and the memory it will need.
+
+    Writes nothing to Redis. Builds one environment and the policy for the sizes; --no-check leaves that out.
+    """
+    from heddle.launch.check import load_and_check
+    from heddle.spec import load_spec
+
+    if check:
+        loaded, checked = load_and_check(file, overrides)
+        numbers: dict[str, Any] = checked.numbers()
+    else:
+        loaded = load_spec(file, overrides=overrides)
+        numbers = {}
+    values = resolved_values(loaded)
+    if output == "json":
+        print_json({"values": values, "needs": numbers})
+        return
+    _print_values(values)
+    if numbers:
+        click.echo("")
+        for line in describe_needs(numbers):
+            click.echo(line)
+
+
+def resolved_values(loaded: "LoadedSpec") -> dict[str, dict[str, Any]]:
+    """Dotted key to its value and origin, in the order of the sections."""
+    found: dict[str, dict[str, Any]] = {}
+    for section, content in loaded.spec.model_dump(mode="json").items():
+        if content is None:
+            found[section] = {"value": None, "origin": loaded.origins.get(section, "default")}
+            continue
+        for key, value in content.items():
+            dotted = f"{section}.{key}"
+            found[dotted] = {"value": value, "origin": _origin(loaded.origins, dotted)}
+    return found
+
+
+def _origin(origins: dict[str, str], dotted: str) -> str:
+    """Where a value came from; a table's is that of its first key."""
+    if dotted in origins:
+        return origins[dotted]
+    return next((origin for key, origin in origins.items() if key.startswith(f"{dotted}.")), "default")
+
+
+def _print_values(values: dict[str, dict[str, Any]]) -> None:
+    import json
+
+    shown = [(key, json.dumps(item["value"]), item["origin"]) for key, item in values.items()]
+    width = max(len(key) for key, _, _ in shown)
+    wide = min(40, max(len(value) for _, value, _ in shown))
+    for key, value, origin in shown:
+        click.echo(f"{key:<{width}}  {value:<{wide}}  {origin}")
+
+
+def describe_needs(numbers: dict[str, Any]) -> list[str]:
+    """What a plan will need, in words."""
+    updates = numbers["updates"]
+    budget = f"{updates:,} updates" if updates is not None else "updates until another limit is reached"
+    return [
+        f"shards     {numbers['train_shards']} to train on, {numbers['eval_shards']} to evaluate,"
+        f" {numbers['envs_per_shard']} environments each",
+        f"batch      {size(numbers['batch_bytes'])} ({size(numbers['segment_bytes'])} a segment)",
+        f"update     {numbers['steps_per_update']:,} steps, {numbers['batches_per_update']} batches,"
+        f" {size(numbers['bytes_per_update'])}; {budget}",
+        f"policy     {size(numbers['policy_bytes'])} a version",
+        f"in flight  at most {size(numbers['in_flight_bytes'])}",
+        f"broker     should have {size(numbers['broker_bytes'])} of memory",
+    ]
+
+
+def size(count: float) -> str:
+    """Bytes in words, e.g. "1.5 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,256 @@
+"""The Python side of the command line: submit an experiment, wait for it, follow it, read its experience.
+
+It never prints and never starts a process; it finds a broker the way the commands do.
+"""
+
+import getpass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle.broker import Broker, open_broker
+from heddle.broker.events import Metric
+from heddle.broker.records import ENDED, Status
+from heddle.broker.server import find_running
+from heddle.clock import Clock, SystemClock
+from heddle.errors import BrokerUnreachable, ExperimentFailed, NotFound, TimedOut
+from heddle.spec import ExperimentSpec, LoadedSpec, load_spec, spec_from_json
+from heddle import __version__
+
+if TYPE_CHECKING:
+    from heddle.consumers.tap import Tap
+
+URL_ENV = "HEDDLE_REDIS_URL"
+FOLDER = Path(".heddle")
+"""Where `heddle up` keeps its server, in the directory it was called in."""
+POLL_S = 0.25
+BLOCK_MS = 1_000
+
+SpecSource = Mapping[str, Any] | str | Path | ExperimentSpec
+
+
+def find_url(given: str | None = None) -> str:
+    """The broker's address: `given`, else HEDDLE_REDIS_URL, else the server of `heddle up` in this directory.
+
+    Raises:
+        BrokerUnreachable: there is none of the three.
+    """
+    url = given or os.environ.get(URL_ENV) or find_running(FOLDER)
+    if not url:
+        raise BrokerUnreachable(
+            f"no broker is known: pass --redis-url URL, set {URL_ENV}, or start one here with `heddle up`"
+        )
+    return url
+
+
+def connect(url: str | None = None) -> "Client":
+    """A connection to the broker at `find_url(url)`.
+
+    Raises:
+        BrokerUnreachable, BrokerUnfit, Denied: one line that says what to do.
+    """
+    found = find_url(url)
+    return Client(open_broker(found, role="client"), found)
+
+
+def submit(
+    spec: SpecSource,
+    url: str | None = None,
+    *,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    resume: str | None = None,
+) -> "Experiment":
+    """Submit a spec to the broker at `find_url(url)`; see `Client.submit`."""
+    return connect(url).submit(spec, name=name, overrides=overrides, resume=resume)
+
+
+def load_source(spec: SpecSource, *, overrides: Sequence[str] = (), name: str | None = None) -> LoadedSpec:
+    """A spec as given by a user: a mapping, a model, a path, or TOML text (text holds a line break or a "=").
+
+    Raises:
+        NotFound, SpecError: as `load_spec`.
+    """
+    if isinstance(spec, ExperimentSpec):
+        return load_spec(spec.model_dump(mode="json", exclude_unset=False), overrides=overrides, name=name)
+    if isinstance(spec, str) and "\n" not in spec and "=" not in spec:
+        spec = Path(spec)
+    return load_spec(spec, overrides=overrides, name=name)
+
+
+class Client:
+    """A broker and what it knows.
+
+    Attributes:
+        broker: for everything that is not here.
+        url: where it is; may hold a password.
+    """
+
+    def __init__(self, broker: Broker, url: str, *, clock: Clock | None = None) -> None:
+        self.broker = broker
+        self.url = url
+        self._clock = clock or SystemClock()
+
+    def submit(
+        self,
+        spec: SpecSource,
+        *,
+        name: str | None = None,
+        overrides: Sequence[str] = (),
+        resume: str | None = None,
+        spaces: str = "",
+    ) -> "Experiment":
+        """Submit a spec: a mapping, a model, a path or TOML text.
+
+        The same spec while its experiment is active gives that experiment (`created` is False).
+
+        Args:
+            name: takes the place of experiment.name.
+            overrides: "key=value" each.
+            resume: name or id of an experiment whose newest checkpoint to start from.
+            spaces: JSON of the spaces, when the caller has built an environment; "" lets the first worker see.
+
+        Raises:
+            NotFound, SpecError: the spec cannot be read, or is wrong; nothing was submitted.
+            Conflict: another spec is active under that name.
+        """
+        loaded = load_source(spec, overrides=overrides, name=name)
+        before = None if resume is None else self._resumable(resume)
+        submitted = self.broker.experiments.submit(
+            loaded.spec.canonical_json(),
+            loaded.toml,
+            loaded.spec.sha256(),
+            loaded.spec.experiment.name,
+            suffix=np.random.default_rng(),
+            owner=_user(),
+            spaces=spaces,
+            code=__version__,
+            resume_from=before,
+        )
+        return Experiment(self, submitted.id, created=submitted.created)
+
+    def experiment(self, name_or_id: str) -> "Experiment":
+        """An experiment by id, or the newest of a name. Raises NotFound."""
+        return Experiment(self, self.broker.experiments.resolve(name_or_id))
+
+    def experiments(self) -> list[Status]:
+        """How every experiment is, newest first."""
+        return self.broker.experiments.ls()
+
+    def close(self) -> None:
+        """Let the connections go."""
+        self.broker.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _resumable(self, resume: str) -> str:
+        """The id to resume; one that this broker never knew is taken as it is, for its checkpoints may be here."""
+        try:
+            return self.broker.experiments.resolve(resume)
+        except NotFound:
+            if (Path("runs") / resume).is_dir():
+                return resume
+            raise
+
+
+class Experiment:
+    """One experiment on a broker.
+
+    Attributes:
+        id: its id.
+        created: this call made it; False when it was there.
+    """
+
+    def __init__(self, client: Client, experiment_id: str, *, created: bool = False) -> None:
+        self.client = client
+        self.id = experiment_id
+        self.created = created
+        self._experiments = client.broker.experiments
+
+    def __repr__(self) -> str:
+        return f"Experiment({self.id!r})"
+
+    def status(self) -> Status:
+        """How it is now. Raises Gone."""
+        return self._experiments.status(self.id)
+
+    def spec(self) -> ExperimentSpec:
+        """What was submitted. Raises NotFound."""
+        return spec_from_json(self._experiments.spec(self.id).json)
+
+    def wait(self, state: str | None = None, timeout: float | None = None) -> Status:
+        """Wait until it is in `state` (None: over, whichever way), at most `timeout` seconds.
+
+        Returns:
+            How it is then.
+
+        Raises:
+            TimedOut: it is not by then.
+            ExperimentFailed: it failed, or ended in another state than the one waited for.
+            Gone: it was removed.
+        """
+        clock = self.client._clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        while True:
+            status = self.status()
+            if status.state == state or (state is None and status.state in ("completed", "stopped")):
+                return status
+            if status.ended:
+                raise ExperimentFailed(f"{self.id} {status.state}{f': {status.reason}' if status.reason else ''}")
+            if deadline is not None and clock.monotonic() >= deadline:
+                raise TimedOut(f"{self.id} is {status.state}, not {state or 'over'}, after {timeout:g} s")
+            clock.sleep(POLL_S)
+
+    def metrics(self, follow: bool = False, *, after: str = "0") -> Iterator[Metric]:
+        """What the trainer has measured, oldest first; with `follow`, also what comes until it is over."""
+        while True:
+            ended = self.status().state in ENDED
+            found = self.client.broker.events.metrics_read(
+                self.id, after, block_ms=BLOCK_MS if follow and not ended else 0
+            )
+            for metric in found:
+                after = metric.entry_id
+                yield metric
+            if not found and (ended or not follow):
+                return
+
+    def tap(self, name: str) -> "Tap":
+        """A reader of its experience of your own: sees every batch from now on that nobody deleted before."""
+        from heddle.consumers.tap import Tap
+
+        return Tap(self.client.broker, self.id, name)
+
+    def pause(self) -> None:
+        """Let it collect nothing until `resume`."""
+        self._experiments.set_command(self.id, "pause")
+
+    def resume(self) -> None:
+        """Let it go on. Raises Conflict when it was stopped."""
+        self._experiments.set_command(self.id, "run")
+
+    def stop(self) -> None:
+        """Have it end with a last checkpoint; cannot be undone."""
+        self._experiments.set_command(self.id, "stop")
+
+    def remove(self, *, force: bool = False) -> None:
+        """Delete everything the broker holds of it. Raises Conflict while it is active, unless forced."""
+        self._experiments.remove(self.id, force=force)
+
+    def shards(self) -> list[Any]:
+        """Who plays which shard, and how far it is."""
+        return list(self.client.broker.shards.shards(self.id, 0))
+
+
+def _user() -> str:
+    """Who submits, for showing."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

@@ -1,0 +1,128 @@
+"""Trying a spec out: build one environment and one policy, and see that they fit each other and the limits.
+
+It runs the user's code in this process and never talks to the broker.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heddle.errors import EnvError, MissingExtra, Problem, SpecError
+from heddle.layout import make_layout
+from heddle.policies import make_policy
+from heddle.spaces import Space, to_json
+from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
+from heddle.spec.objects import import_object, is_object_name
+from heddle.spec.plan import Needs, needs, size_problems
+
+_PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What trying a spec out has shown.
+
+    Attributes:
+        observation, action: the spaces of its environment.
+        needed: shards, sizes, memory.
+    """
+
+    observation: Space
+    action: Space
+    needed: Needs
+
+    def numbers(self) -> dict[str, Any]:
+        """`needed` as plain values."""
+        return asdict(self.needed)
+
+    def spaces_json(self) -> str:
+        """The spaces as they stand in the stored spec."""
+        return json.dumps({"observation": to_json(self.observation), "action": to_json(self.action)})
+
+
+def load_and_check(
+    source: Path | str | Mapping[str, Any], overrides: Sequence[str] = (), name: str | None = None
+) -> tuple[LoadedSpec, Checked]:
+    """Load a spec and try it out.
+
+    Raises:
+        NotFound, SpecError, EnvError: as `load_spec` and `check`; problems carry their place in the file.
+    """
+    loaded = load_spec(source, overrides=overrides, name=name)
+    return loaded, check(loaded)
+
+
+def check(loaded: LoadedSpec) -> Checked:
+    """Build one environment, one policy and the learner's class of a loaded spec.
+
+    Raises:
+        SpecError: what does not work, as many problems as can be found in one go.
+    """
+    try:
+        return try_out(loaded.spec)
+    except SpecError as error:
+        placed = [_placed(problem, loaded.origins) for problem in error.problems]
+        raise SpecError(placed) from error
+
+
+def try_out(spec: ExperimentSpec) -> Checked:
+    """As `check`, without places in a file."""
+    from heddle.producers.envs import check_env
+
+    problems = list(_learner_problems(spec))
+    try:
+        observation, action = check_env(spec)
+    except SpecError as error:
+        raise SpecError([*error.problems, *problems]) from error
+    try:
+        policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
+    except SpecError as error:
+        raise SpecError([*error.problems, *problems]) from error
+    layout = make_layout(
+        observation,
+        action,
+        steps=spec.rollout.steps,
+        outputs=policy.outputs,
+        state=policy.state,
+        info_keys=spec.rollout.info_keys,
+    )
+    weights = sum(np.asarray(array).nbytes for array in policy.get_weights().values())
+    needed = needs(spec, segment_bytes=layout.segment_bytes, policy_bytes=weights)
+    problems += size_problems(spec, needed)
+    if problems:
+        raise SpecError(problems)
+    return Checked(observation, action, needed)
+
+
+def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
+    """Whether a learner of the user's can be imported; a missing torch here is no fault of the spec."""
+    name = spec.trainer.learner
+    if not is_object_name(name):
+        return []
+    try:
+        target = import_object(name, key="trainer.learner")
+    except MissingExtra:
+        return []
+    except EnvError as error:
+        return list(error.problems)
+    if callable(target):
+        return []
+    return [Problem("trainer.learner", name, f"is a {type(target).__name__}, expected a class or function")]
+
+
+def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
+    """`problem` with the file and line that its key came from, where one is known."""
+    if problem.line:
+        return problem
+    origin = origins.get(problem.key) or next(
+        (place for key, place in origins.items() if key.startswith(f"{problem.key}.")), ""
+    )
+    match = _PLACE.fullmatch(origin)
+    if match is None:
+        return problem
+    return replace(problem, file=match["file"], line=int(match["line"]), column=1)
