@@ -1,0 +1,136 @@
+"""The coordinator's loop: wait for the lead, lead, hand it over, and never give up on the broker.
+
+It never decides anything about experiments; `leader.py` asks the planner. Any number may run; one leads.
+"""
+
+import logging
+import os
+import socket
+
+import numpy as np
+
+from heddle.broker import Broker, open_broker
+from heddle.broker.coordinators import LEADER_TTL_MS
+from heddle.clock import Clock, SystemClock
+from heddle.coord.leader import Leader
+from heddle.coord.watch import contact_since
+from heddle.errors import BrokerError, Denied, LeaderLost
+from heddle.lease import Keeper, retry_delay_s
+from heddle.stop import StopFlag
+
+log = logging.getLogger("heddle.coordinator")
+
+FOLLOW_EVERY_S = 0.5
+"""A follower asks this often, so that it leads at most this long after the leader's lease is over."""
+RETRY_LAST_S = 2.0
+
+
+class Coordinator:
+    """One coordinator process.
+
+    Args:
+        url: of the broker.
+        stop: ends it after the current round, with the lead handed over.
+        coordinator_id: unique name; made up when None.
+        clock, rng: time and chance.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        stop: StopFlag,
+        coordinator_id: str | None = None,
+        clock: Clock | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self._url = url
+        self._stop = stop
+        self._clock = clock or SystemClock()
+        self._rng = rng or np.random.default_rng()
+        self.id = coordinator_id or f"{socket.gethostname()}-{os.getpid()}-{int(self._rng.integers(1 << 24)):06x}"
+        self._contact_since_ms = 0
+        self._last_ms: int | None = None
+
+    def run(self) -> int:
+        """Coordinate until told to stop; the exit code is 0.
+
+        Raises:
+            BrokerError, Denied: the broker could not be used at the start; later it is waited for.
+        """
+        broker = open_broker(self._url, role="coordinator")
+        keeper_broker = open_broker(self._url, role="coordinator-keeper")
+        try:
+            log.info("started coordinator=%s", self.id)
+            failures = 0
+            while not self._stop.draining:
+                try:
+                    self._term(broker, keeper_broker)
+                    failures = 0
+                except LeaderLost as error:
+                    log.warning("lost coordinator=%s reason=%s", self.id, error)
+                except (BrokerError, Denied) as error:
+                    failures = self._wait_for_broker(failures, error)
+        finally:
+            keeper_broker.close()
+            broker.close()
+        log.info("ended coordinator=%s reason=%s", self.id, self._stop.reason)
+        return 0
+
+    def _term(self, broker: Broker, keeper_broker: Broker) -> None:
+        """Ask for the lead once; with it, lead until it is lost or handed over."""
+        now_ms = self._touch(broker)
+        epoch = broker.coordinators.claim_leader(self.id)
+        if epoch is None:
+            self._stop.wait(FOLLOW_EVERY_S * (0.75 + 0.25 * self._rng.random()))
+            return
+        log.info("leads coordinator=%s epoch=%d", self.id, epoch)
+        leader = Leader(broker, self.id, epoch, contact_since_ms=self._contact_since_ms)
+        keeper = Keeper(
+            lambda: keeper_broker.coordinators.renew_leader(self.id, epoch),
+            ttl_s=LEADER_TTL_MS / 1000,
+            on_lost=lambda reason: log.warning("lost lead coordinator=%s reason=%s", self.id, reason),
+            name="leader-keeper",
+            clock=self._clock,
+        )
+        with keeper:
+            self._lead(broker, leader, keeper, now_ms)
+        if self._stop.draining and not keeper.lost:
+            broker.coordinators.release_leader(self.id, epoch)
+
+    def _lead(self, broker: Broker, leader: Leader, keeper: Keeper, now_ms: int) -> None:
+        """Rounds until the lead is lost or handed over; a broker that is away is waited for, with the lead kept."""
+        failures = 0
+        has_taken_over = False
+        while not self._stop.draining and not keeper.lost:
+            try:
+                now_ms = self._touch(broker)
+                if not has_taken_over:
+                    leader.take_over(now_ms)
+                    has_taken_over = True
+                leader.tick(now_ms)
+                leader.wait(now_ms)
+                if failures:
+                    log.info("reached broker again coordinator=%s failures=%d", self.id, failures)
+                failures = 0
+            except (BrokerError, Denied) as error:
+                failures = self._wait_for_broker(failures, error)
+
+    def _touch(self, broker: Broker) -> int:
+        """The broker's time; notes since when it has been in reach."""
+        now_ms = broker.now_ms()
+        if self._last_ms is None:
+            # This process is new, but a broker that has been up for long had every renewal it should have.
+            self._contact_since_ms = now_ms - broker.uptime_ms()
+        else:
+            self._contact_since_ms = contact_since(self._contact_since_ms, self._last_ms, now_ms, LEADER_TTL_MS)
+        self._last_ms = now_ms
+        return now_ms
+
+    def _wait_for_broker(self, failures: int, error: Exception) -> int:
+        """Wait with full jitter; returns how often it has failed in a row now."""
+        failures += 1
+        if failures == 1:
+            log.warning("waits for broker coordinator=%s error=%s", self.id, error)
+        self._stop.wait(retry_delay_s(failures, self._rng.random(), last_s=RETRY_LAST_S))
+        return failures

@@ -1,0 +1,273 @@
+"""One term of leadership: looks at every active experiment and pool, asks the planner, does what it says.
+
+It never decides and keeps nothing that the broker does not hold: the next leader starts from the same facts.
+Every method raises LeaderLost as soon as another leads, and BrokerError when the broker cannot be asked.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from heddle.broker import Broker
+from heddle.broker.records import ENDED, QueueEntry, StoredSpec
+from heddle.broker.types import Ctl
+from heddle.coord import planner
+from heddle.coord.admit import plan_shards, read_spec, why_refused
+from heddle.coord.shares import PoolShares
+from heddle.coord.watch import TICKETS_EVERY_MS, Watched, watch
+from heddle.errors import BrokerFull, Conflict, Gone, LeaderLost, NotFound
+from heddle.spec import ExperimentSpec
+
+log = logging.getLogger("heddle.coordinator")
+
+REAP_LIMIT = 500
+TIDY_EVERY_MS = 30_000
+RETRY_REAP_MS = 50
+PARTITION = 0
+
+
+class Leader:
+    """Holds the lead under one epoch.
+
+    Args:
+        broker: of the loop's own thread.
+        coordinator: id of this process.
+        epoch: of its leadership; every write carries it.
+        contact_since_ms: server ms since when this process has been in touch with the broker without a gap.
+    """
+
+    def __init__(self, broker: Broker, coordinator: str, epoch: int, *, contact_since_ms: int) -> None:
+        self._broker = broker
+        self._coordinator = coordinator
+        self._epoch = epoch
+        self._contact_since_ms = contact_since_ms
+        self._watched: dict[str, Watched] = {}
+        self._pools = PoolShares(broker, epoch)
+        self._tidy_ms = 0
+        self._is_full = False
+        self._was_full = False
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """Ids of the experiments it looks after."""
+        return tuple(self._watched)
+
+    def take_over(self, now_ms: int) -> None:
+        """Find the experiments that an earlier leader had admitted."""
+        for status in self._broker.experiments.ls():
+            if status.state in ENDED or status.state == "queued" or status.experiment in self._watched:
+                continue
+            try:
+                stored = self._broker.experiments.spec(status.experiment)
+            except NotFound:
+                continue
+            spec = read_spec(stored)
+            if isinstance(spec, str):
+                self._refuse(stored.experiment, spec)
+            else:
+                self._watch(stored, spec, now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """One round over everything."""
+        self._was_full, self._is_full = self._is_full, False
+        for watched in list(self._watched.values()):
+            watched.touch(now_ms)
+            try:
+                self._experiment(watched, now_ms)
+            except Gone:
+                del self._watched[watched.experiment]
+                self._note(None, "forgot", removed=watched.experiment)
+            except BrokerFull as error:
+                self._note_full(error)
+        self._pools.share(self._watched.values(), now_ms)
+        if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
+            self._tidy_ms = now_ms
+            deleted = self._broker.experiments.queue_tidy() + self._pools.tidy()
+            if deleted:
+                self._note(None, "tidied", consumers=deleted)
+
+    def wait(self, now_ms: int) -> None:
+        """Sleep until something is due or an experiment is submitted, and admit those that are."""
+        due = [watched.next_due_ms for watched in self._watched.values() if watched.next_due_ms is not None]
+        block_ms = planner.sleep_ms(now_ms, min(due, default=None))
+        if any(not watched.counts_in_quota or watched.is_dirty for watched in self._watched.values()):
+            block_ms = min(block_ms, 50)
+        for entry in self._broker.experiments.queue_read(self._coordinator, block_ms=block_ms):
+            try:
+                self._admit(entry, now_ms)
+            except BrokerFull as error:  # not acked, so it is read again
+                self._note_full(error)
+
+    # ---- admission
+
+    def _admit(self, entry: QueueEntry, now_ms: int) -> None:
+        try:
+            stored = self._broker.experiments.spec(entry.experiment)
+            status = self._broker.experiments.status(entry.experiment)
+        except (NotFound, Gone):
+            self._broker.experiments.queue_ack(entry)
+            return
+        if not status.ended:
+            spec = read_spec(stored)
+            reason = spec if isinstance(spec, str) else why_refused(spec, self._broker.durability())
+            if status.command == "stop":
+                self._set_status(entry.experiment, "stopped", "stopped before it was admitted")
+            elif isinstance(spec, str) or reason:
+                self._refuse(entry.experiment, reason)
+            else:
+                self._make_shards(stored, spec, now_ms)
+        self._broker.experiments.queue_ack(entry)
+
+    def _make_shards(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> None:
+        plans = plan_shards(spec)
+        self._broker.shards.create(stored.experiment, PARTITION, plans, leader_epoch=self._epoch)
+        self._note(stored.experiment, "admitted", pool=stored.pool, shards=len(plans))
+        watched = self._watch(stored, spec, now_ms)
+        try:
+            self._experiment(watched, now_ms)
+        except Gone:
+            del self._watched[stored.experiment]
+
+    def _watch(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> Watched:
+        watched = watch(stored, spec, contact_since_ms=self._contact_since_ms, now_ms=now_ms)
+        self._watched[stored.experiment] = watched
+        return watched
+
+    def _refuse(self, experiment: str, reason: str) -> None:
+        self._set_status(experiment, "failed", reason)
+
+    # ---- one experiment
+
+    def _experiment(self, watched: Watched, now_ms: int) -> None:
+        ctl = self._broker.experiments.ctl(watched.experiment)
+        self._reap(watched, now_ms)
+        if now_ms - watched.tickets_ms >= TICKETS_EVERY_MS:
+            self._issue_tickets(watched, ctl)
+            watched.tickets_ms = now_ms
+        if watched.must_look(now_ms, ctl):
+            self._look(watched, now_ms)
+
+    def _reap(self, watched: Watched, now_ms: int) -> None:
+        shards = self._broker.shards
+        watched.next_due_ms = shards.next_due_ms(watched.experiment, PARTITION)
+        if watched.next_due_ms is None or watched.next_due_ms > now_ms:
+            return
+        if not planner.may_reap(now_ms - watched.contact_since_ms, watched.ttl_ms):
+            watched.next_due_ms = None
+            return
+        reaped = shards.reap(
+            watched.experiment,
+            PARTITION,
+            leader_epoch=self._epoch,
+            limit=REAP_LIMIT,
+            barren_deaths=watched.barren_deaths,
+        )
+        for found in reaped:
+            watched.is_dirty = True
+            watched.tickets_ms = 0
+            self._note(
+                watched.experiment,
+                "reaped",
+                shard=found.shard,
+                worker=found.worker,
+                epoch=found.epoch,
+                state=found.state,
+                error=found.error,
+            )
+        following = shards.next_due_ms(watched.experiment, PARTITION)
+        # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
+        watched.next_due_ms = None if following is None else max(following, now_ms + RETRY_REAP_MS)
+
+    def _issue_tickets(self, watched: Watched, ctl: Ctl) -> None:
+        queued = [
+            planner.QueuedFact(ticket.shard, ticket.in_stream, ticket.read_ms_ago)
+            for ticket in self._broker.shards.tickets_of(watched.experiment, PARTITION)
+        ]
+        issued = planner.tickets_to_issue(ctl.command, queued)
+        for shard in issued:
+            self._broker.shards.queue_ticket(watched.experiment, PARTITION, shard, watched.pool)
+        if issued:
+            self._note(watched.experiment, "issued", tickets=len(issued), first=issued[0])
+
+    def _look(self, watched: Watched, now_ms: int) -> None:
+        experiment = watched.experiment
+        status = self._broker.experiments.status(experiment)
+        ctl = self._broker.experiments.ctl(experiment)
+        states = self._broker.shards.shards(experiment, PARTITION)
+        is_seat_held = self._broker.seats.holder(experiment) is not None
+        watched.looked(now_ms, ctl, is_seat_held=is_seat_held)
+        facts = planner.ExperimentFacts(
+            state=status.state,
+            reason=status.reason,
+            command=ctl.command,
+            outcome=ctl.outcome,
+            outcome_reason=ctl.reason,
+            active=ctl.active,
+            active_eval=ctl.active_eval,
+            on_quarantine=watched.on_quarantine,
+            shards=tuple(planner.ShardFact(s.shard, s.kind, s.state, s.last_error) for s in states),
+            seat_held=is_seat_held,
+            seat_epoch=ctl.seat_epoch,
+            seat_free_ms=watched.seat_free_ms(now_ms),
+            in_flight=self._broker.experience.flow(experiment, PARTITION).entries if ctl.command == "stop" else 0,
+        )
+        actions = planner.plan_experiment(facts)
+        self._do(watched, actions)
+        if status.ended or any(isinstance(act, planner.SetStatus) and act.state in ENDED for act in actions):
+            self._forget(watched)
+
+    def _do(self, watched: Watched, actions: Iterable[planner.Action]) -> None:
+        for action in actions:
+            watched.is_dirty = True
+            if isinstance(action, planner.SetActive):
+                active, active_eval = action.active, action.active_eval
+                self._broker.experiments.set_active(
+                    watched.experiment, leader_epoch=self._epoch, active=active, active_eval=active_eval
+                )
+                watched.active = active + active_eval
+                self._pools.is_stale = True
+                self._note(watched.experiment, "counted", active=active, active_eval=active_eval)
+            elif isinstance(action, planner.SetStatus):
+                self._set_status(watched.experiment, action.state, action.reason)
+                watched.counts_in_quota = action.state in ("running", "paused")
+            else:
+                self._stop(watched.experiment)
+
+    def _stop(self, experiment: str) -> None:
+        try:
+            self._broker.experiments.set_command(experiment, "stop")
+        except LeaderLost:
+            raise
+        except Conflict as error:  # somebody else stopped it first: that is what was wanted
+            log.debug("left command experiment=%s reason=%s", experiment, error)
+
+    def _forget(self, watched: Watched) -> None:
+        """The experiment is over: take its tickets out of the pool, so no worker reads them in vain."""
+        self._broker.shards.drop_tickets(watched.experiment, PARTITION, watched.pool)
+        self._watched.pop(watched.experiment, None)
+        self._pools.is_stale = True
+
+    def _set_status(self, experiment: str, state: planner.State, reason: str) -> None:
+        now = self._broker.experiments.set_status(experiment, state, leader_epoch=self._epoch, reason=reason)
+        if now == state:
+            self._note(experiment, state, reason=reason)
+
+    # ---- telling
+
+    def _note_full(self, error: BrokerFull) -> None:
+        """The broker is out of memory: what it refused is asked again; renewals, acks and reaping go on."""
+        if not self._is_full and not self._was_full:
+            log.warning("waits for room in the broker error=%s", error)
+        self._is_full = True
+
+    def _note(self, experiment: str | None, verb: str, **facts: object) -> None:
+        """One line for a change of state, in this process's log and in the broker's."""
+        told = " ".join(f"{key}={_shown(value)}" for key, value in facts.items() if value not in (None, ""))
+        line = f"{verb} {told}".rstrip()
+        log.info("%s%s", line, f" experiment={experiment}" if experiment is not None else "")
+        level = "warning" if verb in ("failed", "reaped") else "info"
+        self._broker.events.log(experiment, "coordinator", self._coordinator, level, line)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return repr(text) if " " in text else text

@@ -1,0 +1,104 @@
+"""What a leading coordinator remembers of one experiment between two looks: a cache, never a truth.
+
+It never talks to the broker: all of it can be lost and is read again by the next leader.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from heddle.broker.records import StoredSpec
+from heddle.broker.types import Ctl
+from heddle.spec import ExperimentSpec
+
+LOOK_EVERY_MS = 5_000
+"""Shards are counted at least this often, in case a change was missed; a change is looked at when it is seen."""
+LOOK_EVERY_STOPPING_MS = 200
+"""The same while an experiment ends: people wait for that."""
+TICKETS_EVERY_MS = 1_000
+LEAST_GAP_MS = 1_000
+"""Rounds are up to half a second apart: a shorter silence is no gap, however short the TTL."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """One admitted experiment.
+
+    Attributes:
+        experiment, pool, ttl_ms, barren_deaths, on_quarantine: from its spec.
+        contact_since_ms: since when this coordinator has been in touch with the broker without a gap.
+        last_ms: when it was last in touch.
+        seen: what of ctl made the last look necessary.
+        looked_ms, tickets_ms: when its shards and its tickets were last looked at.
+        next_due_ms: earliest deadline of a lease, None when there is no lease.
+        free_since_ms: since when the seat has been seen free after a stop.
+        active: shards that count, train and eval.
+        counts_in_quota: it is neither stopping nor over.
+    """
+
+    experiment: str
+    pool: str
+    ttl_ms: int
+    barren_deaths: int
+    on_quarantine: Literal["continue", "fail"]
+    contact_since_ms: int
+    last_ms: int
+    seen: tuple[object, ...] = ()
+    looked_ms: int = 0
+    tickets_ms: int = 0
+    next_due_ms: int | None = None
+    free_since_ms: int | None = None
+    active: int = 0
+    counts_in_quota: bool = True
+    is_dirty: bool = field(default=True)
+
+    def touch(self, now_ms: int) -> None:
+        """Note that the broker answered at `now_ms`; a long gap before it means contact begins anew."""
+        self.contact_since_ms = contact_since(self.contact_since_ms, self.last_ms, now_ms, self.ttl_ms)
+        self.last_ms = now_ms
+
+    def must_look(self, now_ms: int, ctl: Ctl) -> bool:
+        """True when something was seen to change, or the last look is old."""
+        every = LOOK_EVERY_STOPPING_MS if ctl.command == "stop" else LOOK_EVERY_MS
+        return self.is_dirty or self.seen != _telling(ctl) or now_ms - self.looked_ms >= every
+
+    def looked(self, now_ms: int, ctl: Ctl, *, is_seat_held: bool) -> None:
+        """Note a look and what ctl said before it."""
+        self.seen = _telling(ctl)
+        self.looked_ms = now_ms
+        self.is_dirty = False
+        self.active = ctl.active + ctl.active_eval
+        self.counts_in_quota = ctl.command != "stop"
+        if ctl.command != "stop" or is_seat_held:
+            self.free_since_ms = None
+        elif self.free_since_ms is None:
+            self.free_since_ms = now_ms
+
+    def seat_free_ms(self, now_ms: int) -> int:
+        """How long the seat has been free since the stop."""
+        return 0 if self.free_since_ms is None else now_ms - self.free_since_ms
+
+
+def contact_since(since_ms: int, last_ms: int, now_ms: int, ttl_ms: int) -> int:
+    """Since when contact has been unbroken, by the broker's clock, so that a frozen host counts as a gap, too.
+
+    A gap below a third of the TTL is none: whoever was cut off with us still had time to renew.
+    """
+    return now_ms if now_ms - last_ms > max(LEAST_GAP_MS, ttl_ms // 3) or now_ms < last_ms else since_ms
+
+
+def watch(stored: StoredSpec, spec: ExperimentSpec, *, contact_since_ms: int, now_ms: int) -> Watched:
+    """Begin to watch an experiment."""
+    return Watched(
+        experiment=stored.experiment,
+        pool=stored.pool,
+        ttl_ms=round(spec.faults.lease_ttl * 1000),
+        barren_deaths=spec.faults.barren_deaths,
+        on_quarantine=spec.faults.on_quarantine,
+        contact_since_ms=contact_since_ms,
+        last_ms=now_ms,
+    )
+
+
+def _telling(ctl: Ctl) -> tuple[object, ...]:
+    """What of ctl calls for a look when it changes; policy versions do not."""
+    return (ctl.command, ctl.outcome, ctl.rev, ctl.active, ctl.active_eval, ctl.seat_epoch)
