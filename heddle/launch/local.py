@@ -1,0 +1,239 @@
+"""The services of one terminal: server, coordinator, workers and trainer as supervised children of this process.
+
+It never prints, never submits an experiment and never outlives them: whatever way this process ends, they end too.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from heddle.broker.server import LocalServer, restart, start_server
+from heddle.broker.server_setup import Durability
+from heddle.clock import Clock, SystemClock
+from heddle.errors import Conflict, HeddleError
+from heddle.launch.children import Ending, Role, end_all
+from heddle.launch.process import describe_exit
+from heddle.launch.supervisor import ChildInfo, Supervisor, restart_delay_s
+from heddle.stop import StopFlag
+
+log = logging.getLogger("heddle.launch")
+
+GRACE_S = 30.0
+HURRIED_S = 1.0
+MOST_FOLDERS = 100
+MOST_SERVER_FAILURES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What shall run.
+
+    Attributes:
+        url: the broker to use; None starts one.
+        folder: where a server of our own keeps its data.
+        keep_data: leave the folder when it ends; else it is removed.
+        bind, port, maxmemory, durability: of a server of our own, as `start_server` takes them.
+        workers: processes that play; pool: the pool they join.
+        log_dir: one log file a process; None keeps the last lines only.
+    """
+
+    url: str | None
+    folder: Path
+    keep_data: bool = False
+    bind: str | None = None
+    port: int | None = None
+    maxmemory: int | None = None
+    durability: Durability = "fast"
+    workers: int = 1
+    pool: str = "default"
+    log_dir: Path | None = None
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    with contextlib.suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Local:
+    """The services, from `start` to `end`; both, and `step` between them, from the same thread.
+
+    Attributes:
+        url: of the broker, once started.
+        server: ours; None when the broker was given.
+        endings: of children that ended unasked, oldest first; whoever shows them takes them out.
+
+    Args:
+        stop: asked a second time it makes `end` hurry.
+    """
+
+    def __init__(self, setup: Setup, *, stop: StopFlag, clock: Clock | None = None) -> None:
+        self.setup = setup
+        self.server: LocalServer | None = None
+        self.url = setup.url or ""
+        self.roles: list[Role] = []
+        self.endings: list[Ending] = []
+        self.server_restarts = 0
+        self._stop = stop
+        self._clock = clock or SystemClock()
+        self._supervisor: Supervisor | None = None
+        self._supervisor_stop = StopFlag()
+        self._supervisor_thread: threading.Thread | None = None
+        self._supervisor_error: HeddleError | None = None
+        self._server_at = 0.0
+        self._server_failures = 0
+
+    def start_server(self) -> None:
+        """Start the server, when none was given.
+
+        Raises:
+            BrokerUnfit, BrokerUnreachable, Conflict: it cannot be started; the message says why.
+        """
+        if self.setup.url is not None:
+            return
+        setup = self.setup
+        self.server = start_server(
+            setup.folder,
+            bind=setup.bind,
+            port=setup.port,
+            maxmemory=setup.maxmemory,
+            durability=setup.durability,
+            clock=self._clock,
+        )
+        self.url = self.server.url
+
+    def start_roles(self) -> None:
+        """Start coordinator and workers."""
+        self.add(Role("coordinator", ["coordinator"], url=self.url, log_file=self._log_file("coordinator")))
+        if self.setup.workers:
+            self._start_supervisor()
+
+    def add(self, role: Role) -> Role:
+        """Run one more role beside the others."""
+        self.roles.append(role)
+        role.step()
+        return role
+
+    def log_file(self, name: str) -> Path | None:
+        """Where the output of a role goes; None when nobody asked for files."""
+        return self._log_file(name)
+
+    def step(self) -> None:
+        """Look at everything once and start again what ended unasked.
+
+        Raises:
+            HeddleError: what cannot be repaired: the server or the workers' supervisor.
+        """
+        self._mind_server()
+        if self._supervisor_error is not None:
+            raise self._supervisor_error
+        for role in self.roles:
+            ending = role.step()
+            if ending is not None:
+                self.endings.append(ending)
+
+    def workers(self) -> list[ChildInfo]:
+        """The worker processes that run here now."""
+        return self._supervisor.children() if self._supervisor is not None else []
+
+    def end(self) -> None:
+        """End everything: workers deliver what they have, then the rest, then the server; at once when hurried."""
+        hurry = threading.Event()
+        try:
+            self._end_supervisor(hurry)
+            end_all(self.roles, grace_s=GRACE_S, clock=self._clock, hurried=lambda: self._stop.now)
+        finally:
+            self._end_server()
+
+    # ---- inside
+
+    def _log_file(self, name: str) -> Path | None:
+        if self.setup.log_dir is None:
+            return None
+        self.setup.log_dir.mkdir(parents=True, exist_ok=True)
+        return self.setup.log_dir / f"{name}.log"
+
+    def _start_supervisor(self) -> None:
+        self._supervisor = Supervisor(
+            self.url,
+            self.setup.pool,
+            wants=self.setup.workers,
+            stop=self._supervisor_stop,
+            log_dir=self.setup.log_dir,
+            grace_s=GRACE_S,
+            clock=self._clock,
+        )
+        # Not a daemon: its children are told when the thread that made them ends, so it must be joined.
+        self._supervisor_thread = threading.Thread(target=self._supervise, args=(self._supervisor,), name="supervisor")
+        self._supervisor_thread.start()
+
+    def _supervise(self, supervisor: Supervisor) -> None:
+        try:
+            supervisor.run()
+        except HeddleError as error:
+            self._supervisor_error = error
+
+    def _end_supervisor(self, hurry: threading.Event) -> None:
+        thread = self._supervisor_thread
+        if thread is None:
+            return
+        self._supervisor_stop.drain("ending")
+        while thread.is_alive():
+            if self._stop.now and not hurry.is_set():
+                hurry.set()
+                self._supervisor_stop.request("hurried")
+            for role in self.roles:
+                role.step()
+            thread.join(0.02)
+        self._supervisor_thread = None
+
+    def _mind_server(self) -> None:
+        server = self.server
+        if server is None or server.is_running() or self._clock.monotonic() < self._server_at:
+            return
+        said = server.last_words(2)
+        code = server.process.returncode()
+        try:
+            self.server = restart(server, self._clock)
+        except HeddleError as error:
+            self._server_failures += 1
+            if self._server_failures >= MOST_SERVER_FAILURES:
+                raise
+            self._server_at = self._clock.monotonic() + restart_delay_s(self._server_failures, 0.5)
+            log.warning("cannot restart the server error=%s", error)
+            return
+        self._server_failures = 0
+        self.server_restarts += 1
+        why = f"server ended with {describe_exit(code or 0)}: {said}"
+        log.warning("restarted the server because %s", why)
+        self.endings.append(Ending("server", code or 0, why))
+
+    def _end_server(self) -> None:
+        server, self.server = self.server, None
+        if server is None:
+            return
+        server.stop()
+        if self.setup.keep_data:
+            return
+        shutil.rmtree(self.setup.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other things in it are not ours
+            self.setup.folder.parent.rmdir()
+
+
+def free_folder(parent: Path, name: str, is_free: Callable[[Path], bool]) -> Path:
+    """`parent/name`, or the first of `parent/name-2`, `-3`, ... that no running server holds.
+
+    Raises:
+        Conflict: there are too many already.
+    """
+    for number in range(1, MOST_FOLDERS):
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        if is_free(folder):
+            return folder
+    raise Conflict(f"too many servers run in {parent} already")
