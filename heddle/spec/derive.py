@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 MOST_ENVS_PER_SHARD = 64
 """A shard is what one worker steps in one thread and what is lost at once: 64 keeps both small."""
 SHARDS_AIMED_AT = 4
@@ -17,7 +19,7 @@ LEAST_MAX_ENTRIES = 1024
 
 def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     """A copy of `raw` with missing derived values filled in, and the dotted keys of those."""
-    filled = {name: dict(section) if isinstance(section, Mapping) else section for name, section in raw.items()}
+    filled: dict[str, Any] = {name: _open(section) for name, section in raw.items()}
     derived: set[str] = set()
 
     def section(name: str) -> Mapping[str, Any]:
@@ -43,6 +45,13 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     every = _positive(section("trainer").get("checkpoint_every", 1))
     give("limits", "max_entries", max(LEAST_MAX_ENTRIES, 4 * shards * every))
     return filled, frozenset(derived)
+
+
+def _open(section: object) -> object:
+    """A section as a dict of its own: a mapping, or a model with what was given to it; others unchanged."""
+    if isinstance(section, BaseModel):
+        return section.model_dump(exclude_unset=True)
+    return dict(section) if isinstance(section, Mapping) else section
 
 
 def envs_per_shard(num_envs: int) -> int:

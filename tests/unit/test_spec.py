@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from heddle.errors import NotFound, SpecError
-from heddle.spec import ExperimentSpec, Schedule, load_spec, spec_from_json
+from heddle.spec import Env, Eval, ExperimentSpec, Schedule, Trainer, load_spec, spec_from_json
+from heddle.spec.models import Budget, Experiment
 from heddle.spec.template import template
 
 SMALLEST = """
@@ -223,6 +224,17 @@ def test_a_resolved_spec_survives_json_and_equal_specs_have_equal_digests() -> N
     assert other.sha256() != spec.sha256()
     with pytest.raises(SpecError):
         spec_from_json('{"experiment": {}}')
+
+
+def test_a_spec_built_from_its_sections_has_the_same_derived_values() -> None:
+    sections = ExperimentSpec(
+        experiment=Experiment(name="cartpole"),
+        env=Env(id="CartPole-v1"),
+        trainer=Trainer(lr=Schedule(start=1e-3, end=0.0)),
+        eval=Eval(episodes=8),
+        budget=Budget(env_steps=1000),
+    )
+    assert sections == load_spec(SMALLEST + "[eval]\nepisodes=8\n[trainer]\nlr={start=1e-3,end=0.0}").spec
 
 
 def test_a_spec_cannot_be_changed() -> None:
