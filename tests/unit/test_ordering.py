@@ -1,0 +1,181 @@
+"""In which order the batches of a shard are consumed, and what counts as a repeat or as missing."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from heddle.consumers.ordering import Mark, Ordering, entry_order, follows
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A pointer, as far as ordering looks at it."""
+
+    entry_id: str
+    shard: int
+    epoch: int
+    seq: int
+    nonce: str = "n"
+
+
+def line(*places: tuple[int, int], shard: int = 0) -> list[Entry]:
+    return [Entry(f"{1000 + i}-{shard}", shard, epoch, seq) for i, (epoch, seq) in enumerate(places)]
+
+
+def places(entries: list[Entry]) -> list[tuple[int, int]]:
+    return [(entry.epoch, entry.seq) for entry in entries]
+
+
+def test_entries_come_out_in_the_order_of_their_shard_however_they_were_read() -> None:
+    entries = line((1, 1), (1, 2), (1, 3), (5, 4), (5, 5))
+    for order in itertools.permutations(entries):
+        ordering: Ordering[Entry] = Ordering()
+        out = []
+        for entry in order:
+            assert ordering.offer([entry]) == []
+            out += ordering.ready()
+        assert places(out) == places(entries)
+        assert ordering.holes() == []
+
+
+def test_a_hole_blocks_its_own_shard_only_until_it_is_found() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    first, second, third = line((1, 1), (1, 2), (1, 3))
+    other = line((9, 1), (9, 2), shard=1)
+    ordering.offer([first, third, *other])
+    assert [entry.shard for entry in ordering.ready()] == [0, 1, 1]
+    (hole,) = ordering.holes()
+    assert (hole.shard, hole.before, hole.after, hole.missing) == (0, Mark(1, "n", 1), Mark(1, "n", 3), 1)
+    assert not hole.resumed
+    ordering.offer([second])
+    assert places(ordering.ready()) == [(1, 2), (1, 3)]
+
+
+def test_a_hole_declared_lost_lets_the_rest_pass() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    entries = line((1, 1), (1, 5), (1, 6))
+    ordering.offer(entries)
+    ordering.ready()
+    holes = ordering.holes()
+    assert holes[0].missing == 3
+    ordering.declare_lost(holes)
+    assert places(ordering.ready()) == [(1, 5), (1, 6)]
+    assert ordering.holes() == []
+
+
+def test_a_hole_right_after_a_resume_is_told_apart() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 4)})
+    ordering.offer(line((1, 6)))
+    assert ordering.ready() == []
+    assert ordering.holes()[0].resumed
+
+
+def test_what_a_mark_covers_is_a_repeat() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(7, "n", 5)})
+    entries = line((3, 2), (7, 5), (7, 6))
+    assert places(ordering.offer(entries)) == [(3, 2), (7, 5)]
+    assert places(ordering.ready()) == [(7, 6)]
+
+
+def test_the_same_seq_under_a_higher_epoch_is_new_data() -> None:
+    # The broker lost (1, 4) and (1, 5) after they were consumed; the next owner played them anew.
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 5)})
+    assert ordering.offer(line((2, 4), (2, 5), (2, 6))) == []
+    assert places(ordering.ready()) == [(2, 4), (2, 5), (2, 6)]
+
+
+def test_the_same_epoch_under_another_nonce_is_new_data() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 5)})
+    assert ordering.offer([Entry("7-0", 0, 1, 5, nonce="m")]) == []
+    assert len(ordering.ready()) == 1
+
+
+def test_an_entry_in_hand_is_not_a_repeat_until_it_is_forgotten() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    entries = line((1, 1), (1, 2))
+    ordering.offer(entries)
+    ordering.ready()
+    assert ordering.offer(entries) == []  # a take-over finds them pending
+    ordering.settle(entries[0])
+    assert ordering.offer(entries) == []  # trained, and waiting for the checkpoint to be acked
+    ordering.forget(entries[0])
+    assert ordering.offer(entries) == [entries[0]]
+
+
+def test_one_batch_under_two_entry_ids_is_given_out_once() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    first, again = Entry("5-0", 0, 1, 1), Entry("6-0", 0, 1, 1)
+    assert ordering.offer([first, again]) == [again]
+    assert ordering.ready() == [first]
+    assert ordering.ready() == []
+
+
+def test_marks_stand_at_the_last_entry_up_to_which_all_are_settled() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    entries = line((1, 1), (1, 2), (1, 3))
+    ordering.offer(entries)
+    ordering.ready()
+    assert ordering.marks() == {}
+    ordering.settle(entries[1])  # a stale one is set aside before its elder is trained
+    assert ordering.marks() == {}
+    assert not ordering.covered(entries[1])
+    ordering.settle(entries[0])
+    assert ordering.marks() == {0: Mark(1, "n", 2)}
+    assert ordering.covered(entries[1])
+    assert not ordering.covered(entries[2])
+
+
+def test_read_but_blocked_entries_never_move_a_mark() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 1)})
+    ordering.offer(line((1, 3)))
+    ordering.ready()
+    assert ordering.marks() == {0: Mark(1, "n", 1)}
+    assert ordering.num_waiting == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "follow"),
+    [
+        (None, (3, 1), True),
+        (None, (3, 2), False),
+        ((3, 4), (3, 5), True),
+        ((3, 4), (3, 6), False),
+        ((3, 4), (8, 5), True),
+        ((3, 4), (8, 6), False),
+        ((3, 4), (8, 2), True),
+    ],
+)
+def test_what_may_follow_what(before: tuple[int, int] | None, after: tuple[int, int], follow: bool) -> None:
+    mark = None if before is None else Mark(before[0], "n", before[1])
+    assert follows(mark, Mark(after[0], "n", after[1])) is follow
+
+
+def test_a_mark_survives_a_manifest() -> None:
+    mark = Mark(1_700_000_000_000, "abc", 12)
+    assert Mark.from_json(mark.to_json()) == mark
+
+
+def test_stream_ids_sort_as_numbers() -> None:
+    assert sorted(["10-0", "9-11", "9-2"], key=entry_order) == ["9-2", "9-11", "10-0"]
+
+
+def test_whatever_is_read_in_whatever_order_each_batch_comes_out_once_and_in_order() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        entries = [Entry(f"{1000 + s}-{shard}", shard, 1 + s // 4, s + 1) for shard in range(3) for s in range(10)]
+        ordering: Ordering[Entry] = Ordering()
+        out: list[Entry] = []
+        feed = [entries[i] for i in rng.permutation(len(entries))]
+        while feed:
+            count = int(rng.integers(1, 6))
+            seen = [out[int(rng.integers(len(out)))]] if out else []
+            ordering.offer([*feed[:count], *seen])
+            feed = feed[count:]
+            for entry in ordering.ready():
+                out.append(entry)
+                ordering.settle(entry)
+        for shard in range(3):
+            assert [entry.seq for entry in out if entry.shard == shard] == list(range(1, 11))
+        assert ordering.marks() == {shard: Mark(3, "n", 10) for shard in range(3)}
