@@ -154,7 +154,7 @@ def decode(data: bytes) -> Checkpoint:
     try:
         values: dict[str, Any] = json.loads(manifest)
         known: dict[str, Any] = {name: values[name] for name in _MANIFEST_FIELDS}
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"its manifest lacks {error}") from error
     parts: dict[str, Arrays] = {part: {} for part in _PARTS}
     for name, array in tensors.items():

@@ -64,7 +64,8 @@ def gaussian(mean: Float32, log_std: Float32, normal: Array | None) -> tuple[Flo
     if normal is None:
         peak = np.broadcast_to(-log_std.sum(axis=-1) - constant, len(mean))
         return mean, peak.astype(np.float32)
-    noise = np.asarray(normal, np.float32)
-    actions: Float32 = mean + np.exp(log_std) * noise
+    noise: Float32 = np.asarray(normal, np.float32)
+    spread: Float32 = np.exp(log_std)
+    actions: Float32 = mean + spread * noise
     summed = -0.5 * np.einsum("na,na->n", noise, noise) - log_std.sum(axis=-1) - constant
     return actions, summed.astype(np.float32)

@@ -42,7 +42,9 @@ class WeightsInfo:
 def pack(weights: Mapping[str, Array], *, version: int, update: int) -> bytes:
     """Weights as safetensors bytes."""
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-    return bytes(save(arrays, {"format": FORMAT, "version": str(version), "update": str(update)}))
+    # One text field, for safetensors writes several in no fixed order: equal weights shall be equal bytes.
+    about = json.dumps({"format": FORMAT, "update": update, "version": version})
+    return bytes(save(arrays, {"heddle": about}))
 
 
 def unpack(data: bytes) -> tuple[Arrays, WeightsInfo]:
@@ -51,13 +53,13 @@ def unpack(data: bytes) -> tuple[Arrays, WeightsInfo]:
     Raises:
         WeightsError: not safetensors, a header above 1 MiB, or not written by `pack`.
     """
-    metadata = read_metadata(data, HEADER_CAP_BYTES)
-    if metadata.get("format") != FORMAT:
-        raise WeightsError(f"not policy weights: format {metadata.get('format')!r}, expected {FORMAT!r}")
     try:
-        info = WeightsInfo(version=int(metadata["version"]), update=int(metadata["update"]))
-    except (KeyError, ValueError) as error:
-        raise WeightsError(f"policy weights without a readable version and update: {error}") from error
+        about = json.loads(read_metadata(data, HEADER_CAP_BYTES)["heddle"])
+        if about["format"] != FORMAT:
+            raise WeightsError(f"not policy weights: format {about['format']!r}, expected {FORMAT!r}")
+        info = WeightsInfo(version=int(about["version"]), update=int(about["update"]))
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise WeightsError(f"not policy weights: the header has no format, version and update ({error!r})") from error
     return load_arrays(data), info
 
 
@@ -112,7 +114,7 @@ def read_metadata(data: bytes, header_cap_bytes: int) -> dict[str, str]:
         raise WeightsError(f"not safetensors: a header of {header_bytes} bytes in {len(data)} (cap {header_cap_bytes})")
     try:
         header = json.loads(data[8 : 8 + header_bytes])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"not safetensors: the header is not JSON ({error})") from error
     metadata = header.get("__metadata__") if isinstance(header, dict) else None
     if not isinstance(metadata, dict):

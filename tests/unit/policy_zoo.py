@@ -1,0 +1,117 @@
+"""Spaces, specs and user policies that the tests of policies and learners share."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec, ScriptedPolicy
+from heddle.spaces import Box, DictSpace, Discrete, Space, leaves
+from heddle.spec import ExperimentSpec, load_spec
+
+CARTPOLE = Box((4,), "float32")
+MASKED = DictSpace(
+    {"action_mask": Box((3,), "int8", 0, 1), "goal": Discrete(4, start=2), "position": Box((2,), "float64")}
+)
+
+
+def make_spec(*, policy: Mapping[str, Any] | None = None, **trainer: Any) -> ExperimentSpec:
+    """A spec whose [policy] and [trainer] are as given."""
+    return load_spec(
+        {
+            "experiment": {"name": "zoo"},
+            "env": {"id": "CartPole-v1"},
+            "rollout": {"sync": True},
+            "policy": dict(policy or {}),
+            "trainer": trainer,
+            "budget": {"env_steps": 1_000_000},
+        }
+    ).spec
+
+
+def draw(space: Space, rows: int, rng: np.random.Generator) -> Arrays:
+    """Random observations of `space` by leaf, [rows, ...]."""
+    drawn: Arrays = {}
+    for leaf in leaves(space):
+        shape = (rows, *leaf.space.shape)
+        if isinstance(leaf.space, Discrete):
+            drawn[leaf.name] = rng.integers(leaf.space.start, leaf.space.start + leaf.space.n, shape)
+        elif np.dtype(leaf.space.dtype).kind == "f":
+            drawn[leaf.name] = rng.standard_normal(shape).astype(leaf.space.dtype)
+        else:
+            drawn[leaf.name] = rng.integers(0, 2, shape).astype(leaf.space.dtype)
+    return drawn
+
+
+class Linear(nn.Module):
+    """A user's module for Discrete or Box actions."""
+
+    def __init__(self, observation: Space, action: Space, *, width: int = 8) -> None:
+        super().__init__()
+        assert isinstance(observation, Box)
+        self.discrete = isinstance(action, Discrete)
+        out = action.n if isinstance(action, Discrete) else int(np.prod(action.shape))
+        self.body = nn.Linear(observation.size, width)
+        self.head = nn.Linear(width, out)
+        self.critic = nn.Linear(width, 1)
+        self.log_std = nn.Parameter(torch.full((out,), -0.5))
+
+    def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        hidden = torch.tanh(self.body(observations["obs"].float()))
+        value = self.critic(hidden)
+        if self.discrete:
+            return {"logits": self.head(hidden), "value": value}
+        return {"mean": self.head(hidden), "log_std": self.log_std, "value": value}
+
+
+class Remembers(nn.Module):
+    """A user's recurrent module: a GRU cell over what it saw."""
+
+    def __init__(self, observation: Space, action: Space) -> None:
+        super().__init__()
+        assert isinstance(observation, Box) and isinstance(action, Discrete)
+        self.state_spec = {"hidden": OutputSpec("float32", (16,))}
+        self.cell = nn.GRUCell(observation.size, 16)
+        self.head = nn.Linear(16, action.n)
+        self.critic = nn.Linear(16, 1)
+
+    def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        hidden = self.cell(observations["obs"].float(), state["hidden"])
+        return {"logits": self.head(hidden), "value": self.critic(hidden).squeeze(1), "state": {"hidden": hidden}}
+
+
+class WrongWidth(Linear):
+    """Answers with one logit too many."""
+
+    def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        answer = super().forward(observations, state)
+        return answer | {"logits": torch.cat([answer["logits"], answer["value"]], dim=1)}
+
+
+class AlwaysRight(ScriptedPolicy):
+    """A scripted policy: no weights, no chance."""
+
+    def __init__(self, observation: Space, action: Space, *, choice: int = 1) -> None:
+        self.choice = choice
+
+    def act(
+        self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
+    ) -> Acted:
+        rows = len(next(iter(observations.values())))
+        return Acted({"action": np.full(rows, self.choice, np.int64)})
+
+
+class Halfway:
+    """Not a policy: it cannot act."""
+
+    noise = Noise("none", 0)
+
+    def __init__(self, observation: Space, action: Space) -> None:
+        pass
+
+
+def raises(observation: Space, action: Space) -> None:
+    """A factory that fails."""
+    raise ValueError("no such net")

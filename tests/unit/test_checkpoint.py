@@ -1,0 +1,172 @@
+"""A checkpoint is there whole or not at all."""
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle import checkpoint as cp
+from heddle.checkpoint import Checkpoint
+from heddle.errors import CheckpointError
+
+
+def made(seat_epoch: int = 3, update: int = 7, **changes: object) -> Checkpoint:
+    """A checkpoint with something in every part."""
+    values: dict[str, object] = {
+        "experiment": "cartpole-7f3a",
+        "spec_json": '{"experiment": {"name": "cartpole"}}',
+        "spec_sha256": "ab" * 32,
+        "spaces": {"observation": {"type": "discrete", "n": 2}, "action": {"type": "discrete", "n": 2}},
+        "seat_epoch": seat_epoch,
+        "update": update,
+        "policy_version": 12,
+        "env_steps": 1792,
+        "episodes": 40,
+        "weights": {"policy.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "norm.obs.count": np.array(3.0)},
+        "learner": {"adam.step": np.array(140.0), "generator": np.arange(5, dtype=np.uint8)},
+        "learner_meta": {"learner": "ppo", "updates": 7},
+        "counters": {"wall": 12.5},
+        "rng": {"state": [1, 2**80]},
+        "marks": {"0/3": [1_700_000_000_123, "n0nce", 9]},
+        "extra": {"returns": [1.0, 2.0]},
+        "mean_return": 99.5,
+        "best_return": None,
+    }
+    return Checkpoint(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    # Given a checkpoint saved in a directory that is not there yet
+    path = cp.save(tmp_path / "runs" / "x", made())
+    # When loaded
+    again = cp.load(path)
+    # Then every field is equal
+    assert path.name == "checkpoint-00000000000000000003-000000000007.safetensors"
+    for name in cp._MANIFEST_FIELDS:
+        assert getattr(again, name) == getattr(made(), name), name
+    for part in ("weights", "learner"):
+        expected = getattr(made(), part)
+        assert getattr(again, part).keys() == expected.keys()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(getattr(again, part)[name], array)
+            assert getattr(again, part)[name].dtype == array.dtype
+
+
+def test_saving_leaves_no_other_file(tmp_path: Path) -> None:
+    path = cp.save(tmp_path, made())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_torn_file_is_refused(tmp_path: Path) -> None:
+    data = cp.encode(made())
+    path = tmp_path / cp.file_name(3, 7)
+    for length in range(0, len(data), 7):
+        path.write_bytes(data[:length])
+        with pytest.raises(CheckpointError, match="not a whole checkpoint"):
+            cp.load(path)
+
+
+def test_every_flipped_byte_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    # Given a checkpoint with one byte flipped, at each place in turn
+    data = cp.encode(made())
+    path = tmp_path / cp.file_name(3, 7)
+    whole = 0
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x20]) + data[place + 1 :])
+        # When loaded, then it is refused; or the byte was in the header's padding
+        try:
+            again = cp.load(path)
+        except CheckpointError:
+            continue
+        whole += 1
+        assert again.marks == made().marks
+        np.testing.assert_array_equal(again.weights["policy.0.weight"], made().weights["policy.0.weight"])
+    assert whole < 16
+
+
+def test_newest_goes_by_seat_epoch_then_update_and_skips_what_does_not_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given three checkpoints, the newest torn, and a foreign file under such a name
+    cp.save(tmp_path, made(seat_epoch=1, update=900))
+    cp.save(tmp_path, made(seat_epoch=2, update=5))
+    torn = cp.save(tmp_path, made(seat_epoch=2, update=6))
+    torn.write_bytes(torn.read_bytes()[:-1])
+    (tmp_path / cp.file_name(9, 9)).write_bytes(b"not ours")
+    (tmp_path / "notes.txt").write_text("hello")
+    # When asked for the newest
+    with caplog.at_level(logging.WARNING, logger="heddle.checkpoint"):
+        found = cp.newest(tmp_path)
+    # Then it is the highest that loads, and each skipped one has its line
+    assert found is not None
+    assert (found.seat_epoch, found.update) == (2, 5)
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["skipped", "skipped"]
+
+
+def test_newest_passes_over_other_experiments(tmp_path: Path) -> None:
+    cp.save(tmp_path, made(seat_epoch=1, experiment="mine"))
+    cp.save(tmp_path, made(seat_epoch=2, experiment="theirs"))
+    found = cp.newest(tmp_path, experiment="mine")
+    assert found is not None
+    assert found.experiment == "mine"
+
+
+def test_newest_of_nothing_is_none(tmp_path: Path) -> None:
+    assert cp.newest(tmp_path) is None
+    assert cp.newest(tmp_path / "nowhere") is None
+
+
+def test_prune_keeps_the_newest_the_protected_and_the_best(tmp_path: Path) -> None:
+    # Given five checkpoints, the first one the best, and what a dead writer left
+    paths = [cp.save(tmp_path, made(update=update)) for update in range(1, 6)]
+    best = cp.mark_best(tmp_path, paths[0])
+    left = tmp_path / f".{cp.file_name(2, 99)}.tmp"
+    left.write_bytes(b"half")
+    # When pruned to two, with the second protected
+    gone = cp.prune(tmp_path, 2, protect={paths[1]})
+    # Then
+    assert sorted(gone) == sorted([paths[0], paths[2], left])
+    assert sorted(tmp_path.iterdir()) == sorted([best, paths[1], paths[3], paths[4]])
+    assert cp.load(best).update == 1
+
+
+def test_prune_leaves_a_living_writers_file_alone(tmp_path: Path) -> None:
+    cp.save(tmp_path, made(seat_epoch=3, update=7))
+    writing = tmp_path / f".{cp.file_name(3, 8)}.tmp"
+    writing.write_bytes(b"half")
+    assert cp.prune(tmp_path, 1) == []
+    assert writing.exists()
+
+
+def test_the_best_is_replaced_in_one_step(tmp_path: Path) -> None:
+    first, second = (cp.save(tmp_path, made(update=update)) for update in (1, 2))
+    cp.mark_best(tmp_path, first)
+    best = cp.mark_best(tmp_path, second)
+    assert cp.load(best).update == 2
+    assert cp.load(first).update == 1
+
+
+def test_the_best_is_copied_where_links_are_not_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no links here")
+
+    path = cp.save(tmp_path, made())
+    monkeypatch.setattr(os, "link", refuse)
+    assert cp.load(cp.mark_best(tmp_path, path)).update == 7
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="cannot write"):
+        cp.save(tmp_path / "file", made())
+
+
+def test_another_format_says_which_is_read(tmp_path: Path) -> None:
+    from safetensors.numpy import save
+
+    path = tmp_path / cp.file_name(1, 1)
+    path.write_bytes(save({}, {"format": "heddle-checkpoint/9"}))
+    with pytest.raises(CheckpointError, match="'heddle-checkpoint/9', this version reads 'heddle-checkpoint/1'"):
+        cp.load(path)
