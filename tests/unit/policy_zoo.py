@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec, ScriptedPolicy
+from heddle.policies.features import action_size
 from heddle.spaces import Box, DictSpace, Discrete, Space, leaves
 from heddle.spec import ExperimentSpec, load_spec
 
@@ -52,7 +53,7 @@ class Linear(nn.Module):
         super().__init__()
         assert isinstance(observation, Box)
         self.discrete = isinstance(action, Discrete)
-        out = action.n if isinstance(action, Discrete) else int(np.prod(action.shape))
+        out = action_size(action)
         self.body = nn.Linear(observation.size, width)
         self.head = nn.Linear(width, out)
         self.critic = nn.Linear(width, 1)

@@ -62,8 +62,8 @@ def test_categorical_agrees_with_torch_and_masked_actions_carry_nothing() -> Non
     logits, actions = torch.randn(50, 4, dtype=torch.float64).float(), torch.randint(0, 4, (50,))
     log_prob, entropy = categorical(logits, actions)
     peer = torch.distributions.Categorical(logits=logits)
-    torch.testing.assert_close(log_prob, peer.log_prob(actions))
-    torch.testing.assert_close(entropy, peer.entropy())
+    torch.testing.assert_close(log_prob, peer.log_prob(actions))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(entropy, peer.entropy())  # type: ignore[no-untyped-call]
     masked = mask_logits(torch.zeros(1, 3).requires_grad_(), torch.tensor([[1, 1, 0]]))
     assert categorical(masked, torch.tensor([0]))[1].item() == pytest.approx(math.log(2))
 
@@ -77,5 +77,5 @@ def test_gaussian_agrees_with_torch() -> None:
     mean, log_std, actions = torch.randn(50, 3), torch.tensor([0.3, -1.0, 0.0]), torch.randn(50, 3)
     log_prob, entropy = gaussian(mean, log_std, actions)
     peer = torch.distributions.Normal(mean, log_std.exp())
-    torch.testing.assert_close(log_prob, peer.log_prob(actions).sum(1))
-    torch.testing.assert_close(entropy, peer.entropy().sum(1))
+    torch.testing.assert_close(log_prob, peer.log_prob(actions).sum(1))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(entropy, peer.entropy().sum(1))  # type: ignore[no-untyped-call]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from heddle.policies.base import Arrays
 from heddle.policies.weights import HEADER_CAP_BYTES, WeightsError, check, pack, sha256, split_norm, unpack
 
-WEIGHTS = {
+WEIGHTS: Arrays = {
     "policy.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
     "policy.0.bias": np.zeros(2, np.float32),
     "norm.obs.mean": np.ones(3),
