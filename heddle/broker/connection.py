@@ -1,0 +1,208 @@
+"""The connection: redis-py set up as this project needs it, with errors of our own.
+
+It never retries by itself: a lost reply says nothing about whether the write happened, so the caller decides.
+
+Measured reasons for the settings: redis-py's own retries left four entries for one XADD with three lost replies; its
+hiredis packer copies a blob twice where the Python one hands a memoryview on as it is; a timeout below BLOCK turns
+every quiet read into an error.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import PythonRespSerializer
+from redis.retry import Retry
+
+from heddle.broker.faults import redact, translated
+from heddle.broker.scripts import Script, script
+from heddle.broker.fitness import ServerInfo, check_fit, durability_of
+from heddle.errors import UsageError
+
+log = logging.getLogger("heddle.broker")
+
+CONNECT_TIMEOUT_S = 3.0
+CALL_TIMEOUT_S = 5.0
+"""A call without answer for this long is given up; a slow link may say more: redis://host?socket_timeout=30."""
+MAX_BLOCK_MS = 2_000
+"""Longest BLOCK; a role looks around at least this often."""
+MAX_CONNECTIONS = 64
+READ_BYTES = 1 << 20
+CHUNK_CUTOFF_BYTES = 6_000
+
+Arg = str | int | float | bytes | memoryview
+
+
+class Client(redis.Redis):
+    """redis-py's client, raising Heddle's errors for trouble with the server; ResponseError stays for the rest."""
+
+    url_redacted = ""
+    secret = ""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        with translated(self.url_redacted, self.secret):
+            return super().execute_command(*args, **options)
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "Pipe":
+        """As redis-py's, with Heddle's errors, and scripts by name."""
+        pipe = Pipe(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        pipe.url_redacted, pipe.secret = self.url_redacted, self.secret
+        return pipe
+
+    def script_call(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        """Run a script; one that the server does not know (any more) is loaded first."""
+        found = script(name)
+        try:
+            return self.evalsha(found.sha, len(keys), *keys, *args)
+        except redis.exceptions.NoScriptError:
+            self._load(found)
+            return self.evalsha(found.sha, len(keys), *keys, *args)
+
+    def _load(self, found: Script) -> None:
+        log.debug("loaded script=%s", found.name)
+        self.script_load(found.source)
+
+
+class Pipe(redis.client.Pipeline):
+    """Commands and scripts in one round trip."""
+
+    url_redacted = ""
+    secret = ""
+
+    def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> "Pipe":
+        """Add a script call."""
+        self.execute_command("EVALSHA", script(name).sha, len(keys), *keys, *args)
+        self._named = {**getattr(self, "_named", {}), len(self.command_stack) - 1: name}
+        return self
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send all; a script that the server did not know did not run, and only that one is run again.
+
+        Args:
+            raise_on_error: raise the first error among the replies; else they stand in their places, as redis-py's.
+        """
+        named: dict[int, str] = getattr(self, "_named", {})
+        self._named = {}
+        stack = list(self.command_stack)
+        with translated(self.url_redacted, self.secret):
+            replies = super().execute(raise_on_error=raise_on_error and not named)
+            for place, name in named.items():
+                if isinstance(replies[place], redis.exceptions.NoScriptError):
+                    replies[place] = self._run_again(name, stack[place][0])
+            if raise_on_error:
+                for reply in replies:
+                    if isinstance(reply, Exception):
+                        raise reply
+        return replies
+
+    def _run_again(self, name: str, command: tuple[Any, ...]) -> Any:
+        """Load a script and run its call; an error becomes its reply, as in the pipeline."""
+        client = redis.Redis(connection_pool=self.connection_pool)
+        client.script_load(script(name).source)
+        try:
+            return client.execute_command(*command)
+        except redis.exceptions.ResponseError as error:
+            return error
+
+
+class Connection:
+    """One process's way to the broker: pools for calls and for blocking reads. Threads may share it.
+
+    Attributes:
+        main: for everything that answers at once.
+        url_redacted: where it leads, without the password.
+        server: what answers there.
+    """
+
+    def __init__(self, main: Client, blocking: Client, url_redacted: str, server: ServerInfo) -> None:
+        self.main = main
+        self._blocking = blocking
+        self.url_redacted = url_redacted
+        self.server = server
+
+    def blocking(self) -> Client:
+        """For reads that BLOCK, for at most `MAX_BLOCK_MS`; each call in progress has a socket of its own."""
+        return self._blocking
+
+    def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        """Run `lua/<name>.lua` in one round trip; the reply as the server gave it."""
+        return self.main.script_call(name, keys, args)
+
+    def pipeline(self) -> Pipe:
+        """Commands and scripts in one round trip, not atomic as a whole."""
+        return self.main.pipeline(transaction=False)
+
+    def now_ms(self) -> int:
+        """The server's clock."""
+        seconds, micros = self.main.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def uptime_ms(self) -> int:
+        """Since the server was started, to a second."""
+        return int(self.main.info("server")["uptime_in_seconds"]) * 1000
+
+    def durability(self) -> str:
+        """strict, fast or memory: what survives when the server is killed."""
+        return durability_of(self.main)
+
+    def close(self) -> None:
+        """Let every socket go."""
+        self.main.connection_pool.disconnect()
+        self._blocking.connection_pool.disconnect()
+
+
+def open_connection(url: str, *, role: str) -> Connection:
+    """Connect and check that the server may be used.
+
+    Args:
+        url: redis://, rediss:// or unix://, with a password where there is one.
+        role: shown in the server's CLIENT LIST.
+
+    Raises:
+        UsageError: not such a URL.
+        BrokerUnreachable, BrokerUnfit, Denied: in one line, with what to do.
+    """
+    main = _client(url, role, extra_s=0.0)
+    blocking = _client(url, role, extra_s=MAX_BLOCK_MS / 1000)
+    return Connection(main, blocking, main.url_redacted, check_fit(main))
+
+
+def retry_delays(rng: np.random.Generator, *, first_s: float = 0.05, last_s: float = 1.0) -> Iterator[float]:
+    """Seconds to wait before each further try: full jitter below a doubling bound, so that nobody returns in step."""
+    bound = first_s
+    while True:
+        yield float(rng.uniform(0.1, 1.0)) * bound
+        bound = min(last_s, bound * 2)
+
+
+def _client(url: str, role: str, *, extra_s: float) -> Client:
+    kwargs: dict[str, Any] = {
+        "socket_timeout": CALL_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_read_size": READ_BYTES,
+        "max_connections": MAX_CONNECTIONS,
+        "client_name": f"heddle-{role}",
+    }
+    if not url.startswith("unix:"):
+        kwargs["socket_keepalive"] = True
+    try:
+        pool = redis.BlockingConnectionPool.from_url(url, timeout=CALL_TIMEOUT_S, **kwargs)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"not a broker URL: {redact(url)}; write redis://host:6379 or unix:///path: {error}") from None
+    # What a URL may not change: replies as bytes in RESP2 shapes, no retries, blobs sent without a copy.
+    encode = redis.connection.Encoder("utf-8", "strict", False).encode
+    pool.connection_kwargs.update(
+        protocol=2,
+        decode_responses=False,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+        command_packer=PythonRespSerializer(CHUNK_CUTOFF_BYTES, encode),
+        socket_timeout=float(pool.connection_kwargs.get("socket_timeout") or CALL_TIMEOUT_S) + extra_s,
+    )
+    client = Client(connection_pool=pool)
+    client.url_redacted = redact(url)
+    client.secret = str(pool.connection_kwargs.get("password") or "")
+    return client

@@ -1,0 +1,69 @@
+"""Faults: what redis-py raises, said in Heddle's errors, in one line and without secrets.
+
+This module never decides whether a call is repeated.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+from redis import exceptions as theirs
+
+from heddle.errors import BrokerFull, BrokerUnfit, BrokerUnreachable, Denied, HeddleError
+
+REFUSED_FOR_NOW = ("OOM", "MISCONF", "NOREPLICAS")
+"""Starts of errors that mean: nothing was stored, and that may pass (memory, disk, replicas)."""
+NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+"""Starts of errors of a server that is starting or changing roles."""
+
+
+def redact(url: str) -> str:
+    """`url` without its password."""
+    parts = urlsplit(url)
+    where = parts.netloc.rpartition("@")
+    if where[1] and ":" in where[0]:
+        user = where[0].partition(":")[0]
+        parts = parts._replace(netloc=f"{user}:***@{where[2]}")
+    query = "&".join("password=***" if option.startswith("password=") else option for option in parts.query.split("&"))
+    return urlunsplit(parts._replace(query=query))
+
+
+@contextmanager
+def translated(url: str, secret: str) -> Iterator[None]:
+    """Within it, trouble with the server at `url` becomes a HeddleError; other ResponseErrors pass.
+
+    Args:
+        url: redacted already.
+        secret: a password that no message may hold; "" for none.
+    """
+    try:
+        yield
+    except (theirs.ConnectionError, theirs.TimeoutError, theirs.ResponseError, OSError) as error:
+        ours = translate(error, url, secret)
+        if ours is None:
+            raise
+        # The original names hosts and reasons, never passwords; but it is cut off where it might.
+        raise ours from (None if secret and secret in str(error) else error)
+
+
+def translate(error: Exception, url: str, secret: str) -> HeddleError | None:
+    """The error of ours that says what `error` means; None when it is not about the server as a whole."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if secret:
+        reason = reason.replace(secret, "***")
+    word = reason.split(" ", 1)[0].rstrip(":")
+    if isinstance(error, theirs.OutOfMemoryError) or word in REFUSED_FOR_NOW:
+        return BrokerFull(f"{url} refused to store anything for now: {reason}")
+    if isinstance(error, theirs.NoPermissionError):
+        return Denied(f"{url} does not allow this to the user of its URL: {reason}")
+    if isinstance(error, theirs.AuthenticationError | theirs.AuthorizationError) or word in ("NOAUTH", "WRONGPASS"):
+        return Denied(f"{url} asks for another password ({reason}); write redis://:PASSWORD@HOST:PORT")
+    if isinstance(error, theirs.ConnectionError | theirs.TimeoutError | OSError) or word in NOT_SERVING:
+        return BrokerUnreachable(
+            f"no answer from {url}: {reason.rstrip('.')}; check that it runs there, or start one with `heddle up`"
+        )
+    if word in ("MOVED", "ASK"):
+        return BrokerUnfit(
+            f"{url} is one node of a cluster of several, which is not supported yet; use a single server"
+        )
+    return None

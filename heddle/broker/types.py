@@ -1,0 +1,324 @@
+"""What producers, consumers and coordinators exchange with the broker about shards and experience: plain values.
+
+This module never talks to a server. Epochs and versions are ints, times are server milliseconds unless said otherwise.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["train", "eval"]
+Command = Literal["run", "pause", "stop"]
+AppendStatus = Literal["OK", "DUP", "GAP", "FENCED", "GIVEN", "FULL", "NOBLOB", "GONE"]
+RenewStatus = Literal["OK", "FENCED", "GONE"]
+Settled = Literal["trained", "evaluated", "stale", "dropped", "rolled_back"]
+"""What became of an entry that is acked; `dead` is the outcome of `experience.set_aside`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A hint in a pool's stream that a shard wants a worker.
+
+    Attributes:
+        experiment, partition, shard: which one.
+        pool: whose stream it came from.
+        entry_id: its id there.
+        age_ms: since it was issued.
+        urgent: its last owner died: it may be taken above quota at once.
+    """
+
+    experiment: str
+    partition: int
+    shard: int
+    pool: str
+    entry_id: str
+    age_ms: int
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTicket:
+    """A shard that waits for a worker, and where its ticket is.
+
+    Attributes:
+        shard: its index.
+        entry_id: id of its ticket in the pool's stream; "" when none was issued yet.
+        in_stream: the ticket is still there.
+        read_ms_ago: since a worker read the ticket without finishing with it; None while nobody has.
+        since_ms: since when the shard is queued, server ms.
+    """
+
+    shard: int
+    entry_id: str
+    in_stream: bool
+    read_ms_ago: int | None
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One worker's right to play one shard.
+
+    Attributes:
+        experiment, partition, shard: what it is for.
+        worker: who holds it.
+        epoch: fencing number, higher at every claim of the shard.
+        nonce: random text of this claim; (shard, epoch, nonce, seq) names a batch.
+    """
+
+    experiment: str
+    partition: int
+    shard: int
+    worker: str
+    epoch: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a worker gets with a shard.
+
+    Attributes:
+        lease: its right.
+        seq: number of the last batch that was ever accepted from this shard; the next one is seq + 1. 0 at first.
+        given: highest policy version that the shard has given in full (sync and eval); 0 at first.
+        command, policy, min_policy, eval_policy: of the experiment, at this moment.
+        snapshot: key of the environments' state after batch seq; None when there is none.
+        kind: train or eval.
+        attempts: how often the shard was claimed, this time included.
+        sync: each policy version is given once.
+    """
+
+    lease: Lease
+    seq: int
+    given: int
+    command: Command
+    policy: int
+    min_policy: int
+    eval_policy: int
+    snapshot: str | None
+    kind: Kind
+    attempts: int
+    sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppendMeta:
+    """What a pointer tells of its batch.
+
+    Attributes:
+        kind: train or eval.
+        version_min, version_max: policy versions that played it.
+        segments, steps: how many it holds.
+        bytes: length of the encoded batch.
+        crc32: of the encoded batch.
+        given: the policy version that this batch completes (sync, and the last batch of an evaluation); 0 for none.
+    """
+
+    kind: Kind
+    version_min: int
+    version_max: int
+    segments: int
+    steps: int
+    bytes: int
+    crc32: int
+    given: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    """The broker's answer to an append.
+
+    Attributes:
+        status: OK accepted; DUP accepted before; GAP the broker forgot accepted batches; FENCED the shard has another
+            owner or none; GIVEN that policy version was given; FULL no room now; NOBLOB send the bytes again; GONE
+            the experiment was removed.
+        command, policy, eval_policy: of the experiment, at this moment.
+        seq: number of the last batch that the broker has accepted from this shard.
+        room_entries, room_bytes: what is left below the caps; negative when one batch went above.
+        accepted_before: FENCED only: this very batch had been accepted before the shard was lost.
+    """
+
+    status: AppendStatus
+    command: Command
+    policy: int
+    eval_policy: int
+    seq: int
+    room_entries: int
+    room_bytes: int
+    accepted_before: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """The broker's answer to the renewal of one lease.
+
+    Attributes:
+        shard: its index.
+        status: OK kept; FENCED lost; GONE the experiment was removed.
+        seq: number of the last accepted batch; lower than the worker's own means the broker forgot some (GAP).
+        command, policy, eval_policy: of the experiment, at this moment.
+    """
+
+    shard: int
+    status: RenewStatus
+    seq: int
+    command: Command
+    policy: int
+    eval_policy: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """A shard that was taken from an owner that died.
+
+    Attributes:
+        shard: its index.
+        worker, epoch: the owner it was taken from.
+        state: queued (again), quarantined, or stopped.
+        error: why, for people.
+        experiment, partition: where.
+    """
+
+    shard: int
+    worker: str
+    epoch: int
+    state: str
+    error: str
+    experiment: str = ""
+    partition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """One shard as the broker has it.
+
+    Attributes:
+        shard, kind, first_env, num_envs: as planned.
+        state: queued, leased, quarantined or stopped.
+        worker: who holds it; "" when nobody does.
+        epoch, attempts: fencing number, and how often it was claimed.
+        seq, steps: batches and environment steps accepted so far.
+        given: highest policy version given in full.
+        deaths: owners in a row that died while stepping it without one accepted batch.
+        stepping: it is being stepped now.
+        parked_bytes: of a batch that waits for room.
+        lease_ms: until its lease is over, unless it is renewed; 0 when it is not leased or overdue.
+        last_error: why its last owner lost it; "" when there is nothing to say.
+    """
+
+    shard: int
+    kind: Kind
+    first_env: int
+    num_envs: int
+    state: str
+    worker: str
+    epoch: int
+    attempts: int
+    seq: int
+    steps: int
+    given: int
+    deaths: int
+    stepping: bool
+    parked_bytes: int
+    lease_ms: int
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An entry of the experience stream: where a batch lies and what it is.
+
+    Attributes:
+        entry_id: in the stream.
+        shard, epoch, nonce, seq: the batch's identity.
+        kind, version_min, version_max, segments, steps, bytes, crc32, given: as in `AppendMeta`.
+        location: "redis": the bytes are the string at blob_key.
+    """
+
+    entry_id: str
+    shard: int
+    epoch: int
+    nonce: str
+    seq: int
+    kind: Kind
+    version_min: int
+    version_max: int
+    segments: int
+    steps: int
+    bytes: int
+    crc32: int
+    blob_key: str
+    given: int = 0
+    location: str = "redis"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A counter in both of its units."""
+
+    batches: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """An experiment's experience, counted. Always: appended = trained + evaluated + stale + dead + dropped +
+    rolled_back + what is in flight, in batches and in steps.
+
+    Attributes:
+        entries, bytes, steps: in flight: accepted and not acked.
+        parked: bytes of batches that wait for room.
+        waiting: shards that wait for room.
+        appended: accepted from workers.
+        trained, evaluated, stale, dead, dropped, rolled_back: what became of them.
+        discarded: answered FENCED, GAP or GIVEN without ever having been accepted.
+        forgotten: accepted, lost by the broker, and reported by the worker that played them.
+    """
+
+    entries: int
+    bytes: int
+    steps: int
+    parked: int
+    waiting: int
+    appended: Amount
+    trained: Amount
+    evaluated: Amount
+    stale: Amount
+    dead: Amount
+    dropped: Amount
+    rolled_back: Amount
+    discarded: Amount
+    forgotten: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Ctl:
+    """What every role reads first of an experiment.
+
+    Attributes:
+        command: what it shall do; stop is absorbing.
+        policy, min_policy, eval_policy: latest, oldest wanted, and eval-pinned versions; 0 for none.
+        seat_epoch, leader_epoch: fences of trainer and coordinator.
+        active, active_eval: train and eval shards that count.
+        rev: +1 with every command.
+        sync: each policy version is given once by every active shard.
+        max_entries, max_bytes: caps of what is in flight.
+        outcome, reason: what the trainer said of its end; "" until then.
+        protocol: version that its keys speak.
+    """
+
+    command: Command
+    policy: int
+    min_policy: int
+    eval_policy: int
+    seat_epoch: int
+    leader_epoch: int
+    active: int
+    active_eval: int
+    rev: int
+    sync: bool
+    max_entries: int
+    max_bytes: int
+    outcome: str
+    reason: str
+    protocol: int
