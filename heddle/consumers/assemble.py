@@ -81,6 +81,7 @@ class Assembler:
             truncated=on_device["truncated"],
             valid=valid,
             outputs=_under("out.", on_device),
+            info=_under("info.", on_device),
             state=_under("state.", on_device),
             version=on_device["version"],
             final_index=finals[0],

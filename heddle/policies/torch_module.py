@@ -3,7 +3,7 @@
 It never updates anything by itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from heddle.policies.weights import check, split_norm
 from heddle.spaces import Space
 
 Tensors = dict[str, Tensor]
+PIECE_ROWS = 4096
+"""Observations valued in one call: bounds the memory that a large network needs between its layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class ActorCritic:
         rows, columns = some.shape[:2]
         if not self.recurrent:
             flat = {name: values.flatten(0, 1) for name, values in observations.items()}
-            value = value_of(self.answer(flat, {})).view(rows, columns)
+            value = torch.cat([value_of(self.answer(part, {})) for part in _pieces(flat)]).view(rows, columns)
             final = value_of(self.answer(final_observations, {})) if len(final_index) else value.new_zeros(0)
             return value, final
         return self._values_through_time(observations, ended, state, final_index, final_observations)
@@ -213,6 +215,13 @@ def load_module_weights(net: nn.Module, weights: Mapping[str, Array]) -> None:
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(torch.from_numpy(weights[name].copy()))
+
+
+def _pieces(observations: Mapping[str, Tensor]) -> Iterator[Tensors]:
+    """Observations [N, ...] in pieces of at most PIECE_ROWS."""
+    parts = {name: torch.split(values, PIECE_ROWS) for name, values in observations.items()}
+    for index in range(len(next(iter(parts.values())))):
+        yield {name: pieces[index] for name, pieces in parts.items()}
 
 
 def _reset(state: Mapping[str, Tensor], ended: Tensor) -> Tensors:

@@ -53,6 +53,7 @@ def test_rows_stand_in_order_and_final_observations_follow_their_rows() -> None:
     np.testing.assert_array_equal(train.truncated.numpy(), joined("truncated"))
     np.testing.assert_array_equal(train.actions["action"].numpy(), joined("action"))
     np.testing.assert_array_equal(train.outputs["log_prob"].numpy(), joined("out.log_prob"))
+    np.testing.assert_array_equal(train.info["lives"].numpy(), joined("info.lives"))
     np.testing.assert_array_equal(train.state["hidden"].numpy(), joined("state.hidden"))
     assert sorted(train.observations) == ["obs.action_mask", "obs.goal", "obs.position"]
     for name, tensor in train.observations.items():

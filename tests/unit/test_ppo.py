@@ -86,6 +86,54 @@ def test_the_reward_rises_whatever_the_spaces_and_the_policy(
     assert {"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance", "lr"} <= metrics.keys()
 
 
+def recall(policy: Policy, *, seed: int) -> TrainBatch:
+    """Episodes of two steps: the first observation shows a sign, the second nothing; then acting by the sign is rewarded.
+
+    Half of the segments start in the middle of an episode, from the state the policy had then.
+    """
+    rng, rows = np.random.default_rng(seed), 32
+    plan = make_layout(CARTPOLE, Discrete(2), steps=STEPS, outputs=policy.outputs, state=policy.state)
+    segments = Segments.empty(plan, rows)
+    arrays, state = segments.arrays, policy.initial_state(rows)
+    shown = np.zeros(rows, np.int64)
+    for step in range(-1, STEPS + 1):
+        first = (np.arange(rows) + step) % 2 == 0
+        shown = np.where(first, rng.integers(0, 2, rows), shown)
+        seen = np.zeros((rows, 4), np.float32)
+        seen[:, 0] = np.where(first, 2 * shown - 1, 0)
+        state = {name: np.where(first[:, None], 0, array).astype(np.float32) for name, array in state.items()}
+        if step == 0:
+            for name, array in state.items():
+                arrays[f"state.{name}"][...] = array
+        if step >= 0:
+            arrays["obs"][:, step] = seen
+        if step == STEPS:
+            break
+        acted = policy.act({"obs": seen}, state, rng.random((rows, 1)))
+        state = acted.state
+        if step >= 0:
+            arrays["action"][:, step] = acted.actions["action"]
+            arrays["out.log_prob"][:, step] = acted.outputs["log_prob"]
+            arrays["reward"][:, step] = ~first & (acted.actions["action"] == shown)
+            arrays["terminated"][:, step] = ~first
+    arrays["length"][:] = STEPS
+    return Assembler(plan, device=CPU).assemble([segments], [0])
+
+
+def test_a_recurrent_policy_learns_what_only_memory_can_tell() -> None:
+    # Given a recurrent policy in an environment where the deciding observation is one step old
+    spec = make_spec(policy={"id": f"{ZOO}:Remembers"}, lr=1e-2, minibatch=128, passes=4, gamma=0.5)
+    policy = make_policy(spec.policy, CARTPOLE, Discrete(2), seed=1)
+    learner = make_learner(spec, policy, device=CPU, seed=1)
+    # When it learns for a while
+    for update in range(25):
+        policy.set_weights(learner.get_weights())
+        learner.update(recall(policy, seed=update), 0.0)
+    # Then it is right nearly always, where guessing gives half of the 0.5 a step
+    policy.set_weights(learner.get_weights())
+    assert float(recall(policy, seed=999).reward.mean()) > 0.45
+
+
 def test_on_fresh_data_the_first_ratio_is_one() -> None:
     # Given a learner whose step is nothing, so that all its minibatches see the acting policy
     spec = make_spec(lr=0.0, passes=2, normalize_observations=True)

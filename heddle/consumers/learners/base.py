@@ -31,6 +31,7 @@ class TrainBatch:
         terminated, truncated: [B, T] bool.
         valid: [B, T] bool: step t of segment b was played (t < its length).
         outputs: name -> [B, T, ...], what the policy added when it acted, e.g. "log_prob", "value".
+        info: key -> [B, T] float64, what `rollout.info_keys` names; NaN where the environment gave none.
         state: name -> [B, ...], recurrent state before step 0.
         version: [B] int64, policy version of each segment.
         final_index: [K, 2] int64, (segment, step) of steps where an episode was truncated and not terminated.
@@ -46,6 +47,7 @@ class TrainBatch:
     truncated: Tensor
     valid: Tensor
     outputs: dict[str, Tensor]
+    info: dict[str, Tensor]
     state: dict[str, Tensor]
     version: Tensor
     final_index: Tensor
