@@ -219,6 +219,7 @@ def _leaf_problem(space: LeafSpace, array: NDArray[Any], name: str) -> str | Non
             return f"{name} = {int(array)} is outside {space.start}..{space.start + space.n - 1}"
         return None
     low, high = space.bounds()
+    array = array.astype(space.dtype)  # as it will be stored: a float64 pi is above a float32 bound of pi
     outside = (array < low) | (array > high)
     if outside.any():
         where = np.unravel_index(int(np.argmax(outside)), outside.shape) if outside.shape else ()
@@ -227,9 +228,14 @@ def _leaf_problem(space: LeafSpace, array: NDArray[Any], name: str) -> str | Non
     return None
 
 
-def _compact(bound: Any, size: int) -> Bound:
+def bound(values: NDArray[Any]) -> Bound:
+    """An array of bounds, one an element, as a Box takes it: one number when all agree."""
+    return _compact(values, values.size)
+
+
+def _compact(given: Any, size: int) -> Bound:
     """One plain number when all elements agree, else a tuple of `size` plain numbers."""
-    values = np.asarray(bound)
+    values = np.asarray(given)
     if values.size not in (1, size):
         raise ValueError(f"a bound of {values.size} elements does not fit {size}")
     flat = values.reshape(-1)

@@ -1,0 +1,145 @@
+"""Gymnasium's contract, asked of one environment by playing a few steps of it.
+
+It never imports Gymnasium and never decides what follows from a breach.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.producers.choices import choices_for
+from heddle.spaces import ACTION, Box, Discrete, Space, leaves, validate_value
+from heddle.spec.objects import describe_error
+
+_TOLERANCE = 1e-5
+"""Two runs of the same seed may differ by this much, as in Gymnasium's own checker."""
+
+
+class _Breach(Exception):
+    """Carries the reason up to `first_breach`."""
+
+
+def first_breach(
+    env: Any, observation: Space, action: Space, *, seed: int, steps: int, info_keys: Sequence[str] = ()
+) -> str | None:
+    """The first way in which `env` breaks the contract, in one line; None when it keeps it.
+
+    Plays `steps` steps from `reset(seed=seed)`, twice with the same actions, and compares.
+
+    Args:
+        env: has reset and step.
+        seed: of both resets and of the actions.
+        info_keys: those whose values must be numbers where they occur.
+    """
+    choices = _some_actions(action, steps, np.random.default_rng(seed))
+    try:
+        first = _play(env, observation, choices, seed=seed, info_keys=info_keys)
+        second = _play(env, observation, choices, seed=seed, info_keys=info_keys)
+    except _Breach as breach:
+        return str(breach)
+    for step, (one, other) in enumerate(zip(first, second, strict=True)):
+        if not _same(one, other):
+            what = "reset" if step == 0 else f"step {step}"
+            return f"is not deterministic: {what} differs between two runs with the same seed and the same actions"
+    return None
+
+
+def _play(
+    env: Any, observation: Space, choices: Sequence[Any], *, seed: int, info_keys: Sequence[str]
+) -> list[NDArray[Any]]:
+    """Everything seen, one flat array a call, the first from reset."""
+    seen = [_reset(env, observation, seed)]
+    for step, choice in enumerate(choices, start=1):
+        value, reward, terminated, truncated, info = _step(env, choice, step)
+        where = f"step {step}"
+        _expect(not (problem := observation_problem(observation, value)), f"{where}: {problem}")
+        _expect(_is_number(reward), f"{where} returned the reward {_short(reward)}, expected one finite number")
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            _expect(isinstance(flag, bool | np.bool_), f"{where} returned {name} = {_short(flag)}, expected a bool")
+        _expect_info(info, where, info_keys)
+        seen.append(np.append(_flat(observation, value), [float(reward), bool(terminated), bool(truncated)]))
+        if terminated or truncated:
+            seen.append(_reset(env, observation, seed + step))
+    return seen
+
+
+def _reset(env: Any, observation: Space, seed: int) -> NDArray[Any]:
+    try:
+        answer = env.reset(seed=seed)
+    except Exception as error:
+        raise _Breach(f"reset raised {describe_error(error)}") from error
+    is_pair = isinstance(answer, tuple) and len(answer) == 2
+    _expect(is_pair, f"reset returned {_short(answer)}, expected (observation, info)")
+    value, info = answer
+    _expect(not (problem := observation_problem(observation, value)), f"reset: {problem}")
+    _expect_info(info, "reset", ())
+    return _flat(observation, value)
+
+
+def _step(env: Any, choice: Any, step: int) -> Any:
+    try:
+        answer = env.step(choice)
+    except Exception as error:
+        raise _Breach(f"step {step} raised {describe_error(error)} for action {_short(choice)}") from error
+    size = len(answer) if isinstance(answer, tuple) else 0
+    described = f"a tuple of {size}" if size else _short(answer)
+    wanted = "(observation, reward, terminated, truncated, info)"
+    _expect(size == 5, f"step returned {described}, expected {wanted}")
+    return answer
+
+
+def observation_problem(space: Space, value: Any) -> str | None:
+    """Why `value` is not an observation of `space` as the player needs it: arrays in Box leaves; None when it is."""
+    if problem := validate_value(space, value):
+        return problem
+    for leaf in leaves(space):
+        part = leaf.pick(value)
+        if isinstance(leaf.space, Box) and not isinstance(part, np.ndarray | np.generic):
+            return f"{leaf.name} is a {type(part).__name__}, expected a numpy array"
+    return None
+
+
+def _some_actions(action: Space, steps: int, rng: np.random.Generator) -> Sequence[Any]:
+    """As the player would pass them."""
+    leaf = leaves(action, ACTION)[0].space
+    if isinstance(leaf, Discrete):
+        raw: NDArray[Any] = rng.integers(0, leaf.n, size=steps)
+    else:
+        raw = rng.standard_normal((steps, *leaf.shape)).astype(leaf.dtype)
+    return choices_for(action)(raw)
+
+
+def _flat(space: Space, value: Any) -> NDArray[Any]:
+    return np.concatenate([np.ravel(leaf.pick(value)).astype(np.float64) for leaf in leaves(space)])
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
+
+
+def _expect_info(info: Any, where: str, keys: Sequence[str]) -> None:
+    _expect(isinstance(info, dict), f"{where} returned the info {_short(info)}, expected a dict")
+    for key in keys:
+        if key in info:
+            is_number = np.ndim(info[key]) == 0 and np.asarray(info[key]).dtype.kind in "biuf"
+            _expect(is_number, f"{where} gave info[{key!r}] = {_short(info[key])}, expected one number")
+
+
+def _expect(fact: bool, reason: str) -> None:
+    if not fact:
+        raise _Breach(reason)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool | int | float | np.number | np.bool_):
+        return bool(np.isfinite(value))
+    return (
+        isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "biuf" and bool(np.isfinite(value))
+    )
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,265 @@
+"""Environments: made as a spec says, described in our own spaces, checked before they are believed. The one door to
+Gymnasium.
+
+It never steps for experience; the player does.
+
+Returns and lengths come from the innermost environment. Where everything around it leaves rewards and endings alone,
+the player's own counting says the same at no cost. Above the first wrapper that may change them (reward clipping,
+life loss, frame skip) that is no longer so, and an `EpisodeCounter` is put beneath that wrapper: inside a factory's
+own chain too, but above TimeLimit and the like, so that a cut-off episode is counted as it ended.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces as gym_spaces
+from gymnasium import wrappers as gym_wrappers
+
+from heddle.errors import EnvError
+from heddle.producers.contract import first_breach
+from heddle.shard import env_seed
+from heddle.spaces import Box, DictSpace, Discrete, Space, bound
+from heddle.spec import Env, ExperimentSpec
+from heddle.spec.models import Wrapper
+from heddle.spec.objects import describe_error, import_object, is_object_name, nearest
+
+_NEUTRAL = (
+    gym_wrappers.TimeLimit,
+    gym_wrappers.OrderEnforcing,
+    gym_wrappers.PassiveEnvChecker,
+    gym_wrappers.RecordEpisodeStatistics,
+)
+_PLAIN_STEPS = (gymnasium.Wrapper.step, gymnasium.ObservationWrapper.step, gymnasium.ActionWrapper.step)
+
+
+class EpisodeCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Counts return and length of the environment beneath, whatever the wrappers above make of them.
+
+    An episode is over when the environment says so, or when it is reset on the way (a time limit further out).
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._return = 0.0
+        self._length = 0
+        self._finished: tuple[float, int] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.env, name)  # a wrapper above may ask the raw environment for anything, e.g. `lives`
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self._close_episode()
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        answer = self.env.step(action)
+        self._return += float(answer[1])
+        self._length += 1
+        if answer[2] or answer[3]:
+            self._close_episode()
+        return answer
+
+    def take(self) -> tuple[float, int] | None:
+        """Return and length of the episode that ended since the last call, None if none did."""
+        finished, self._finished = self._finished, None
+        return finished
+
+    def _close_episode(self) -> None:
+        if self._length:
+            self._finished = (self._return, self._length)
+        self._return, self._length = 0.0, 0
+
+
+def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> gymnasium.Env[Any, Any]:
+    """One environment of the spec, wrapped, with an `EpisodeCounter` where one is needed.
+
+    Args:
+        index: its number within the experiment.
+        num_envs: how many the experiment has.
+        seed: for factories that want one; resets are seeded by the player.
+
+    Raises:
+        EnvError: it cannot be made; the reason is one line.
+    """
+    if is_object_name(env.id):
+        made = _call_factory(env, {"env_index": index, "num_envs": num_envs, "seed": seed})
+    else:
+        made = _call_gymnasium(env)
+    if isinstance(made, gymnasium.vector.VectorEnv):
+        raise EnvError("is a vector environment: return a single one, num_envs says how many", value=env.id)
+    missing = [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(made, name)]
+    if missing:
+        raise EnvError(f"is a {type(made).__name__} without {', '.join(missing)}", value=env.id)
+    for place, wrapper in enumerate(env.wrappers):
+        made = _wrap(made, wrapper, place)
+    counted: gymnasium.Env[Any, Any] = _with_counter(made, env.id)
+    return counted
+
+
+def counter_of(env: Any) -> EpisodeCounter | None:
+    """The `EpisodeCounter` within `env`; None when its rewards and endings are the innermost environment's own."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, EpisodeCounter):
+            return env
+        env = env.env
+    return None
+
+
+def describe(space: Any, *, what: str = "observation space", value: object = None) -> Space:
+    """Translate a Gymnasium space into ours.
+
+    Raises:
+        EnvError: a kind, dtype or key that Heddle does not carry; the reason names the space.
+    """
+    try:
+        if isinstance(space, gym_spaces.Discrete):
+            return Discrete(int(space.n), int(space.start))
+        if isinstance(space, gym_spaces.Box):
+            return Box(space.shape, np.dtype(space.dtype).name, bound(space.low), bound(space.high))
+        if isinstance(space, gym_spaces.Dict):
+            parts = {key: describe(part, what=f"{what}[{key!r}]", value=value) for key, part in space.spaces.items()}
+            return DictSpace(parts)
+    except ValueError as error:
+        raise EnvError(f"its {what} {_shown(space)} cannot be used: {error}", value=value) from error
+    hint = "use Box, Discrete or Dict; a wrapper such as FlattenObservation may translate"
+    raise EnvError(f"its {what} {_shown(space)} is not supported", value=value, hint=hint)
+
+
+def describe_action(space: Any, *, value: object = None) -> Space:
+    """Translate an action space: Discrete, or a Box of floats.
+
+    Raises:
+        EnvError: anything else; the reason names the space.
+    """
+    hint = "use Discrete or a Box of floats; an action wrapper may translate"
+    if not isinstance(space, gym_spaces.Discrete | gym_spaces.Box):
+        raise EnvError(f"its action space {_shown(space)} is not supported", value=value, hint=hint)
+    described = describe(space, what="action space", value=value)
+    if isinstance(described, Box) and np.dtype(described.dtype).kind != "f":
+        raise EnvError(f"its action space {_shown(space)} is a Box of {described.dtype}", value=value, hint=hint)
+    return described
+
+
+def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
+    """Make one environment, play a few steps of it twice, and return its observation and action spaces.
+
+    Args:
+        steps: how many steps to try.
+
+    Raises:
+        EnvError: it cannot be made, has spaces that Heddle does not carry, raises, or breaks Gymnasium's contract.
+    """
+    name, seed = spec.env.id, env_seed(spec.experiment.seed, 0, 0, 0)
+    env = make_env(spec.env, index=0, num_envs=spec.env.num_envs, seed=seed)
+    try:
+        observation = describe(env.observation_space, value=name)
+        action = describe_action(env.action_space, value=name)
+        breach = first_breach(env, observation, action, seed=seed, steps=steps, info_keys=spec.rollout.info_keys)
+        if breach:
+            raise EnvError(breach, value=name)
+    finally:
+        close_env(env)
+    return observation, action
+
+
+def close_env(env: Any) -> None:
+    """Close `env`; one that fails at that is of no further interest to anybody."""
+    import contextlib
+
+    with contextlib.suppress(Exception):
+        env.close()
+
+
+def _call_gymnasium(env: Env) -> Any:
+    try:
+        return gymnasium.make(env.id, **{"disable_env_checker": True, **env.kwargs})
+    except gymnasium.error.UnregisteredEnv as error:
+        close = nearest(env.id, list(gymnasium.registry))
+        hint = close or "is the package that registers it installed? name it too, as in ale_py:ALE/Pong-v5"
+        reason = _first_line(error).partition(" Did you mean")[0]
+        raise EnvError(f"there is no such environment: {reason}", value=env.id, hint=hint) from error
+    except gymnasium.error.Error as error:
+        raise EnvError(f"cannot be made: {_first_line(error)}", value=env.id) from error
+    except ModuleNotFoundError as error:
+        hint = "it must be installed, or lie in the directory where the command runs"
+        module = error.name or env.id.partition(":")[0]
+        raise EnvError(f"there is no module {module!r}", value=env.id, hint=hint) from error
+    except Exception as error:
+        raise EnvError(f"making it raised {describe_error(error)}", value=env.id) from error
+
+
+def _call_factory(env: Env, offered: Mapping[str, Any]) -> Any:
+    """Call the user's factory with its kwargs and those of `offered` that it names as parameters."""
+    factory = import_object(env.id)
+    if not callable(factory):
+        raise EnvError(f"is a {type(factory).__name__}, not a function or class", value=env.id)
+    kwargs = {name: value for name, value in offered.items() if name in _named_parameters(factory)} | env.kwargs
+    try:
+        made = factory(**kwargs)
+    except Exception as error:
+        raise EnvError(f"the factory raised {describe_error(error)}", value=env.id) from error
+    if made is None:
+        raise EnvError("the factory returned nothing", value=env.id, hint="does it lack a return ?")
+    return made
+
+
+def _named_parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [parameter.name for parameter in parameters if parameter.kind in by_name]
+
+
+def _wrap(env: Any, wrapper: Wrapper, place: int) -> Any:
+    key = f"env.wrappers.{place}"
+    kind: Any
+    if is_object_name(wrapper.id):
+        kind = import_object(wrapper.id, key=key)
+    else:
+        kind = getattr(gym_wrappers, wrapper.id, None)
+        known = [name for name in dir(gym_wrappers) if name[0].isupper()]
+        if kind is None or wrapper.id not in known:
+            reason = "is neither a wrapper of gymnasium.wrappers nor package.module:Class"
+            raise EnvError(reason, key=key, value=wrapper.id, hint=nearest(wrapper.id, known))
+    try:
+        wrapped = kind(env, **wrapper.kwargs)
+    except Exception as error:
+        raise EnvError(f"wrapping raised {describe_error(error)}", key=key, value=wrapper.id) from error
+    if not hasattr(wrapped, "step"):
+        raise EnvError(f"returned a {type(wrapped).__name__}, not an environment", key=key, value=wrapper.id)
+    return wrapped
+
+
+def _with_counter(env: Any, name: str) -> Any:
+    """Put an `EpisodeCounter` beneath the innermost wrapper that may change rewards or endings, if there is one."""
+    chain: list[Any] = [env]
+    while isinstance(chain[-1], gymnasium.Wrapper):
+        chain.append(chain[-1].env)
+    if any(isinstance(layer, gym_wrappers.Autoreset) for layer in chain):
+        raise EnvError("resets itself (wrapper Autoreset): the player does that", value=name, hint="remove Autoreset")
+    for layer in reversed(chain[:-1]):
+        if not _is_neutral(layer):
+            layer.env = EpisodeCounter(layer.env)
+            break
+    return env
+
+
+def _is_neutral(wrapper: Any) -> bool:
+    return type(wrapper) in _NEUTRAL or type(wrapper).step in _PLAIN_STEPS
+
+
+def _shown(space: Any) -> str:
+    text = " ".join(str(space).split())
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return " ".join(lines[0].replace("`", "").split()) if lines else type(error).__name__
