@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heddle import __version__
 from heddle.broker import Broker, open_broker
 from heddle.broker.events import Metric
 from heddle.broker.records import ENDED, Status
@@ -18,7 +19,6 @@ from heddle.broker.server import find_running
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerUnreachable, ExperimentFailed, NotFound, TimedOut
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec, spec_from_json
-from heddle import __version__
 
 if TYPE_CHECKING:
     from heddle.consumers.tap import Tap
@@ -118,6 +118,10 @@ class Client:
             Conflict: another spec is active under that name.
         """
         loaded = load_source(spec, overrides=overrides, name=name)
+        return self.submit_loaded(loaded, resume=resume, spaces=spaces)
+
+    def submit_loaded(self, loaded: LoadedSpec, *, resume: str | None = None, spaces: str = "") -> "Experiment":
+        """As `submit`, of a spec that is loaded already."""
         before = None if resume is None else self._resumable(resume)
         submitted = self.broker.experiments.submit(
             loaded.spec.canonical_json(),

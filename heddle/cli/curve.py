@@ -126,7 +126,9 @@ def short(number: float) -> str:
     return f"{number:.3g}"
 
 
-def save_png(path: Path, curves: Sequence[Curve], *, title: str, x_label: str, y_label: str, goal: float | None) -> None:
+def save_png(
+    path: Path, curves: Sequence[Curve], *, title: str, x_label: str, y_label: str, goal: float | None
+) -> None:
     """Write a plot of `curves` as PNG.
 
     Args:

@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -59,7 +60,7 @@ def look_in_working_directory() -> None:
 
     Last on the path, so that no file there hides a module that somebody needs.
     """
-    here = os.getcwd()
+    here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
 

@@ -13,7 +13,7 @@ import click
 from heddle.cli.root import Command
 
 if TYPE_CHECKING:
-    from heddle.broker import Broker
+    from heddle.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ def epilog(example: str) -> str:
 
 
 def redis_option(function: F) -> F:
-    """--redis-url, else HEDDLE_REDIS_URL; a command passes it on to `find_url` or `open_found`."""
+    """--redis-url, else HEDDLE_REDIS_URL; a command passes it on to `find_url` or `connect`."""
     return click.option(
         "--redis-url",
         metavar="URL",
@@ -45,7 +45,12 @@ def redis_option(function: F) -> F:
 def output_option(function: F) -> F:
     """-o table|json."""
     return click.option(
-        "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="What to print."
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="What to print.",
     )(function)
 
 
@@ -71,15 +76,15 @@ def find_url(given: str | None) -> str:
     return find(given)
 
 
-def open_found(given: str | None, *, role: str = "cli") -> "Broker":
-    """The broker at `find_url(given)`, connected and checked.
+def connect(given: str | None) -> "Client":
+    """A client of the broker at `find_url(given)`, connected and checked.
 
     Raises:
         BrokerError, Denied: one line that says what to do.
     """
-    from heddle.broker import open_broker
+    from heddle.client import connect as open_client
 
-    return open_broker(find_url(given), role=role)
+    return open_client(given)
 
 
 def print_json(value: Any) -> None:

@@ -3,13 +3,15 @@
 It never starts a process on another host: `scale` writes a number, supervisors act on it.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from heddle.cli.options import epilog, find_url, redis_option
+from heddle.cli.options import connect, epilog, find_url, output_option, print_json, redis_option
 from heddle.cli.roles import begin_role
 from heddle.cli.root import Group
+from heddle.cli.tables import duration, print_table
 
 pool_option = click.option("--pool", default="default", show_default=True, help="The pool.")
 
@@ -37,3 +39,50 @@ def start(number: int, most: int | None, log_dir: str | None, pool: str, redis_u
 
     folder = Path(log_dir) if log_dir else None
     raise click.exceptions.Exit(Supervisor(url, pool, wants=number, most=most, stop=stop, log_dir=folder).run())
+
+
+@workers.command("ls", epilog=epilog("heddle workers ls\nheddle workers ls --pool gpu -o json"))
+@pool_option
+@output_option
+@redis_option
+def ls(pool: str, output: str, redis_url: str | None) -> None:
+    """List the workers of a pool and what they do."""
+    with connect(redis_url) as client:
+        found = client.broker.pools.workers(pool)
+        info = client.broker.pools.pool(pool)
+    if output == "json":
+        print_json({"pool": asdict(info), "workers": [asdict(worker) for worker in found]})
+        return
+    rows = []
+    for worker in found:
+        beat = worker.beat
+        state = "gone" if not worker.alive else "draining" if worker.draining else beat.state
+        speed = f"{1000 / beat.ms_per_step:,.0f}" if beat.ms_per_step else "-"
+        seen = f"{duration(worker.silent_ms)} ago"
+        rows.append((beat.worker, state, beat.host, beat.pid, beat.shards, beat.envs, speed, seen, beat.reason))
+    header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "SEEN", "REASON")
+    print_table(header, rows, empty=f"no workers in pool {pool}; start some with: heddle workers start -n 2")
+    desired = "each supervisor's own" if info.desired is None else info.desired
+    click.echo(f"alive {sum(worker.alive for worker in found)}, desired {desired}")
+
+
+@workers.command("scale", epilog=epilog("heddle workers scale 64"))
+@click.argument("number", metavar="N", type=click.IntRange(0))
+@pool_option
+@redis_option
+def scale(number: int, pool: str, redis_url: str | None) -> None:
+    """Set how many workers the pool shall have; the supervisors (`heddle workers start`) share them out."""
+    with connect(redis_url) as client:
+        client.broker.pools.set_desired(pool, number)
+    click.echo(f"pool {pool} shall have {number} workers; see them with: heddle workers ls --pool {pool}")
+
+
+@workers.command("drain", epilog=epilog("heddle workers drain worker-host-1234-w1"))
+@click.argument("worker", metavar="ID...", nargs=-1, required=True)
+@redis_option
+def drain(worker: tuple[str, ...], redis_url: str | None) -> None:
+    """Have workers deliver what they have, let their shards go and end; a supervisor starts others in their place."""
+    with connect(redis_url) as client:
+        for one in worker:
+            client.broker.pools.drain(one)
+            click.echo(f"{one} drains")

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from heddle.stop import StopFlag
 log = logging.getLogger("heddle.launch")
 
 GRACE_S = 30.0
+LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks a launcher to end: Ctrl-C, kill, the terminal being closed."""
 HURRIED_S = 1.0
 MOST_FOLDERS = 100
 MOST_SERVER_FAILURES = 8

@@ -89,9 +89,7 @@ class TrainerHost:
                 self._step(broker)
                 self._stop.wait(LOOP_S)
         finally:
-            end_all(
-                list(self._roles.values()), grace_s=GRACE_S, clock=self._clock, hurried=lambda: self._stop.now
-            )
+            end_all(list(self._roles.values()), grace_s=GRACE_S, clock=self._clock, hurried=lambda: self._stop.now)
             broker.close()
         log.info("ended trainer host reason=%s", self._stop.reason or "error")
         return 0
@@ -99,7 +97,9 @@ class TrainerHost:
     def _look(self, broker: Broker, failures: int) -> int:
         """Start what is missing; the count of failures in a row to go on with."""
         try:
-            active = [one.experiment for one in reversed(broker.experiments.ls()) if one.state in WANTED and not one.outcome]
+            active = [
+                one.experiment for one in reversed(broker.experiments.ls()) if one.state in WANTED and not one.outcome
+            ]
             seated = [experiment for experiment in active if broker.seats.holder(experiment) is not None]
         except BrokerError as error:
             if not failures:

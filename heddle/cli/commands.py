@@ -1,0 +1,95 @@
+"""`wait`, `pause`, `resume`, `stop`, `rm`: one command to one experiment.
+
+They never wait for what they asked for to have happened; `wait` does.
+"""
+
+from collections.abc import Sequence
+
+import click
+
+from heddle.cli.options import command, connect, redis_option
+
+STATES = ("queued", "running", "paused", "stopping", "completed", "stopped", "failed", "ended")
+
+experiment_argument = click.argument("experiment", metavar="EXP")
+
+
+class Seconds(click.ParamType):
+    """Seconds, also as 90s, 5m or 3h."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """`value` in seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value).strip().lower()
+        factor = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
+        try:
+            seconds = float(text[:-1]) * factor if factor else float(text)
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < float("inf"):
+            self.fail(f"{value!r} is no duration such as 90, 90s, 5m or 3h", param, ctx)
+        return seconds
+
+
+@command("wait", example="heddle wait cartpole --for completed --timeout 10m")
+@experiment_argument
+@click.option("--for", "state", type=click.Choice(STATES), default="ended", show_default=True, help="The state.")
+@click.option("--timeout", type=Seconds(), help="Give up after this long, with exit code 7.")
+@redis_option
+def wait(experiment: str, state: str, timeout: float | None, redis_url: str | None) -> None:
+    """Wait until EXP is in a state. Exit code 1 when it ends in another one, 7 at the time-out."""
+    with connect(redis_url) as client:
+        found = client.experiment(experiment)
+        status = found.wait(None if state == "ended" else state, timeout)
+        click.echo(f"{found.id} is {status.state}")
+
+
+@command("pause", example="heddle pause cartpole-7f3a2b")
+@experiment_argument
+@redis_option
+def pause(experiment: str, redis_url: str | None) -> None:
+    """Stop collecting for EXP until `heddle resume`; nothing is lost."""
+    with connect(redis_url) as client:
+        found = client.experiment(experiment)
+        found.pause()
+        click.echo(f"{found.id} pauses; go on with: heddle resume {found.id}")
+
+
+@command("resume", example="heddle resume cartpole-7f3a2b")
+@experiment_argument
+@redis_option
+def resume(experiment: str, redis_url: str | None) -> None:
+    """Let EXP go on after a pause."""
+    with connect(redis_url) as client:
+        found = client.experiment(experiment)
+        found.resume()
+        click.echo(f"{found.id} goes on")
+
+
+@command("stop", example="heddle stop cartpole-7f3a2b && heddle wait cartpole-7f3a2b --for stopped")
+@experiment_argument
+@redis_option
+def stop(experiment: str, redis_url: str | None) -> None:
+    """End EXP: workers let go, the trainer trains on what came, saves a checkpoint and leaves."""
+    with connect(redis_url) as client:
+        found = client.experiment(experiment)
+        found.stop()
+        click.echo(
+            f"{found.id} stops; its last checkpoint can be continued: heddle enqueue --resume {found.id} exp.toml"
+        )
+
+
+@command("rm", example="heddle rm cartpole-7f3a2b")
+@click.argument("experiments", metavar="EXP...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Also while it is active.")
+@redis_option
+def rm(experiments: Sequence[str], force: bool, redis_url: str | None) -> None:
+    """Delete every key that the broker holds of EXP; checkpoints on disk stay."""
+    with connect(redis_url) as client:
+        for experiment in experiments:
+            found = client.experiment(experiment)
+            found.remove(force=force)
+            click.echo(f"removed {found.id}")

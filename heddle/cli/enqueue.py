@@ -1,0 +1,90 @@
+"""`enqueue`: hand a spec to a fleet.
+
+It never starts a process; what it submits goes on when it ends.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from heddle.cli.options import command, connect, existing_file, output_option, print_json, redis_option, set_option
+
+if TYPE_CHECKING:
+    from heddle.client import Client, Experiment
+
+
+@command(
+    "enqueue",
+    example="heddle enqueue exp.toml --follow\nid=$(heddle enqueue exp.toml --set experiment.seed=2 --name seed2)",
+)
+@click.argument("file", metavar="exp.toml", callback=existing_file)
+@set_option
+@click.option("--name", metavar="NAME", help="Takes the place of experiment.name.")
+@click.option("--resume", metavar="EXP", help="Start from the newest checkpoint of EXP.")
+@click.option("--wait", is_flag=True, help="Return when it is over; exit code 1 when it failed.")
+@click.option("--follow", is_flag=True, help="Show it until it is over; Ctrl-C stops showing, not the experiment.")
+@click.option("--check/--no-check", default=True, help="Build one environment and the policy first.")
+@output_option
+@redis_option
+def enqueue(
+    file: Path,
+    overrides: tuple[str, ...],
+    name: str | None,
+    resume: str | None,
+    wait: bool,
+    follow: bool,
+    check: bool,
+    output: str,
+    redis_url: str | None,
+) -> None:
+    """Submit exp.toml; prints the experiment's id.
+
+    The same spec while it is active is the same experiment; after it ended it is a new run.
+    """
+    from heddle.launch.check import load_and_check
+    from heddle.spec import load_spec
+
+    spaces = ""
+    if check:
+        loaded, checked = load_and_check(file, overrides, name)
+        spaces = checked.spaces_json()
+    else:
+        loaded = load_spec(file, overrides=overrides, name=name)
+    with connect(redis_url) as client:
+        experiment = client.submit_loaded(loaded, resume=resume, spaces=spaces)
+        if output == "json":
+            print_json({"experiment": experiment.id, "created": experiment.created})
+        else:
+            click.echo(experiment.id)
+            _tell(experiment, follow or wait)
+        if follow:
+            follow_experiment(client, experiment)
+        if wait or follow:
+            status = experiment.wait()
+            click.echo(f"{experiment.id} is {status.state}", err=True)
+
+
+def _tell(experiment: "Experiment", stays: bool) -> None:
+    """On standard error, so that the output is the id alone."""
+    if not experiment.created:
+        click.echo(f"{experiment.id} is active with this very spec already", err=True)
+    if not stays:
+        click.echo(f"see how it goes with: heddle status {experiment.id}", err=True)
+
+
+def follow_experiment(client: "Client", experiment: "Experiment") -> None:
+    """Show it until it is over."""
+    from heddle.cli.facts import FactsReader
+    from heddle.cli.follow import follow
+
+    spec = experiment.spec()
+    reader = FactsReader(client.url, experiment.id, budget_steps=spec.budget.env_steps, pool=spec.experiment.pool)
+    reader.start()
+    try:
+        follow(reader, title="Ctrl-C stops following; the run goes on", until=lambda: reader.ended)
+    except KeyboardInterrupt:
+        click.echo(f"\n{experiment.id} goes on; see it with: heddle status {experiment.id}", err=True)
+        raise
+    finally:
+        reader.stop()

@@ -1,0 +1,106 @@
+"""`eval`: play fresh episodes with a checkpoint.
+
+It needs no broker and never changes the checkpoint.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+
+from heddle.cli.options import command, existing_file, output_option, print_json
+
+FRESH = 0x66726573
+"""Mixed into the seed when none is given: other episodes than those of training and of [eval]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a checkpoint is worth: mean and spread of the undiscounted return, mean length."""
+
+    episodes: int
+    mean: float
+    std: float
+    least: float
+    most: float
+    length: float
+
+
+@command("eval", example="heddle eval runs/cartpole-7f3a2b/checkpoints/best.safetensors --episodes 100")
+@click.argument("checkpoint", metavar="CHECKPOINT", callback=existing_file)
+@click.option("--episodes", type=click.IntRange(1), default=20, show_default=True, help="How many to play.")
+@click.option("--seed", type=click.IntRange(0), help="Root of their random streams; fresh ones when not given.")
+@click.option("--stochastic", is_flag=True, help="Draw actions instead of taking the likeliest.")
+@output_option
+def evaluate(checkpoint: Path, episodes: int, seed: int | None, stochastic: bool, output: str) -> None:
+    """Play episodes with CHECKPOINT (a file, or a run's folder: its best one) and show the mean return."""
+    path = find_checkpoint(checkpoint)
+    score = play(path, episodes=episodes, seed=seed, deterministic=not stochastic)
+    if output == "json":
+        print_json(
+            {
+                "checkpoint": str(path),
+                "episodes": score.episodes,
+                "return_mean": score.mean,
+                "return_std": score.std,
+                "return_min": score.least,
+                "return_max": score.most,
+                "length_mean": score.length,
+            }
+        )
+        return
+    click.echo(
+        f"{path}: return {score.mean:.1f} ± {score.std:.1f} over {score.episodes} episodes"
+        f" (least {score.least:.1f}, most {score.most:.1f}, mean length {score.length:.0f})"
+    )
+
+
+def find_checkpoint(path: Path) -> Path:
+    """A checkpoint file: `path` itself, or in a folder the best, else the newest one.
+
+    Raises:
+        NotFound: there is none.
+    """
+    from heddle.checkpoint import BEST, listing
+    from heddle.errors import NotFound
+
+    if not path.exists():
+        raise NotFound(f"no checkpoint {path}: give a file, or a folder such as runs/<experiment>")
+    if path.is_file():
+        return path
+    for folder in (path, path / "checkpoints"):
+        if (folder / BEST).is_file():
+            return folder / BEST
+        if found := listing(folder):
+            return found[-1]
+    raise NotFound(f"no checkpoint in {path}")
+
+
+def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: bool = True) -> Score:
+    """Play `episodes` fresh episodes with the checkpoint at `path`.
+
+    Raises:
+        CheckpointError: it cannot be loaded.
+        SpecError: its environment or policy cannot be made here.
+    """
+    from heddle.checkpoint import load
+    from heddle.policies import make_policy
+    from heddle.producers.player import evaluate as play_episodes
+    from heddle.spaces import from_json
+    from heddle.spec import spec_from_json
+
+    found = load(path)
+    spec = spec_from_json(found.spec_json)
+    observation, action = from_json(found.spaces["observation"]), from_json(found.spaces["action"])
+    policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
+    policy.set_weights(found.weights)
+    root = seed if seed is not None else _fresh_seed(spec.experiment.seed)
+    result = play_episodes(policy, spec, episodes=episodes, seed=root, deterministic=deterministic)
+    returns, lengths = np.asarray(result.returns, dtype=float), np.asarray(result.lengths, dtype=float)
+    return Score(len(returns), returns.mean(), returns.std(), returns.min(), returns.max(), lengths.mean())
+
+
+def _fresh_seed(seed: int) -> int:
+    """A root of random streams that no other part of an experiment uses."""
+    return int(np.random.SeedSequence([seed, FRESH]).generate_state(1, np.uint64)[0] >> 1)

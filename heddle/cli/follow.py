@@ -1,0 +1,91 @@
+"""Following an experiment on the screen: a live view on a terminal, a line a second elsewhere.
+
+It never starts or ends anything.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from heddle.cli.facts import FactsReader
+from heddle.cli.live import plain_line, render
+from heddle.clock import Clock, SystemClock
+
+PLAIN_S = 1.0
+DRAW_S = 0.25
+STEP_S = 0.05
+
+
+class Screen:
+    """Shows the facts of a reader; call `update` often.
+
+    Args:
+        title: above the live view.
+        to_stderr: show it there.
+        console: for tests.
+    """
+
+    def __init__(
+        self,
+        reader: FactsReader,
+        *,
+        title: str,
+        to_stderr: bool = False,
+        console: Console | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._reader = reader
+        self._title = title
+        self._console = console or Console(stderr=to_stderr)
+        self._to_stderr = to_stderr
+        self._clock = clock or SystemClock()
+        self._live: Live | None = None
+        self._due = 0.0
+        self._events_shown = 0
+
+    def update(self) -> None:
+        """Draw when it is time to."""
+        now = self._clock.monotonic()
+        if now >= self._due:
+            self._due = now + (DRAW_S if self._live is not None else PLAIN_S)
+            self._draw()
+
+    def _draw(self) -> None:
+        facts = self._reader.facts()
+        if self._live is not None:
+            self._live.update(render(facts, title=self._title), refresh=True)
+            return
+        new = facts.events_told - self._events_shown
+        for event in facts.events[-new:] if new else ():
+            click.echo(f"  {event}", err=self._to_stderr)
+        self._events_shown = facts.events_told
+        click.echo(plain_line(facts), err=self._to_stderr)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator["Screen"]:
+        """Take the screen while inside; leave the last picture on it."""
+        if self._console.is_terminal:
+            with Live(console=self._console, auto_refresh=False, transient=False) as live:
+                self._live = live
+                try:
+                    yield self
+                finally:
+                    self._draw()
+                    self._live = None
+        else:
+            try:
+                yield self
+            finally:
+                self._draw()
+
+
+def follow(reader: FactsReader, *, title: str, until: Callable[[], bool]) -> None:
+    """Show `reader` until `until` says so."""
+    clock = SystemClock()
+    with Screen(reader, title=title).open() as screen:
+        while not until():
+            screen.update()
+            clock.sleep(STEP_S)

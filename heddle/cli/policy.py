@@ -1,0 +1,39 @@
+"""`policy pull`: fetch a published policy.
+
+It never changes what is published.
+"""
+
+from pathlib import Path
+
+import click
+
+from heddle.cli.commands import experiment_argument
+from heddle.cli.options import connect, epilog, existing_file, redis_option
+from heddle.cli.root import Group
+
+
+@click.group("policy", cls=Group, epilog=epilog("heddle policy pull cartpole policy.safetensors"))
+def policy() -> None:
+    """Fetch published policies."""
+
+
+@policy.command("pull", epilog=epilog("heddle policy pull cartpole policy.safetensors"))
+@experiment_argument
+@click.argument("file", metavar="FILE", callback=existing_file)
+@click.option("--version", "number", type=click.IntRange(1), help="Which one; the latest when not given.")
+@redis_option
+def pull(experiment: str, file: Path, number: int | None, redis_url: str | None) -> None:
+    """Write the weights that EXP plays with to FILE, as safetensors; only the last few versions are kept."""
+    from heddle.errors import UsageError
+
+    with connect(redis_url) as client:
+        found = client.experiment(experiment)
+        version, data = client.broker.policies.fetch(found.id, number)
+    temporary = file.with_name(f".{file.name}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
+    click.echo(f"{file}: version {version} of {found.id}, {len(data):,} bytes")

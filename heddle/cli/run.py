@@ -1,0 +1,121 @@
+"""`run`: everything local in one terminal.
+
+It never leaves a process, a socket or a server's data behind; checkpoints stay.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from heddle.cli.options import command, existing_file, output_option, print_json, redis_option, set_option
+from heddle.cli.roles import need_torch
+
+if TYPE_CHECKING:
+    from heddle.cli.running import Outcome
+
+
+@command("run", example="heddle run exp.toml\nheddle run exp.toml --set trainer.lr=3e-4 --workers 4")
+@click.argument("file", metavar="exp.toml", callback=existing_file)
+@set_option
+@click.option("-n", "--workers", type=click.IntRange(1), help="Worker processes; one a core when not given.")
+@click.option("--name", metavar="NAME", help="Takes the place of experiment.name.")
+@click.option("--resume", metavar="EXP", help="Start from the newest checkpoint of EXP.")
+@click.option("--dir", "directory", metavar="DIR", default="runs", show_default=True, help="Where checkpoints go.")
+@click.option("--log-dir", metavar="DIR", help="One log file a process; else only the last lines are kept.")
+@click.option("--check/--no-check", default=True, help="Build one environment and the policy first.")
+@output_option
+@redis_option
+def run(
+    file: Path,
+    overrides: tuple[str, ...],
+    workers: int | None,
+    name: str | None,
+    resume: str | None,
+    directory: str,
+    log_dir: str | None,
+    check: bool,
+    output: str,
+    redis_url: str | None,
+) -> None:
+    """Train exp.toml in this terminal: server (if none is given), coordinator, workers and trainer.
+
+    Ctrl-C once ends gently with a checkpoint, twice at once; no process stays either way.
+    """
+    need_torch("heddle run")
+    from heddle.cli.running import Order, run_here
+    from heddle.launch.check import load_and_check
+    from heddle.spec import load_spec
+
+    if check:
+        loaded, checked = load_and_check(file, overrides, name)
+    else:
+        loaded, checked = load_spec(file, overrides=overrides, name=name), None
+    order = Order(
+        loaded=loaded,
+        checked=checked,
+        url=redis_url,
+        workers=workers,
+        directory=Path(directory),
+        resume=resume,
+        to_stderr=output == "json",
+        log_dir=Path(log_dir) if log_dir else None,
+    )
+    outcome = run_here(order)
+    if output == "json":
+        print_json(as_json(outcome))
+    else:
+        print_outcome(outcome, file)
+    raise click.exceptions.Exit(outcome.exit_code)
+
+
+def as_json(outcome: "Outcome") -> dict[str, object]:
+    """The result for programs."""
+    facts = outcome.facts
+    return {
+        "experiment": outcome.experiment,
+        "state": outcome.state,
+        "reason": outcome.reason,
+        "steps": facts.steps,
+        "updates": facts.updates,
+        "wall_s": facts.elapsed_s,
+        "return": facts.returns[-1][1] if facts.returns else None,
+        "eval_return": facts.eval_returns[-1][1] if facts.eval_returns else None,
+        "accounting": outcome.accounting,
+        "adds_up": outcome.adds_up,
+        "restarts": list(outcome.restarts),
+        "result": outcome.result,
+    }
+
+
+def print_outcome(outcome: "Outcome", file: Path) -> None:
+    """The result for people."""
+    from heddle.cli.live import clock_text
+    from heddle.cli.tables import number, print_facts
+
+    facts = outcome.facts
+    wall = max(facts.elapsed_s, 1e-9)
+    best = best_checkpoint(outcome)
+    click.echo("")
+    print_facts(
+        [
+            ("ended", f"{outcome.state}{f': {outcome.reason}' if outcome.reason else ''}"),
+            ("return", number(facts.returns[-1][1]) + " (last 100 training episodes)" if facts.returns else ""),
+            ("eval", number(facts.eval_returns[-1][1]) if facts.eval_returns else ""),
+            ("steps", f"{facts.steps:,} in {clock_text(wall)}, {facts.steps / wall:,.0f} steps/s"),
+            ("batches", outcome.line),
+            ("restarts", len(outcome.restarts) or ""),
+            *(("", why) for why in outcome.restarts[-5:]),
+            ("checkpoint", outcome.result.get("checkpoint") or outcome.directory),
+        ]
+    )
+    click.echo("\nnext:")
+    if best:
+        click.echo(f"  heddle eval {best} --episodes 100")
+    click.echo(f"  heddle run {file} --resume {outcome.experiment}")
+    click.echo("  heddle up      # services that stay, for several experiments and other hosts")
+
+
+def best_checkpoint(outcome: "Outcome") -> str:
+    """The best checkpoint's path, else the newest one's; "" when there is none."""
+    return str(outcome.result.get("best") or outcome.result.get("checkpoint") or "")

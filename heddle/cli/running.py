@@ -1,0 +1,232 @@
+"""What `run` and `demo` share: everything local for one spec, shown while it goes, and its result.
+
+It never decides how a run heals; `heddle.launch` does.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heddle.broker.server import find_running
+from heddle.cli.facts import FactsReader, accounting, accounting_line, adds_up
+from heddle.cli.follow import Screen
+from heddle.cli.live import Facts
+from heddle.client import FOLDER, Client, connect
+from heddle.errors import Gone, HeddleError
+from heddle.launch.check import Checked
+from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup, cores, free_folder
+from heddle.launch.session import Session, trainer_role
+from heddle.spec import LoadedSpec
+from heddle.stop import StopFlag, listen_to_signals
+
+STEP_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to run.
+
+    Attributes:
+        loaded, checked: the spec, tried out or not.
+        url: the broker; None takes that of `heddle up` in this folder, else starts one.
+        workers: processes; None = one a core, no more than shards.
+        directory: each experiment's checkpoints go into a folder of its id in here.
+        private: take no server but one of our own.
+        resume: experiment whose newest checkpoint to start from.
+        log_dir: one log file a process; None keeps the last lines only.
+        to_stderr: show it on standard error; the output is for the result.
+        title: above the live view.
+    """
+
+    loaded: LoadedSpec
+    checked: Checked | None
+    url: str | None
+    workers: int | None
+    directory: Path
+    private: bool = False
+    to_stderr: bool = False
+    resume: str | None = None
+    log_dir: Path | None = None
+    title: str = "heddle run"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        experiment: its id.
+        state: completed, stopped, failed, or "interrupted" when it was cut short.
+        reason: why, in words.
+        facts: the last ones.
+        result: what the trainer left.
+        accounting: of promise P2, by unit; {} when the broker could not be asked.
+        line: the accounting as one line; adds_up: nothing is lost and nothing counted twice.
+        restarts: why each child was started again.
+        directory: of its checkpoints.
+    """
+
+    experiment: str
+    state: str
+    reason: str
+    facts: Facts
+    result: dict[str, Any]
+    accounting: dict[str, dict[str, int]]
+    line: str
+    adds_up: bool
+    restarts: tuple[str, ...]
+    directory: Path
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command."""
+        if self.state == "interrupted":
+            return 130
+        return 0 if self.state in ("completed", "stopped") else 1
+
+
+class _Watch:
+    """The experiment, as the facts reader sees it."""
+
+    def __init__(self, reader: FactsReader) -> None:
+        self._reader = reader
+
+    @property
+    def outcome(self) -> str:
+        return self._reader.status.outcome if self._reader.status is not None else ""
+
+    @property
+    def ended(self) -> bool:
+        return self._reader.ended
+
+    def look(self) -> None:
+        self._reader.read_now()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A run that goes on."""
+
+    session: Session
+    reader: FactsReader
+    local: Local
+
+
+def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None) -> Outcome:
+    """Run `order` from start to end and show it; ends every process it started.
+
+    Args:
+        each_step: called often, between looks at the children.
+
+    Raises:
+        HeddleError: it could not be started.
+    """
+    stop = StopFlag()
+    listen_to_signals(stop, LAUNCHER_SIGNALS)
+    with _services(order, stop) as (local, client):
+        spec = order.loaded.spec
+        spaces = order.checked.spaces_json() if order.checked else ""
+        experiment = client.submit_loaded(order.loaded, resume=order.resume, spaces=spaces)
+        reader = FactsReader(local.url, experiment.id, budget_steps=spec.budget.env_steps, pool=spec.experiment.pool)
+        role = trainer_role(experiment.id, url=local.url, directory=order.directory, log_file=local.log_file("trainer"))
+        if not experiment.created:
+            reader.say(f"going on with {experiment.id}, which was not over")
+        local.add(role)
+        session = Session(local, role, _Watch(reader), experiment.stop, stop, reader.say)
+        running = Running(session, reader, local)
+        reader.start()
+        try:
+            with Screen(reader, title=order.title, to_stderr=order.to_stderr).open() as screen:
+                while not session.over():
+                    session.step()
+                    if each_step is not None:
+                        each_step(running)
+                    screen.update()
+                    stop.wait_now(STEP_S)
+                _last_look(session, reader)
+            return _outcome(order, session, reader)
+        finally:
+            reader.stop()
+
+
+@contextlib.contextmanager
+def _services(order: Order, stop: StopFlag) -> Iterator[tuple[Local, Client]]:
+    """Server, coordinator and workers while inside, and a client."""
+    url = None if order.private else order.url or find_running(FOLDER)
+    if url:
+        connect(url).close()  # a broker that was named and cannot be used is an error at once
+    spec = order.loaded.spec
+    setup = Setup(
+        url=url,
+        folder=free_folder(FOLDER, "run", lambda folder: find_running(folder) is None),
+        workers=order.workers if order.workers is not None else _default_workers(order),
+        pool=spec.experiment.pool,
+        log_dir=order.log_dir,
+    )
+    local = Local(setup, stop=stop)
+    try:
+        local.start_server()
+        local.start_roles()
+        _say_where(local, order.to_stderr)
+        with connect(local.url) as client:
+            if local.server is not None:
+                _forget_others(client, spec.sha256())
+            yield local, client
+    finally:
+        local.end()
+
+
+def _default_workers(order: Order) -> int:
+    """One a core, but no more than there are shards."""
+    from heddle.shard import plan_shards
+
+    return max(1, min(cores(), len(plan_shards(order.loaded.spec))))
+
+
+def _say_where(local: Local, to_stderr: bool) -> None:
+    if local.server is not None:
+        click.echo(f"broker  {local.server.settings.binary}; look inside with: {local.server.redis_cli}", err=to_stderr)
+    else:
+        click.echo("broker  the one given; this terminal adds a coordinator, workers and a trainer", err=to_stderr)
+
+
+def _forget_others(client: Client, sha256: str) -> None:
+    """In a private server that an earlier run left behind when it was killed: keep only what is to go on."""
+    for status in client.experiments():
+        if status.ended or client.broker.experiments.spec(status.experiment).sha256 != sha256:
+            client.broker.experiments.remove(status.experiment, force=True)
+
+
+def _last_look(session: Session, reader: FactsReader) -> None:
+    if session.stop.now:
+        return
+    with contextlib.suppress(HeddleError):
+        reader.read_now()
+
+
+def _outcome(order: Order, session: Session, reader: FactsReader) -> Outcome:
+    status, flow = reader.status, reader.flow
+    state = (status.outcome or status.state) if status is not None else "queued"
+    reason = status.reason if status is not None else ""
+    if session.failure:
+        state, reason = "failed", session.failure
+    elif session.stop.draining:
+        state, reason = "interrupted", "Ctrl-C" if session.stop.reason == "SIGINT" else session.stop.reason
+    elif reader.gone:
+        raise Gone(f"{reader.experiment} was removed while it ran")
+    return Outcome(
+        experiment=reader.experiment,
+        state=state,
+        reason=reason,
+        facts=reader.facts(),
+        result=dict(status.result) if status is not None else {},
+        accounting=accounting(flow) if flow is not None else {},
+        line=accounting_line(flow) if flow is not None else "the broker could not be asked",
+        adds_up=flow is not None and adds_up(flow),
+        restarts=tuple(ending.why for ending in session.restarts),
+        directory=order.directory / reader.experiment,
+    )

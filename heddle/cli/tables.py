@@ -1,0 +1,44 @@
+"""Tables and times for people: aligned columns of plain text that a terminal and a pipe show alike.
+
+It never colours: what is printed here may be cut by `awk`.
+"""
+
+from collections.abc import Sequence
+
+import click
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
+    """Print `rows` under `header`, or `empty` when there are none."""
+    if not rows:
+        click.echo(empty)
+        return
+    cells = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    for row in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_facts(facts: Sequence[tuple[str, object]]) -> None:
+    """Print names and values, one a line; empty values are left out."""
+    shown = [(name, str(value)) for name, value in facts if value not in ("", None)]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def duration(milliseconds: float) -> str:
+    """A time span in its two largest units, e.g. "1m12s"."""
+    seconds = max(0.0, milliseconds / 1000)
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    for size, unit, small_size, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // small_size}{small}"
+    return f"{whole}s"
+
+
+def number(value: object) -> str:
+    """A metric for people; "-" when there is none."""
+    return f"{value:,.1f}" if isinstance(value, int | float) else "-"

@@ -1,0 +1,100 @@
+"""`up`: server, coordinator, workers and trainers in one terminal, waiting for experiments.
+
+It never submits one.
+"""
+
+import logging
+from pathlib import Path
+
+import click
+
+from heddle.cli.options import command, redis_option
+from heddle.cli.roles import need_torch
+from heddle.cli.root import set_up_logs
+
+
+@command("up", example="heddle up\nheddle up --bind 0.0.0.0 --workers 8     # prints the line for other hosts")
+@click.option("-n", "--workers", type=click.IntRange(0), help="Worker processes; one a core when not given.")
+@click.option("--bind", metavar="ADDR", help="Let other hosts in: listen on ADDR, with a password in a file.")
+@click.option("--port", type=click.IntRange(0, 65535), help="TCP port; 0 takes any free one.")
+@click.option(
+    "--durability",
+    type=click.Choice(["strict", "fast", "memory"]),
+    default="fast",
+    show_default=True,
+    help="What a killed server may lose: nothing, two seconds, everything.",
+)
+@click.option("--dir", "directory", metavar="DIR", default="runs", show_default=True, help="Where checkpoints go.")
+@redis_option
+def up(
+    workers: int | None,
+    bind: str | None,
+    port: int | None,
+    durability: str,
+    directory: str,
+    redis_url: str | None,
+) -> None:
+    """Start the services without an experiment; commands typed in the same folder find them.
+
+    Ctrl-C ends them all: workers deliver, trainers save. What the broker holds stays in .heddle for the next time.
+    """
+    need_torch("heddle up")
+    from heddle.client import FOLDER
+    from heddle.errors import UsageError
+    from heddle.launch.children import Role
+    from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup, cores
+    from heddle.stop import StopFlag, listen_to_signals
+
+    if redis_url and (bind or port is not None):
+        raise UsageError("--bind and --port are for a server of our own; leave out --redis-url (or HEDDLE_REDIS_URL)")
+    set_up_logs(logging.INFO)
+    stop = StopFlag()
+    listen_to_signals(stop, LAUNCHER_SIGNALS)
+    number = cores() if workers is None else workers
+    setup = Setup(
+        url=redis_url,
+        folder=FOLDER,
+        keep_data=True,
+        bind=bind,
+        port=port,
+        durability=durability,  # type: ignore[arg-type]
+        workers=number,
+        log_dir=FOLDER / "logs",
+    )
+    local = Local(setup, stop=stop)
+    local.start_server()
+    try:
+        local.start_roles()
+        local.add(
+            Role(
+                "trainers",
+                ["trainer", "--dir", str(Path(directory))],
+                url=local.url,
+                log_file=local.log_file("trainers"),
+            )
+        )
+        _tell(local.server, redis_url, number)
+        while not stop.draining:
+            local.step()
+            local.endings.clear()
+            stop.wait(0.05)
+        click.echo("ending: workers deliver, trainers save; Ctrl-C again to stop at once", err=True)
+    finally:
+        local.end()
+
+
+def _tell(server: object, given: str | None, workers: int) -> None:
+    """What runs and how to reach it."""
+    from heddle.broker.server import LocalServer
+
+    if isinstance(server, LocalServer):
+        click.echo(f"broker   {server.settings.binary}, {server.settings.durability}, in {server.settings.folder}")
+        click.echo(f"look     {server.redis_cli}")
+        if server.remote_url:
+            click.echo(f"others   export HEDDLE_REDIS_URL='{server.remote_url}'")
+    else:
+        from heddle.broker.server import redacted
+
+        click.echo(f"broker   {redacted(given or '')}")
+    click.echo(f"roles    coordinator, {workers} workers, trainers; logs in .heddle/logs")
+    click.echo("next     heddle enqueue exp.toml --follow     (in this folder)")
