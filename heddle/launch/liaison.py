@@ -1,0 +1,128 @@
+"""The supervisor's line to the broker, in a thread of its own.
+
+It says "I am here", hears the pool's size and frees dead workers' shards; it never starts or ends a process.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from heddle.broker import Broker
+from heddle.errors import BrokerError
+from heddle.lease import retry_delay_s
+
+log = logging.getLogger("heddle.supervisor")
+
+BEAT_S = 1.0
+MOST_TOLD = 200
+
+
+class Liaison:
+    """Beats every second, at once when there is something to release.
+
+    Args:
+        connect: opens the broker; called by `start` in the caller's thread, so that a broker that
+            cannot be used is an error there.
+        supervisor: who beats.
+        wants: how many workers it runs while the pool has no desired size.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Broker],
+        pool: str,
+        supervisor: str,
+        *,
+        wants: int,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self._connect = connect
+        self._pool = pool
+        self._supervisor = supervisor
+        self._wants = wants
+        self._rng = rng or np.random.default_rng()
+        self._lock = threading.Lock()
+        self._desired: int | None = None
+        self._supervisors: tuple[str, ...] | None = None
+        self._to_release: deque[str] = deque()
+        self._to_tell: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
+        self._wake = threading.Event()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="liaison", daemon=True)
+
+    def start(self) -> None:
+        """Connect, beat once and go on doing so.
+
+        Raises:
+            BrokerError, Denied: the broker cannot be used.
+        """
+        self._broker = self._connect()
+        self._beat()
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Free what is still to be freed, say goodbye, end; at most `timeout_s`."""
+        self._ending = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def told(self) -> tuple[int | None, Sequence[str] | None]:
+        """The pool's desired size (None = nobody set one) and the live supervisors (None = not heard yet)."""
+        with self._lock:
+            return self._desired, self._supervisors
+
+    def release(self, worker: str) -> None:
+        """Have the shards of a dead worker freed; asked again until the broker answers."""
+        with self._lock:
+            self._to_release.append(worker)
+        self._wake.set()
+
+    def tell(self, level: str, worker: str, message: str) -> None:
+        """Put one line into the log that everybody can read."""
+        with self._lock:
+            self._to_tell.append((level, worker, message))
+        self._wake.set()
+
+    def _run(self) -> None:
+        failures = 0
+        wait_s = BEAT_S
+        while True:
+            self._wake.wait(wait_s)
+            self._wake.clear()
+            try:
+                self._free()
+                self._report()
+                if self._ending:
+                    self._broker.pools.supervisor_bye(self._pool, self._supervisor)
+                    return
+                self._beat()
+                failures, wait_s = 0, BEAT_S
+            except BrokerError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("cannot reach the broker, children run on error=%s", error)
+                wait_s = retry_delay_s(failures, self._rng.random())
+            if self._ending and failures:
+                return
+
+    def _beat(self) -> None:
+        share = self._broker.pools.supervisor_beat(self._pool, self._supervisor, self._wants)
+        with self._lock:
+            self._desired, self._supervisors = share.desired, share.supervisors
+
+    def _free(self) -> None:
+        while self._to_release:
+            worker = self._to_release[0]
+            freed = self._broker.shards.release_worker(worker)
+            if freed:
+                log.info("released shards=%d of dead worker=%s", len(freed), worker)
+            self._to_release.popleft()
+
+    def _report(self) -> None:
+        while self._to_tell:
+            level, worker, message = self._to_tell[0]
+            self._broker.events.log(None, "supervisor", worker, level, message)
+            self._to_tell.popleft()

@@ -1,0 +1,285 @@
+"""The appender: delivers played batches from a thread of its own, while the next ones are being played.
+
+It never drops a batch without saying so, never reorders a shard's batches, and has at most one of a
+shard's batches unanswered; every other one of that shard waits behind it.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from heddle.broker.types import AppendMeta, AppendReply, Lease
+from heddle.clock import Clock, SystemClock
+from heddle.errors import BrokerFull, BrokerUnreachable, Gone
+from heddle.lease import retry_delay_s
+from heddle.producers.holdings import Key, key_of
+
+log = logging.getLogger("heddle.appender")
+
+FULL_FIRST_S, FULL_LAST_S = 0.02, 0.5
+OOM_FIRST_S, OOM_LAST_S = 0.05, 5.0
+
+
+class Outcome(Enum):
+    """What became of a batch."""
+
+    ACCEPTED = "accepted"  # OK, or DUP: it had been accepted and the answer was lost
+    GIVEN = "given"  # a batch of this policy version was given already; the shard goes on
+    FENCED = "fenced"  # the shard has another owner, or none
+    GAP = "gap"  # the broker forgot batches that it had accepted
+    GONE = "gone"  # the experiment was removed
+    UNSENT = "unsent"  # it stood behind one of the last three
+
+
+ENDS_THE_LEASE = frozenset({Outcome.FENCED, Outcome.GAP, Outcome.GONE})
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """One batch on its way.
+
+    Attributes:
+        lease: whose it is.
+        seq: its number, given when it is first sent: one above the last that was accepted.
+        blob: the encoded batch; kept until the answer.
+        meta: what the pointer says of it.
+        ttl_ms: lease time that an accepted append grants.
+        send_blob: False once the broker is known to have the bytes.
+        refusals: FULL answers or out-of-memory errors in a row.
+        due: monotonic seconds before which it is not sent (again).
+        since: monotonic seconds at which it was handed over.
+    """
+
+    lease: Lease
+    blob: memoryview
+    meta: AppendMeta
+    ttl_ms: int
+    seq: int | None = None
+    send_blob: bool = True
+    refusals: int = 0
+    due: float = 0.0
+    since: float = 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Refusals that the appender waited out."""
+
+    full: int = 0
+    full_s: float = 0.0
+    unreachable: int = 0
+    out_of_memory: int = 0
+    resent: int = 0
+    answers: dict[str, int] = field(default_factory=dict)
+
+
+FINAL = {
+    "OK": Outcome.ACCEPTED,
+    "DUP": Outcome.ACCEPTED,
+    "GIVEN": Outcome.GIVEN,
+    "FENCED": Outcome.FENCED,
+    "GAP": Outcome.GAP,
+    "GONE": Outcome.GONE,
+}
+
+
+class Append(Protocol):
+    """The broker's append: at most one round trip, never retried by itself."""
+
+    def __call__(
+        self,
+        lease: Lease,
+        *,
+        seq: int,
+        blob: memoryview | None,
+        meta: AppendMeta,
+        ttl_ms: int,
+        stepping_next: bool,
+    ) -> AppendReply: ...
+
+
+class Appender:
+    """Delivers parcels, one connection, one round trip each.
+
+    Args:
+        append: the broker's append.
+        number: the seq that a shard's next batch gets.
+        stepping: says whether a shard is being stepped at this moment.
+        on_outcome: told the fate of each parcel, from the appender's thread, with the broker's reply
+            (None when it was never asked).
+        on_heard: told every other reply (FULL, NOBLOB), for what it says of command and policy.
+        on_failure: told an error that nobody expects; the appender then ends.
+    """
+
+    def __init__(
+        self,
+        append: Append,
+        *,
+        number: Callable[[Lease], int],
+        stepping: Callable[[Lease], bool],
+        on_outcome: Callable[[Parcel, Outcome, AppendReply | None], None],
+        on_heard: Callable[[Parcel, AppendReply], None],
+        on_failure: Callable[[BaseException], None],
+        clock: Clock | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self._append = append
+        self._number = number
+        self._stepping = stepping
+        self._on_outcome = on_outcome
+        self._on_heard = on_heard
+        self._on_failure = on_failure
+        self._clock = clock or SystemClock()
+        self._rng = rng or np.random.default_rng()
+        self._changed = threading.Condition()
+        self._queues: dict[Key, deque[Parcel]] = {}
+        self._sending: Parcel | None = None
+        self._ending = False
+        self._failures = 0
+        self._not_before = 0.0
+        self.tally = Tally()
+        self._thread = threading.Thread(target=self._run, name="appender", daemon=True)
+
+    def start(self) -> "Appender":
+        self._thread.start()
+        return self
+
+    def hand_over(self, parcel: Parcel) -> None:
+        """Take a batch; returns at once. A shard's batches are delivered in the order they are handed over."""
+        parcel.since = self._clock.monotonic()
+        with self._changed:
+            self._queues.setdefault(key_of(parcel.lease), deque()).append(parcel)
+            self._changed.notify_all()
+
+    def forget(self, lease: Lease) -> list[Parcel]:
+        """Drop what waits for this lease, for it is lost; the one being sent gets its answer. Returns the dropped."""
+        with self._changed:
+            queue = self._queues.get(key_of(lease), deque())
+            dropped = [p for p in queue if p is not self._sending and p.lease == lease]
+            for parcel in dropped:
+                queue.remove(parcel)
+            self._changed.notify_all()
+        return dropped
+
+    def outstanding(self) -> int:
+        """Batches handed over and not answered."""
+        with self._changed:
+            return sum(len(queue) for queue in self._queues.values())
+
+    def stop(self, timeout_s: float = 2.0) -> int:
+        """End the thread; returns how many batches were left undelivered."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return self.outstanding()
+
+    def _run(self) -> None:
+        try:
+            while (parcel := self._next()) is not None:
+                self._deliver(parcel)
+        except Exception as error:  # noqa: BLE001  top of a thread: the worker must end, not wait for ever
+            log.exception("appender failed")
+            self._on_failure(error)
+
+    def _next(self) -> Parcel | None:
+        """Wait for a parcel that is due; None when the appender ends."""
+        with self._changed:
+            while not self._ending:
+                heads = [queue[0] for queue in self._queues.values() if queue]
+                now = self._clock.monotonic()
+                first = min(heads, key=lambda p: max(p.due, p.since), default=None)
+                ready_at = max(first.due, self._not_before) if first else None
+                if first is not None and ready_at is not None and ready_at <= now:
+                    self._sending = first
+                    return first
+                self._changed.wait(None if ready_at is None else ready_at - now)
+            return None
+
+    def _deliver(self, parcel: Parcel) -> None:
+        if parcel.seq is None:
+            parcel.seq = self._number(parcel.lease)
+        try:
+            reply = self._append(
+                parcel.lease,
+                seq=parcel.seq,
+                blob=parcel.blob if parcel.send_blob else None,
+                meta=parcel.meta,
+                ttl_ms=parcel.ttl_ms,
+                stepping_next=self._stepping(parcel.lease),
+            )
+        except BrokerUnreachable as error:  # it may have been accepted: the same seq again answers DUP then
+            self._wait_for_broker(parcel, error)
+            return
+        except BrokerFull:
+            self.tally.out_of_memory += 1
+            self._again(parcel, OOM_FIRST_S, OOM_LAST_S)
+            return
+        except Gone:
+            self._finish(parcel, Outcome.GONE, None)
+            return
+        if self._failures:
+            log.info("delivering again after failures=%d", self._failures)
+        self._failures = 0
+        self.tally.answers[reply.status] = self.tally.answers.get(reply.status, 0) + 1
+        if reply.status in FINAL:
+            self._finish(parcel, FINAL[reply.status], reply)
+        else:
+            self._refused(parcel, reply)
+
+    def _wait_for_broker(self, parcel: Parcel, error: BrokerUnreachable) -> None:
+        self._failures += 1
+        self.tally.unreachable += 1
+        if self._failures == 1:
+            log.warning("cannot deliver, keeping seq=%s of shard=%d error=%s", parcel.seq, parcel.lease.shard, error)
+        with self._changed:
+            parcel.send_blob = True
+            self._sending = None
+            self._not_before = self._clock.monotonic() + retry_delay_s(self._failures, self._rng.random())
+
+    def _refused(self, parcel: Parcel, reply: AppendReply) -> None:
+        if reply.status == "FULL":
+            self.tally.full += 1
+            parcel.send_blob = False
+            self._again(parcel, FULL_FIRST_S, FULL_LAST_S)
+        elif reply.status == "NOBLOB":
+            self.tally.resent += 1
+            parcel.send_blob = True
+            self._again(parcel, 0.0, 0.0)
+        else:
+            raise ValueError(f"append answered {reply.status!r}, which this version does not know")
+        self._on_heard(parcel, reply)
+
+    def _again(self, parcel: Parcel, first_s: float, last_s: float) -> None:
+        delay_s = 0.0
+        if last_s > 0.0:
+            parcel.refusals += 1
+            delay_s = retry_delay_s(parcel.refusals, self._rng.random(), first_s=first_s, last_s=last_s)
+        with self._changed:
+            self._sending = None
+            parcel.due = self._clock.monotonic() + delay_s
+
+    def _finish(self, parcel: Parcel, outcome: Outcome, reply: AppendReply | None) -> None:
+        behind: list[Parcel] = []
+        with self._changed:
+            self._sending = None
+            queue = self._queues[key_of(parcel.lease)]
+            queue.remove(parcel)
+            if outcome in ENDS_THE_LEASE:
+                behind = [p for p in queue if p.lease == parcel.lease]
+                for one in behind:
+                    queue.remove(one)
+            if not queue:
+                del self._queues[key_of(parcel.lease)]
+        if parcel.refusals:
+            self.tally.full_s += self._clock.monotonic() - parcel.since
+        self._on_outcome(parcel, outcome, reply)
+        for one in behind:
+            self._on_outcome(one, Outcome.UNSENT, None)

@@ -1,0 +1,158 @@
+"""Claims: reads tickets and claims shards, as far as the quota allows.
+
+It never plays and never releases; a ticket that this worker cannot serve is left to the others.
+"""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from heddle.broker import Broker, keys
+from heddle.broker.types import Claim, Ticket
+from heddle.clock import Clock
+from heddle.errors import BrokerError, Gone, NotFound, SpecError
+from heddle.lease import retry_delay_s
+from heddle.producers.desk import Desk
+from heddle.producers.holdings import Key
+from heddle.producers.quota import look_every_s, may_take_above, wants_more
+from heddle.producers.stage import Stage
+
+log = logging.getLogger("heddle.worker")
+
+BLOCK_MS = 1_000
+MOST_PER_LOOK = 8
+AVOID_FIRST_S, AVOID_LAST_S = 2.0, 60.0
+DEFAULT_TTL_MS = 10_000
+
+
+class Claimer:
+    """Takes shards for one worker.
+
+    Args:
+        on_claim: told of each shard that was got, after it was written down at the desk.
+        entropy: gives that many random bytes (`os.urandom`), for the nonces of claims.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        desk: Desk,
+        *,
+        pool: str,
+        worker: str,
+        on_claim: Callable[[Claim, Stage], None],
+        entropy: Callable[[int], bytes],
+        clock: Clock,
+        rng: np.random.Generator,
+    ) -> None:
+        self._broker = broker
+        self._desk = desk
+        self._pool = pool
+        self._worker = worker
+        self._on_claim = on_claim
+        self._entropy = entropy
+        self._clock = clock
+        self._rng = rng
+        self.stages: dict[str, Stage] = {}
+        self._unfinished: tuple[Ticket, str] | None = None
+        self._avoid: dict[Key, tuple[int, float]] = {}
+        self._refused: set[str] = set()
+        self._failures = 0
+        self.next_look = 0.0
+
+    def look(self) -> None:
+        """Claim what the quota allows; blocks for at most a second, and only when nothing is held."""
+        now = self._clock.monotonic()
+        if now < self.next_look:
+            return
+        try:
+            for _ in range(MOST_PER_LOOK):
+                if not self._look_once():
+                    break
+        except BrokerError as error:
+            self._failures += 1
+            if self._failures == 1:
+                log.warning("cannot claim, trying again error=%s", error)
+            self.next_look = self._clock.monotonic() + retry_delay_s(self._failures, self._rng.random())
+            if not self._desk.holdings():
+                self._clock.sleep(self.next_look - self._clock.monotonic())
+            return
+        self._failures = 0
+        held = len(self._desk.holdings())
+        pause_s = look_every_s(held, self._desk.quota, ttl_s=self._ttl_ms() / 1000) if held else 0.0
+        self.next_look = self._clock.monotonic() + pause_s * (0.75 + 0.5 * self._rng.random())
+
+    def avoid(self, key: Key) -> None:
+        """Leave that shard's tickets to others for a while: its environment failed here; twice as long each time."""
+        failures = self._avoid.get(key, (0, 0.0))[0] + 1
+        pause_s = min(AVOID_LAST_S, AVOID_FIRST_S * 2.0 ** min(failures - 1, 30))
+        self._avoid[key] = (failures, self._clock.monotonic() + pause_s)
+
+    def forget(self, experiment: str) -> None:
+        """It was removed."""
+        self.stages.pop(experiment, None)
+        self._avoid = {key: value for key, value in self._avoid.items() if key[0] != experiment}
+
+    def _ttl_ms(self) -> int:
+        return min((stage.ttl_ms for stage in self.stages.values()), default=DEFAULT_TTL_MS)
+
+    def _look_once(self) -> bool:
+        """One ticket; True when it is worth looking for another at once."""
+        if self._unfinished is not None:
+            ticket, nonce = self._unfinished
+            self._claim(ticket, nonce)
+            return True
+        held = len(self._desk.holdings())
+        if not wants_more(held, self._desk.quota) and not self._sees_one_to_take():
+            return False
+        ticket = self._broker.shards.read_ticket(self._pool, self._worker, block_ms=0 if held else BLOCK_MS)
+        if ticket is None:
+            return False
+        if self._may_serve(ticket):
+            self._claim(ticket, self._entropy(8).hex())
+        return True
+
+    def _sees_one_to_take(self) -> bool:
+        ticket = self._broker.shards.peek_ticket(self._pool)
+        return ticket is not None and may_take_above(age_ms=ticket.age_ms, urgent=ticket.urgent, ttl_ms=self._ttl_ms())
+
+    def _may_serve(self, ticket: Ticket) -> bool:
+        """False leaves the ticket: the leader sees that it was read and not claimed, and adds it anew."""
+        if self._clock.monotonic() < self._avoid.get((ticket.experiment, ticket.partition, ticket.shard), (0, 0.0))[1]:
+            return False
+        try:
+            return self._stage(ticket.experiment) is not None
+        except (NotFound, Gone):
+            self._broker.shards.drop_ticket(ticket)
+            return False
+
+    def _stage(self, experiment: str) -> Stage | None:
+        if experiment not in self.stages:
+            stored = self._broker.experiments.spec(experiment)
+            if stored.protocol != keys.PROTOCOL:
+                self._refuse(experiment, f"it speaks protocol {stored.protocol}, this worker {keys.PROTOCOL}")
+                return None
+            try:
+                self.stages[experiment] = Stage(stored, self._broker.policies.fetch, clock=self._clock)
+            except SpecError as error:
+                self._refuse(experiment, f"its spec cannot be read: {error}")
+                return None
+        return self.stages[experiment]
+
+    def _refuse(self, experiment: str, why: str) -> None:
+        if experiment not in self._refused:
+            self._refused.add(experiment)
+            log.error("refusing experiment=%s because %s", experiment, why)
+            self._broker.events.log(experiment, "worker", self._worker, "error", f"refused: {why}")
+
+    def _claim(self, ticket: Ticket, nonce: str) -> None:
+        stage = self.stages[ticket.experiment]
+        self._unfinished = (ticket, nonce)  # a lost reply is asked for again with the same nonce
+        claim = self._broker.shards.claim(ticket, worker=self._worker, nonce=nonce, ttl_ms=stage.ttl_ms)
+        self._unfinished = None
+        self._broker.shards.drop_ticket(ticket)
+        if isinstance(claim, Claim):
+            holding = self._desk.take(claim)
+            log.info("claimed shard=%s epoch=%d seq=%d", holding.name, claim.lease.epoch, claim.seq)
+            self._on_claim(claim, stage)

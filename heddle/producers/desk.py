@@ -1,0 +1,152 @@
+"""The desk: what the threads of one worker share, under one lock, with one condition to wait on.
+
+It never speaks to a broker and never plays; whoever does writes the result down here.
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from heddle.broker.types import Claim, Lease
+from heddle.producers.holdings import Facts, Holding, Key, choose, hold, key_of
+from heddle.producers.quota import Quota
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened to this worker's batches since it started; its heartbeat shows it.
+
+    Attributes:
+        batches, steps: played.
+        accepted, accepted_steps: by the broker.
+        given: refused, for that policy version had been given.
+        fenced, gap, gone: refused for good, by answer.
+        unsent: dropped before they were ever sent (lease lost, or no time left).
+        forgotten: batches once accepted that the broker did not know any more.
+        claims, lost: shards got, and shards taken away.
+        env_errors: shards given back because their environment or policy failed.
+        fetches: of policies.
+        play_s: seconds spent playing.
+        wait_s: seconds in which no shard could be played.
+    """
+
+    batches: int = 0
+    steps: int = 0
+    accepted: int = 0
+    accepted_steps: int = 0
+    given: int = 0
+    fenced: int = 0
+    gap: int = 0
+    gone: int = 0
+    unsent: int = 0
+    forgotten: int = 0
+    claims: int = 0
+    lost: int = 0
+    env_errors: int = 0
+    fetches: int = 0
+    play_s: float = 0.0
+    wait_s: float = 0.0
+
+
+class Desk:
+    """Shards held, facts heard, quota, counters.
+
+    Attributes:
+        changed: the lock of all this, notified whenever a shard may have become playable.
+        counters, quota: as their names say.
+        stepping: the shard being played at this moment.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.counters = Counters()
+        self.quota = Quota()
+        self.quota_news = False
+        self.stepping: Key | None = None
+        self._holdings: dict[Key, Holding] = {}
+        self._facts: dict[str, Facts] = {}
+        self._dropped: list[Holding] = []
+
+    def take(self, claim: Claim) -> Holding:
+        """Write down a shard that was claimed; an older holding of it is over."""
+        with self.changed:
+            self.drop(key_of(claim.lease))
+            holding = self._holdings[key_of(claim.lease)] = hold(claim)
+            self.hear(claim.lease.experiment, command=claim.command, policy=claim.policy, eval_policy=claim.eval_policy)
+            self.counters.claims += 1
+            return holding
+
+    def drop(self, key: Key) -> Holding | None:
+        """This worker does not hold that shard any more; the playing thread closes its environments."""
+        with self.changed:
+            holding = self._holdings.pop(key, None)
+            if holding is not None:
+                self._dropped.append(holding)
+                self.changed.notify_all()
+            return holding
+
+    def lose(self, lease: Lease) -> Holding | None:
+        """Drop the shard if it is still held under this very lease."""
+        with self.changed:
+            holding = self.find(lease)
+            if holding is None:
+                return None
+            self.counters.lost += 1
+            return self.drop(key_of(lease))
+
+    def find(self, lease: Lease) -> Holding | None:
+        """The holding of this very lease, None when it is over."""
+        with self.changed:
+            holding = self._holdings.get(key_of(lease))
+            return holding if holding is not None and holding.lease == lease else None
+
+    def holdings(self) -> list[Holding]:
+        """All shards held, in the order of their claims."""
+        with self.changed:
+            return list(self._holdings.values())
+
+    def of(self, experiment: str) -> list[Holding]:
+        """The shards held of one experiment."""
+        return [holding for holding in self.holdings() if holding.lease.experiment == experiment]
+
+    def take_dropped(self) -> list[Holding]:
+        """Holdings that are over and whose environments wait to be closed; each is handed out once."""
+        with self.changed:
+            dropped, self._dropped = self._dropped, []
+            return dropped
+
+    def facts(self, experiment: str) -> Facts:
+        """What was heard of an experiment."""
+        with self.changed:
+            return self._facts.setdefault(experiment, Facts())
+
+    def hear(self, experiment: str, *, command: str | None = None, policy: int = 0, eval_policy: int = 0) -> None:
+        """Take note of what a reply or a message says, and wake who waits when it is new."""
+        with self.changed:
+            facts = self._facts.setdefault(experiment, Facts())
+            if facts.hear(command=command, policy=policy, eval_policy=eval_policy):
+                self.changed.notify_all()
+
+    def forget_experiment(self, experiment: str) -> None:
+        """Nothing of it is held any more."""
+        with self.changed:
+            self._facts.pop(experiment, None)
+
+    def choose(self) -> Holding | None:
+        """The shard to play next; None when all must wait."""
+        with self.changed:
+            facts = {holding.lease.experiment: self.facts(holding.lease.experiment) for holding in self.holdings()}
+            return choose(self.holdings(), facts)
+
+    def set_quota(self, quota: Quota) -> None:
+        """A heartbeat's answer; `quota_news` says that the playing thread has not acted on it."""
+        with self.changed:
+            self.quota = quota
+            self.quota_news = True
+
+    def leave(self, holdings: Iterable[Holding]) -> None:
+        """Play these no further; they are released once nothing of theirs is outstanding."""
+        with self.changed:
+            for holding in holdings:
+                holding.leaving = True
+            self.changed.notify_all()

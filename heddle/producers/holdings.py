@@ -1,0 +1,152 @@
+"""What a worker holds: its shards, how far each is, what each experiment wants, and which shard is played next.
+
+Values and rules only: no thread, no broker, no clock.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from heddle.broker.types import Claim, Lease
+from heddle.layout import Segments
+
+if TYPE_CHECKING:
+    from heddle.producers.player import Player
+
+MOST_OUTSTANDING = 2
+"""Batches of one shard that were played and not answered: one on its way and one behind it."""
+
+REMEMBERED = 10_000
+"""Accepted batches whose steps are remembered; a broker in `fast` mode forgets at most the last 2 s."""
+
+Key = tuple[str, int, int]
+"""experiment, partition, shard"""
+
+
+def key_of(lease: Lease) -> Key:
+    """Which shard a lease is for."""
+    return (lease.experiment, lease.partition, lease.shard)
+
+
+@dataclass(slots=True)
+class Facts:
+    """The newest that a worker heard of one experiment, from whichever reply or message came last.
+
+    Attributes:
+        command: run, pause or stop; stop is absorbing.
+        policy, eval_policy: versions, 0 = none yet; they only rise.
+    """
+
+    command: str = "run"
+    policy: int = 0
+    eval_policy: int = 0
+
+    def hear(self, *, command: str | None = None, policy: int = 0, eval_policy: int = 0) -> bool:
+        """Take note; True when something is new."""
+        before = (self.command, self.policy, self.eval_policy)
+        if command and self.command != "stop":
+            self.command = command
+        self.policy = max(self.policy, policy)
+        self.eval_policy = max(self.eval_policy, eval_policy)
+        return before != (self.command, self.policy, self.eval_policy)
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One shard that this worker holds.
+
+    Attributes:
+        claim: how it was got.
+        accepted: seq of the last batch that the broker accepted.
+        given: highest policy version whose batch was played: for a synchronous or an evaluation
+            shard the next one must be newer.
+        outstanding: batches handed to the appender and not answered.
+        steps: (seq, environment steps) of the batches accepted under this claim, to report what a broker forgot.
+        turn: number of the turn in which it was last played.
+        player: its environments, once they are made.
+        stepping: what the broker was last told: this shard is being stepped.
+        leaving: play it no further and release it as soon as nothing is outstanding.
+        forgotten: batches and steps that the broker had accepted and does not know any more.
+        error: why it is given back, in one line; None when nothing is wrong with it.
+        evaluation: the evaluation that is being played, None between two.
+    """
+
+    claim: Claim
+    accepted: int
+    given: int
+    outstanding: int = 0
+    steps: "deque[tuple[int, int]]" = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    turn: int = 0
+    player: "Player | None" = None
+    stepping: bool = False
+    leaving: bool = False
+    forgotten: tuple[int, int] = (0, 0)
+    error: str | None = None
+    evaluation: "Iterator[tuple[Segments, bool]] | None" = None
+
+    @property
+    def lease(self) -> Lease:
+        return self.claim.lease
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.claim.lease)
+
+    @property
+    def barren(self) -> bool:
+        """True while no batch of this claim was accepted."""
+        return self.accepted == self.claim.seq
+
+    def note_accepted(self, seq: int, steps: int) -> None:
+        """A batch was accepted."""
+        self.accepted = seq
+        self.steps.append((seq, steps))
+
+    def note_forgotten(self, seq: int) -> None:
+        """The broker knows only batches up to `seq`: what came after is lost, and the shard must be claimed anew."""
+        lost = [steps for accepted, steps in self.steps if accepted > seq]
+        self.forgotten = (max(0, self.accepted - seq), sum(lost))
+        self.leaving = True
+
+    @property
+    def name(self) -> str:
+        """For people: "cartpole-7f3a/3"."""
+        return f"{self.lease.experiment}/{self.lease.shard}"
+
+
+def hold(claim: Claim) -> Holding:
+    """The holding that a claim begins."""
+    return Holding(claim=claim, accepted=claim.seq, given=claim.given)
+
+
+def version_to_play(holding: Holding, facts: Facts) -> int | None:
+    """The policy version (at least) that this shard's next segment is to be played with; None = it must wait."""
+    if holding.leaving or facts.command != "run" or holding.outstanding >= MOST_OUTSTANDING:
+        return None
+    if holding.claim.kind == "eval":
+        return facts.eval_policy if facts.eval_policy > holding.given else None
+    if facts.policy <= 0 or (holding.claim.sync and facts.policy <= holding.given):
+        return None
+    return facts.policy
+
+
+def choose(holdings: Iterable[Holding], facts: dict[str, Facts]) -> Holding | None:
+    """The playable shard whose last turn is longest ago; None when all must wait."""
+    playable = [h for h in holdings if version_to_play(h, facts[h.lease.experiment]) is not None]
+    return min(playable, key=lambda h: h.turn, default=None)
+
+
+def stepping_changes(holdings: Iterable[Holding], current: Holding) -> list[tuple[Lease, bool]]:
+    """What the broker must be told before `current` is stepped, so that only it is blamed for a death.
+
+    Shards that delivered since they were claimed cannot be blamed and cost no round trip. Shards of
+    other experiments than `current`'s live under other keys; they are told with the next renewal.
+    """
+    changes: list[tuple[Lease, bool]] = []
+    for holding in holdings:
+        wanted = holding is current
+        same = holding.key[:2] == current.key[:2]
+        if same and holding.barren and holding.stepping != wanted:
+            changes.append((holding.lease, wanted))
+    return changes

@@ -1,0 +1,159 @@
+"""The stage: all that is needed to play one experiment's shards, and the policy versions it plays them with.
+
+It knows the spec and the policy; it never claims, appends or decides what is played.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+from heddle.broker.records import StoredSpec
+from heddle.broker.types import Claim
+from heddle.clock import Clock
+from heddle.errors import EnvError
+from heddle.layout import Layout, Segments, make_layout
+from heddle.policies.base import Policy
+from heddle.policies.factory import make_policy
+from heddle.policies.weights import WeightsError, unpack
+from heddle.producers.envs import check_env
+from heddle.producers.player import Player
+from heddle.shard import ShardPlan, plan_shards
+from heddle.spaces import Space, from_json
+from heddle.spec import ExperimentSpec, spec_from_json
+
+log = logging.getLogger("heddle.worker")
+
+Fetch = Callable[[str, int | None], tuple[int, bytes]]
+
+
+def episodes_of(plan: ShardPlan, plans: tuple[ShardPlan, ...], episodes: int) -> int:
+    """How many of `episodes` this evaluation shard plays: its part by environments, at least one."""
+    shards = [other for other in plans if other.kind == "eval"]
+    total = sum(other.num_envs for other in shards)
+    before = sum(other.num_envs for other in shards if other.index < plan.index)
+    upto = before + plan.num_envs
+    return max(1, episodes * upto // total - episodes * before // total)
+
+
+class Actor:
+    """A policy and the version of the weights it has; training and evaluation have one each."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.version = 0
+
+    def load(self, version: int, data: bytes, *, policy_id: str) -> None:
+        """Take over published weights.
+
+        Raises:
+            EnvError: they do not fit this policy.
+        """
+        try:
+            self.policy.set_weights(unpack(data)[0])
+        except WeightsError as error:
+            raise EnvError(f"published weights do not fit: {error}", key="policy.id", value=policy_id) from error
+        self.version = version
+
+
+class Stage:
+    """One experiment as this worker plays it.
+
+    Everything of the user's is made at first use, so that it happens while the watchdog looks.
+
+    Args:
+        stored: the spec as submitted.
+        fetch: the broker's `policies.fetch`.
+    """
+
+    def __init__(self, stored: StoredSpec, fetch: Fetch, *, clock: Clock) -> None:
+        self.experiment = stored.experiment
+        self.spec: ExperimentSpec = spec_from_json(stored.json)
+        self.plans = plan_shards(self.spec)
+        self._spaces_json = stored.spaces
+        self._spaces: tuple[Space, Space] | None = None
+        self._fetch = fetch
+        self._clock = clock
+        self._actors: dict[str, Actor] = {}
+        self._layout: Layout | None = None
+
+    @property
+    def ttl_ms(self) -> int:
+        """How long a lease lasts."""
+        return int(self.spec.faults.lease_ttl * 1000)
+
+    def make_player(self, claim: Claim) -> Player:
+        """The environments of a shard, with seeds that no earlier owner used.
+
+        Raises:
+            EnvError: the environment or the policy cannot be made.
+        """
+        plan = self.plans[claim.lease.shard]
+        first_episode = claim.seq * (self.spec.rollout.steps + 1)  # an owner starts at most T + 1 episodes a batch
+        actor = self._actor(claim.kind)
+        return Player(plan, self.spec, actor.policy, self.layout(), clock=self._clock, first_episode=first_episode)
+
+    def layout(self) -> Layout:
+        """The layout of this experiment's batches."""
+        if self._layout is None:
+            observation, action = self._look_at_spaces()
+            policy = self._actor("train").policy
+            self._layout = make_layout(
+                observation,
+                action,
+                steps=self.spec.rollout.steps,
+                outputs=policy.outputs,
+                state=policy.state,
+                info_keys=self.spec.rollout.info_keys,
+            )
+        return self._layout
+
+    def version(self, kind: str) -> int:
+        """The version loaded for training or evaluation; 0 before the first."""
+        return self._actors[kind].version if kind in self._actors else 0
+
+    def load_newest(self, wanted: int) -> bool:
+        """Have at least version `wanted` for training; True when it had to be fetched.
+
+        Raises:
+            NotFound: nothing is published (any more); BrokerError, Gone: as they say.
+            EnvError: what is published does not fit the policy.
+        """
+        actor = self._actor("train")
+        if actor.version >= wanted:
+            return False
+        version, data = self._fetch(self.experiment, None)
+        actor.load(version, data, policy_id=self.spec.policy.id)
+        return True
+
+    def load_pinned(self, version: int) -> bool:
+        """Have exactly `version` for evaluation; True when it had to be fetched. Raises as `load_newest`."""
+        actor = self._actor("eval")
+        if actor.version == version:
+            return False
+        actor.load(*self._fetch(self.experiment, version), policy_id=self.spec.policy.id)
+        return True
+
+    def evaluation(self, claim: Claim, player: Player) -> Iterator[tuple[Segments, bool]]:
+        """Plays this shard's part of an evaluation of the pinned version; the bool marks the last segment."""
+        assert self.spec.eval is not None
+        plan = self.plans[claim.lease.shard]
+        return player.play_episodes(
+            self.version("eval"),
+            episodes_of(plan, self.plans, self.spec.eval.episodes),
+            deterministic=self.spec.eval.deterministic,
+        )
+
+    def _actor(self, kind: str) -> Actor:
+        if kind not in self._actors:
+            observation, action = self._look_at_spaces()
+            policy = make_policy(self.spec.policy, observation, action, seed=self.spec.experiment.seed)
+            self._actors[kind] = Actor(policy)
+        return self._actors[kind]
+
+    def _look_at_spaces(self) -> tuple[Space, Space]:
+        if self._spaces is None and self._spaces_json:
+            spaces = json.loads(self._spaces_json)
+            self._spaces = from_json(spaces["observation"]), from_json(spaces["action"])
+        if self._spaces is None:
+            self._spaces = check_env(self.spec)
+        return self._spaces
