@@ -1,0 +1,59 @@
+"""Action noise on a tape: every episode of every environment has its own generator, read in blocks.
+
+It never depends on when a segment starts or ends, so an episode's noise is the same however it is cut.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.policies.base import Noise
+from heddle.shard import noise_generator
+
+_BLOCK = 128
+"""Steps drawn at once: drawing costs microseconds a call and nanoseconds a number."""
+
+
+class NoiseTape:
+    """Noise of the `n` environments of one shard.
+
+    Args:
+        noise: what the policy wants.
+        seed, shard: of the experiment (or evaluation) and the shard.
+
+    Attributes:
+        silence: [n, size] zeros, for who looks at no noise.
+        is_silent: the policy wants none.
+    """
+
+    def __init__(self, noise: Noise, *, seed: int, shard: int, n: int) -> None:
+        self._noise, self._seed, self._shard = noise, seed, shard
+        # float32 would round the largest uniform numbers up to 1, which the interval excludes
+        self._tape: NDArray[Any] = np.zeros((_BLOCK, n, noise.size), np.float64)
+        self._place = 0
+        self._generators: list[np.random.Generator | None] = [None] * n
+        self.silence: NDArray[Any] = np.zeros((n, noise.size), np.float64)
+        self.is_silent = noise.kind == "none" or noise.size == 0
+
+    def begin(self, env: int, episode: int) -> None:
+        """From the next `take` on, environment `env` reads the noise of `episode`."""
+        if not self.is_silent:
+            self._generators[env] = noise_generator(self._seed, self._shard, env, episode)
+            self._fill(env)
+
+    def take(self) -> NDArray[Any]:
+        """The next step's noise, [n, size]; valid until the tape wraps, so use it at once."""
+        if self._place == _BLOCK:
+            self._place = 0
+            for env in range(len(self._generators)):
+                self._fill(env)
+        self._place += 1
+        row: NDArray[Any] = self._tape[self._place - 1]
+        return row
+
+    def _fill(self, env: int) -> None:
+        generator, shape = self._generators[env], (_BLOCK - self._place, self._noise.size)
+        if generator is not None:
+            uniform = self._noise.kind == "uniform"
+            self._tape[self._place :, env] = generator.random(shape) if uniform else generator.standard_normal(shape)

@@ -1,0 +1,385 @@
+"""The player: steps the environments of one shard with a policy and records what happens as segments.
+
+It never knows a broker, and it never yields a transition across episodes: the row behind an ending is the first
+observation of the next episode, and the true last observation of a truncated episode is kept apart.
+
+All chance comes from (seed, shard, environment, episode), so a shard's stream is the same whoever plays it and however
+it is cut into segments.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.clock import Clock, SystemClock
+from heddle.errors import EnvError
+from heddle.layout import Layout, Segments
+from heddle.policies.base import Acted, Policy
+from heddle.producers.choices import choices_for
+from heddle.producers.envs import close_env, counter_of, make_env
+from heddle.producers.noise import NoiseTape
+from heddle.producers.reel import BadAnswer, Reel, first_bad_number
+from heddle.producers.tally import Tally
+from heddle.shard import ShardPlan, env_seed
+from heddle.spaces import ACTION, Box
+from heddle.spec import ExperimentSpec
+from heddle.spec.objects import describe_error
+
+Doing = Literal["step", "reset", "act"]
+
+_Lane = tuple[int, Callable[[Any], Any], NDArray[Any], NDArray[np.float64]]
+"""Environment, its step, where its (first) observation leaf goes, where its rewards go."""
+
+_ACTIONS_SHOWN = 8
+"""How many actions before a failure its report repeats."""
+
+
+class Player:
+    """The environments of one shard between two batches.
+
+    Args:
+        plan: which shard.
+        spec: names the environment, T, max_seconds and the seed.
+        policy: acts; its weights may be changed between two calls of `play`, its outputs must fit `layout`.
+        envs: made already; by default they are made here, which may take long and raises EnvError.
+        first_episode: number of the first episode of each environment; a later owner of a shard passes a number that
+            no earlier one reached, so that no seed repeats.
+        seed: root of all chance; by default the experiment's, or the evaluation's for an evaluation shard.
+
+    Attributes:
+        doing: what the player waits for right now; None when it does not play.
+    """
+
+    def __init__(
+        self,
+        plan: ShardPlan,
+        spec: ExperimentSpec,
+        policy: Policy,
+        layout: Layout,
+        *,
+        envs: Sequence[Any] | None = None,
+        clock: Clock | None = None,
+        first_episode: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        self.plan, self.spec, self.policy, self.layout = plan, spec, policy, layout
+        self.doing: Doing | None = None
+        self._clock = clock or SystemClock()
+        self._seed = _root_seed(plan, spec) if seed is None else seed
+        self._envs = make_envs(plan, spec, self._seed) if envs is None else list(envs)
+        n = len(self._envs)
+        self._steps = [env.step for env in self._envs]
+        self._counters = [counter_of(env) for env in self._envs]
+        self._choose = choices_for(layout.action)
+        self._tape = NoiseTape(policy.noise, seed=self._seed, shard=plan.index, n=n)
+        self._tally = Tally(n)
+        self._episodes = [first_episode - 1] * n
+        self._seeds = [0] * n
+        self._begun_at = [0] * n  # step of the running segment in which the running episode began
+        self._state = policy.initial_state(n)
+        self._fresh_state = policy.initial_state(1)
+        self._now: list[NDArray[Any]] = []  # the observations to act on next, by leaf
+        self._left: list[int] | None = None  # episodes each environment has yet to end; None: it plays on
+        self._reel: Reel | None = None  # the one being played
+        self._spare: list[Reel] = []
+        self._lent: dict[int, Reel] = {}
+        self._cut = False
+        self._env = self._row = 0  # where the loop is, for the watchdog and for reports
+        self._moves = 0
+        self._seen, self._seen_at = (-1, -1, -1), self._clock.monotonic()
+
+    @property
+    def last_progress(self) -> float:
+        """Monotonic seconds when the loop was last seen to move; only polling makes it precise."""
+        where = (self._moves, self._row, self._env)
+        if where != self._seen or self.doing is None:
+            self._seen, self._seen_at = where, self._clock.monotonic()
+        return self._seen_at
+
+    @property
+    def episodes(self) -> list[int]:
+        """Number of the running (or last) episode of each environment."""
+        return list(self._episodes)
+
+    def play(self, version: int, *, deterministic: bool = False) -> Segments:
+        """One segment of every environment: T steps, or fewer after `rollout.max_seconds` or `cut`.
+
+        The arrays are the player's own until `recycle` gives them back; without it the next call takes new ones.
+
+        Raises:
+            EnvError: environment or policy raised, or answered against its contract; the player is then of no more
+                use. The reason names environment, seed, episode, step and last actions; the cause hangs on it.
+        """
+        everyone = list(range(len(self._envs)))
+        with _Reporting(self):
+            if not self._now:
+                self._begin_all(everyone)
+            return self._segment(version, everyone, deterministic)
+
+    def play_episodes(
+        self, version: int, episodes: int, *, deterministic: bool = True, first_episode: int = 0
+    ) -> Iterator[tuple[Segments, bool]]:
+        """Play `episodes` fresh episodes, an equal number in every environment, so that long ones count as much.
+
+        The same `first_episode` plays the same seeds again, so that evaluations can be compared.
+
+        Yields:
+            Segments with only the rows that have steps, and whether they are the last ones.
+
+        Raises:
+            EnvError: as `play` does.
+        """
+        n = len(self._envs)
+        self._left = [episodes // n + (env < episodes % n) for env in range(n)]
+        self._episodes = [first_episode - 1] * n
+        with _Reporting(self):
+            self._begin_all([env for env in range(n) if self._left[env]])
+        while active := [env for env in range(n) if self._left[env]]:
+            with _Reporting(self):
+                segments = self._segment(version, active, deterministic)
+            picked = segments.select(np.flatnonzero(segments.arrays["length"]))
+            self.recycle(segments)
+            yield picked, not any(self._left)
+        self._left = None
+        self._now = []  # whoever plays on begins anew
+
+    def recycle(self, segments: Segments) -> None:
+        """Give back what `play` returned, to be overwritten: it has been encoded."""
+        if (reel := self._lent.pop(id(segments), None)) is not None:
+            self._spare.append(reel)
+
+    def cut(self) -> None:
+        """From another thread: end the segment that is being played (else the next one) at the next step."""
+        self._cut = True
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            close_env(env)
+
+    def _begin_all(self, envs: Sequence[int]) -> None:
+        """Fresh episodes in `envs`; their first observations stand in `_now`."""
+        reel = self._take_reel()
+        self._state = self.policy.initial_state(len(self._envs))
+        for env in envs:
+            self._tally.clear(env)
+            self._begin(env, reel, 0)
+            if (counter := self._counters[env]) is not None:
+                counter.take()  # what a caller left half played is no episode
+        self._now = [array[:, 0].copy() for _, array in reel.observations]
+        self._spare.append(reel)
+
+    def _take_reel(self) -> Reel:
+        return self._spare.pop() if self._spare else Reel(self.layout, len(self._envs))
+
+    def _begin(self, env: int, reel: Reel, row: int) -> None:
+        """Start the next episode of `env`; its first observation becomes row `row`."""
+        self._episodes[env] += 1
+        self._seeds[env] = env_seed(self._seed, self.plan.index, env, self._episodes[env])
+        self._begun_at[env], self._env, self.doing = row, env, "reset"
+        answer = self._envs[env].reset(seed=self._seeds[env])
+        self._moves += 1
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise BadAnswer(f"reset returned a {type(answer).__name__}, expected (observation, info)")
+        reel.store(env, row, answer[0])
+        self._tape.begin(env, self._episodes[env])
+
+    def _segment(self, version: int, active: list[int], deterministic: bool) -> Segments:
+        reel = self._reel = self._take_reel()
+        reel.rewind()
+        for (_, array), now in zip(reel.observations, self._now, strict=True):
+            array[:, 0] = now
+        for name, array in reel.states:
+            array[...] = self._state[name]
+        steps = self._roll(reel, active, deterministic)
+        self.doing = None
+        self._now = [array[:, steps].copy() for _, array in reel.observations]
+        self._begun_at = [begun - steps for begun in self._begun_at]
+        self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
+        segments = reel.finish(version)
+        self._check_numbers(segments)
+        self._lent[id(segments)] = reel
+        return segments
+
+    def _roll(self, reel: Reel, active: list[int], deterministic: bool) -> int:
+        """The loop that all the time goes into. Fills `reel`, returns how many steps were played."""
+        policy, choose, tape, clock = self.policy, self._choose, self._tape, self._clock
+        limit = self.spec.rollout.max_seconds
+        deadline = None if limit is None else clock.monotonic() + limit
+        shape = self._plain_shape()
+        lanes = [(env, self._steps[env], reel.parts[env][0][1], reel.rewards[env]) for env in active]
+        reel.lengths = [0] * len(self._envs)
+        noise = tape.silence if deterministic or tape.is_silent else None
+        for t in range(self.layout.steps):
+            self._row, self.doing = t, "act"
+            seen = {name: array[:, t] for name, array in reel.observations}
+            acted = policy.act(seen, self._state, tape.take() if noise is None else noise, deterministic=deterministic)
+            self._moves += 1
+            self._record(reel, t, acted)
+            choices = choose(acted.actions[ACTION])
+            self.doing = "step"
+            for env, step, rows, rewards in lanes:
+                self._env = env
+                observation, reward, terminated, truncated, info = step(choices[env])
+                if shape is None:
+                    reel.store(env, t + 1, observation)
+                elif observation.shape == shape:
+                    rows[t + 1] = observation
+                else:
+                    raise BadAnswer(f"the observation has shape {observation.shape}, its space {shape}")
+                rewards[t] = reward
+                if reel.infos:
+                    _record_info(reel, env, t, info)
+                if terminated or truncated:
+                    self._end(reel, env, t, bool(terminated), bool(truncated))
+                    self.doing = "step"
+            if self._left is not None and not all(self._left[lane[0]] for lane in lanes):
+                lanes = self._retire(reel, lanes, t)
+                if not lanes:
+                    break
+            if self._cut or (deadline is not None and clock.monotonic() >= deadline):
+                self._cut = False
+                break
+        for lane in lanes:
+            reel.lengths[lane[0]] = t + 1
+        return t + 1
+
+    def _record(self, reel: Reel, t: int, acted: Acted) -> None:
+        if t == 0:
+            self._check_answer(reel, acted)
+        reel.action[:, t] = acted.actions[ACTION]
+        for name, array in reel.outputs:
+            array[:, t] = acted.outputs[name]
+        self._state = acted.state
+
+    def _end(self, reel: Reel, env: int, t: int, terminated: bool, truncated: bool) -> None:
+        """Step `t` ended an episode of `env`: note it and start the next one, unless no more are wanted."""
+        arrays, counter = reel.arrays, self._counters[env]
+        arrays["terminated"][env, t], arrays["truncated"][env, t] = terminated, truncated
+        if truncated and not terminated:
+            reel.keep_final(env, t)
+        if counter is None:
+            reel.ended.append((env, t))
+            if self._was_last(env):
+                return
+        self._begin(env, reel, t + 1)
+        if counter is not None and (finished := counter.take()) is not None:
+            arrays["episode_return"][env, t], arrays["episode_length"][env, t] = finished
+            self._was_last(env)
+        if self._fresh_state:
+            self._state = {name: array.copy() for name, array in self._state.items()}
+            for name, fresh in self._fresh_state.items():
+                self._state[name][env] = fresh[0]
+
+    def _was_last(self, env: int) -> bool:
+        """Count one episode of `env`; True when no more of it are wanted."""
+        if self._left is None:
+            return False
+        self._left[env] = max(0, self._left[env] - 1)
+        return self._left[env] == 0
+
+    def _retire(self, reel: Reel, lanes: list[_Lane], t: int) -> list[_Lane]:
+        """The lanes that play on; the others' segments end with step `t`."""
+        assert self._left is not None
+        for lane in lanes:
+            if not self._left[lane[0]]:
+                reel.lengths[lane[0]] = t + 1
+        return [lane for lane in lanes if self._left[lane[0]]]
+
+    def _plain_shape(self) -> tuple[int, ...] | None:
+        """Shape of an observation that is one Box array, which the loop stores itself; None for all others."""
+        first = self.layout.observation_leaves[0]
+        return first.space.shape if not first.path and isinstance(first.space, Box) else None
+
+    def _check_answer(self, reel: Reel, acted: Acted) -> None:
+        """Once a batch, for numpy would silently stretch a wrong shape over the right one."""
+        n = len(self._envs)
+        expected = {f"actions[{ACTION!r}]": (acted.actions.get(ACTION), reel.action)}
+        expected |= {f"outputs[{name!r}]": (acted.outputs.get(name), array) for name, array in reel.outputs}
+        for name, (given, array) in expected.items():
+            wanted = (n, *array.shape[2:])
+            if given is None or np.shape(given) != wanted or not np.can_cast(given.dtype, array.dtype, "same_kind"):
+                shown = "nothing" if given is None else f"{getattr(given, 'dtype', '')}{list(np.shape(given))}"
+                raise BadAnswer(f"{name} is {shown}, expected {array.dtype}{list(wanted)}")
+        if missing := [name for name in self._fresh_state if name not in acted.state]:
+            raise BadAnswer(f"state lacks {missing[0]!r}")
+
+    def _check_numbers(self, segments: Segments) -> None:
+        """NaN and infinity, looked for once a batch.
+
+        Raises:
+            EnvError: naming who made them.
+        """
+        leaves = [name for name, _ in self._reel.observations] if self._reel else []
+        if bad := first_bad_number(segments, [*leaves, "reward"]):
+            name, env, step = bad
+            what = f"{name} is not a finite number at step {step} of its segment"
+            raise EnvError(f"{self._name(env)}: {what}", value=self.spec.env.id)
+        if bad := first_bad_number(segments, [ACTION]):
+            what = f"chose an action that is not a finite number at step {bad[2]} of a segment"
+            raise EnvError(f"{what} of {self._name(bad[1])}", key="policy.id", value=self.spec.policy.id)
+
+    def _name(self, env: int) -> str:
+        return f"environment {self.plan.first_env + env} (number {env} of shard {self.plan.index})"
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Turn what stopped the loop into an EnvError that says where it was."""
+        what = str(error) if isinstance(error, BadAnswer) else describe_error(error)
+        doing, self.doing = self.doing, None
+        if doing == "act":
+            reason = f"failed to act for shard {self.plan.index}: {what}"
+            raise EnvError(reason, key="policy.id", value=self.spec.policy.id) from error
+        env, row = self._env, self._row
+        last = self._reel.action[env, max(0, row + 1 - _ACTIONS_SHOWN) : row + 1].tolist() if self._reel else []
+        begun = self._begun_at[env]
+        step = self._tally.lengths[env] + row - max(begun, 0) + 1 if doing == "step" else 0
+        where = f"seed {self._seeds[env]}, episode {self._episodes[env]}, step {step}, last actions {last}"
+        raise EnvError(f"{self._name(env)} failed in {doing}: {what}; {where}", value=self.spec.env.id) from error
+
+
+class _Reporting:
+    """Whatever leaves this block is an EnvError that says where the player was."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, EnvError):
+            self._player.fail(error)
+        self._player.doing = None
+
+
+def make_envs(plan: ShardPlan, spec: ExperimentSpec, seed: int) -> list[Any]:
+    """Every environment of a shard; when one cannot be made, those before it are closed.
+
+    Raises:
+        EnvError: as `make_env` does.
+    """
+    made: list[Any] = []
+    try:
+        for env in range(plan.num_envs):
+            own_seed = env_seed(seed, plan.index, env, 0)
+            made.append(make_env(spec.env, index=plan.first_env + env, num_envs=spec.env.num_envs, seed=own_seed))
+    except EnvError:
+        for env_made in made:
+            close_env(env_made)
+        raise
+    return made
+
+
+def _root_seed(plan: ShardPlan, spec: ExperimentSpec) -> int:
+    return spec.eval.seed if plan.kind == "eval" and spec.eval is not None else spec.experiment.seed
+
+
+def _record_info(reel: Reel, env: int, t: int, info: Any) -> None:
+    for key, array in reel.infos:
+        if (value := info.get(key)) is not None:
+            try:
+                array[env, t] = value
+            except (TypeError, ValueError) as error:
+                raise BadAnswer(f"info[{key!r}] is {str(value)[:60]}, expected one number") from error

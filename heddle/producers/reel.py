@@ -1,0 +1,121 @@
+"""A reel: one batch of segments while it is being played.
+
+It never steps or acts; the player does, and writes here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.layout import Layout, Segments, has_blanks
+from heddle.spaces import ACTION, Discrete
+
+Part = tuple[tuple[str, ...], NDArray[Any], tuple[int, ...] | None]
+"""Path within an observation, the array [T + 1, ...] it goes to, and the shape it must have (None: any number)."""
+
+
+class BadAnswer(Exception):
+    """An environment or policy answered with something that cannot be recorded; the message says what."""
+
+
+class Reel:
+    """Arrays of one batch with quick ways into them. Made once and played many times.
+
+    Attributes:
+        segments: what comes out.
+        rewards: [n, T] float64, as given; float32 in the segments.
+        parts: for each environment where the parts of its observations go.
+        finals: (env, step, final observation by leaf) of truncated episodes.
+        ended: (env, step) of episodes that are counted by the player, rising in step.
+        lengths: steps played, per environment.
+    """
+
+    def __init__(self, layout: Layout, n: int) -> None:
+        self.segments = Segments.empty(layout, n)
+        self.layout, self.arrays = layout, self.segments.arrays
+        self.rewards = np.zeros((n, layout.steps), np.float64)
+        self.observations = [(leaf.name, self.arrays[leaf.name]) for leaf in layout.observation_leaves]
+        self.outputs = _prefixed(layout, self.arrays, "out.")
+        self.states = _prefixed(layout, self.arrays, "state.")
+        self.infos = _prefixed(layout, self.arrays, "info.")
+        self.action = self.arrays[ACTION]
+        self.parts: list[list[Part]] = [
+            [
+                (leaf.path, self.arrays[leaf.name][env], None if isinstance(leaf.space, Discrete) else leaf.space.shape)
+                for leaf in layout.observation_leaves
+            ]
+            for env in range(n)
+        ]
+        self._marks = [
+            (self.arrays[name], np.nan if name == "episode_return" else 0)
+            for name in ("terminated", "truncated", "episode_return", "episode_length")
+        ]
+        self.arrays["env"][:] = np.arange(n)
+        self.finals: list[tuple[int, int, dict[str, NDArray[Any]]]] = []
+        self.ended: list[tuple[int, int]] = []
+        self.lengths = [0] * n
+
+    def rewind(self) -> None:
+        """Make ready for the next batch: only what is not written at every step needs clearing."""
+        for array, blank in self._marks:
+            array.fill(blank)
+        for _, array in self.infos:
+            array.fill(np.nan)
+        self.finals.clear()
+        self.ended.clear()
+
+    def store(self, env: int, row: int, observation: Any) -> None:
+        """Copy `observation` to row `row` of environment `env`.
+
+        Raises:
+            BadAnswer: a leaf is missing or has another shape.
+        """
+        for path, array, shape in self.parts[env]:
+            value = observation
+            try:
+                for key in path:
+                    value = value[key]
+            except (KeyError, TypeError, IndexError) as error:
+                raise BadAnswer(f"the observation has no {'.'.join(path)}") from error
+            if shape is not None and np.shape(value) != shape:
+                raise BadAnswer(f"the observation has shape {np.shape(value)}, its space {shape}")
+            array[row] = value
+
+    def keep_final(self, env: int, step: int) -> None:
+        """Set aside the observation that stands behind `step`: the true end of a truncated episode."""
+        self.finals.append((env, step, {name: array[env, step + 1].copy() for name, array in self.observations}))
+
+    def finish(self, version: int) -> Segments:
+        """The segments as they are encoded: `lengths` must be set; whatever lies beyond is blanked."""
+        arrays, steps = self.arrays, self.layout.steps
+        arrays["reward"][...] = self.rewards
+        arrays["length"][:] = self.lengths
+        arrays["version"][:] = version
+        for env, length in enumerate(self.lengths):
+            if length < steps:
+                self._blank(env, length)
+        self.segments.set_finals(self.finals)
+        return self.segments
+
+    def _blank(self, env: int, length: int) -> None:
+        for column in self.layout.columns:
+            if column.per != "segment":
+                begin = length if column.per == "step" else length + 1
+                self.arrays[column.name][env, begin:] = np.nan if has_blanks(column) else 0
+
+
+def first_bad_number(segments: Segments, names: Sequence[str]) -> tuple[str, int, int] | None:
+    """Name, row and step of the first value that is no finite number; None when all are. Ints are not looked at."""
+    for name in names:
+        array = segments.arrays[name]
+        if array.dtype.kind == "f" and not (good := np.isfinite(array)).all():
+            row, step = np.argwhere(~good.reshape(*array.shape[:2], -1).all(axis=2))[0]
+            return name, int(row), int(step)
+    return None
+
+
+def _prefixed(layout: Layout, arrays: dict[str, NDArray[Any]], prefix: str) -> list[tuple[str, NDArray[Any]]]:
+    names = [column.name for column in layout.columns if column.name.startswith(prefix)]
+    return [(name.removeprefix(prefix), arrays[name]) for name in names]
