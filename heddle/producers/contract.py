@@ -17,8 +17,8 @@ _TOLERANCE = 1e-5
 """Two runs of the same seed may differ by this much, as in Gymnasium's own checker."""
 
 
-class _Breach(Exception):
-    """Carries the reason up to `first_breach`."""
+class BadAnswer(Exception):
+    """An environment or policy answered against its contract; the message says what."""
 
 
 def first_breach(
@@ -37,7 +37,7 @@ def first_breach(
     try:
         first = _play(env, observation, choices, seed=seed, info_keys=info_keys)
         second = _play(env, observation, choices, seed=seed, info_keys=info_keys)
-    except _Breach as breach:
+    except BadAnswer as breach:
         return str(breach)
     for step, (one, other) in enumerate(zip(first, second, strict=True)):
         if not _same(one, other):
@@ -69,7 +69,7 @@ def _reset(env: Any, observation: Space, seed: int) -> NDArray[Any]:
     try:
         answer = env.reset(seed=seed)
     except Exception as error:
-        raise _Breach(f"reset raised {describe_error(error)}") from error
+        raise BadAnswer(f"reset raised {describe_error(error)}") from error
     is_pair = isinstance(answer, tuple) and len(answer) == 2
     _expect(is_pair, f"reset returned {_short(answer)}, expected (observation, info)")
     value, info = answer
@@ -82,7 +82,7 @@ def _step(env: Any, choice: Any, step: int) -> Any:
     try:
         answer = env.step(choice)
     except Exception as error:
-        raise _Breach(f"step {step} raised {describe_error(error)} for action {_short(choice)}") from error
+        raise BadAnswer(f"step {step} raised {describe_error(error)} for action {_short(choice)}") from error
     size = len(answer) if isinstance(answer, tuple) else 0
     described = f"a tuple of {size}" if size else _short(answer)
     wanted = "(observation, reward, terminated, truncated, info)"
@@ -129,7 +129,7 @@ def _expect_info(info: Any, where: str, keys: Sequence[str]) -> None:
 
 def _expect(fact: bool, reason: str) -> None:
     if not fact:
-        raise _Breach(reason)
+        raise BadAnswer(reason)
 
 
 def _is_number(value: Any) -> bool:

@@ -20,7 +20,7 @@ from gymnasium import wrappers as gym_wrappers
 
 from heddle.errors import EnvError
 from heddle.producers.contract import first_breach
-from heddle.shard import env_seed
+from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Box, DictSpace, Discrete, Space, bound
 from heddle.spec import Env, ExperimentSpec
 from heddle.spec.models import Wrapper
@@ -99,6 +99,27 @@ def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> g
         made = _wrap(made, wrapper, place)
     counted: gymnasium.Env[Any, Any] = _with_counter(made, env.id)
     return counted
+
+
+def make_envs(plan: ShardPlan, spec: ExperimentSpec, seed: int) -> list[Any]:
+    """Every environment of a shard; when one cannot be made, those before it are closed.
+
+    Args:
+        seed: root of all chance of this shard's kind.
+
+    Raises:
+        EnvError: as `make_env` does.
+    """
+    made: list[Any] = []
+    try:
+        for env in range(plan.num_envs):
+            own_seed = env_seed(seed, plan.index, env, 0)
+            made.append(make_env(spec.env, index=plan.first_env + env, num_envs=spec.env.num_envs, seed=own_seed))
+    except EnvError:
+        for env_made in made:
+            close_env(env_made)
+        raise
+    return made
 
 
 def counter_of(env: Any) -> EpisodeCounter | None:

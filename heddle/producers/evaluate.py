@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from heddle.clock import Clock
 from heddle.layout import make_layout
 from heddle.policies.base import Policy
-from heddle.producers.envs import describe, describe_action
-from heddle.producers.player import Player, make_envs
+from heddle.producers.envs import describe, describe_action, make_envs
+from heddle.producers.player import Player
 from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
 

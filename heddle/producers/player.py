@@ -17,10 +17,11 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Acted, Policy
+from heddle.producers.answers import BadAnswer, check_answer, first_bad_number, record_info
 from heddle.producers.choices import choices_for
-from heddle.producers.envs import close_env, counter_of, make_env
+from heddle.producers.envs import close_env, counter_of, make_envs
 from heddle.producers.noise import NoiseTape
-from heddle.producers.reel import BadAnswer, Reel, first_bad_number
+from heddle.producers.reel import Reel
 from heddle.producers.tally import Tally
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import ACTION, Box
@@ -199,7 +200,8 @@ class Player:
         self._begun_at = [begun - steps for begun in self._begun_at]
         self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
         segments = reel.finish(version)
-        self._check_numbers(segments)
+        if problem := first_bad_number(segments):
+            raise problem.error(self._name(problem.env), self.spec)
         self._lent[id(segments)] = reel
         return segments
 
@@ -231,15 +233,13 @@ class Player:
                     raise BadAnswer(f"the observation has shape {observation.shape}, its space {shape}")
                 rewards[t] = reward
                 if reel.infos:
-                    _record_info(reel, env, t, info)
+                    record_info(reel, env, t, info)
                 if terminated or truncated:
                     self._end(reel, env, t, bool(terminated), bool(truncated))
                     self.doing = "step"
-            if self._left is not None and not all(self._left[lane[0]] for lane in lanes):
+            if self._left is not None:
                 lanes = self._retire(reel, lanes, t)
-                if not lanes:
-                    break
-            if self._cut or (deadline is not None and clock.monotonic() >= deadline):
+            if self._cut or not lanes or (deadline is not None and clock.monotonic() >= deadline):
                 self._cut = False
                 break
         for lane in lanes:
@@ -248,7 +248,7 @@ class Player:
 
     def _record(self, reel: Reel, t: int, acted: Acted) -> None:
         if t == 0:
-            self._check_answer(reel, acted)
+            check_answer(reel, acted, self._fresh_state)
         reel.action[:, t] = acted.actions[ACTION]
         for name, array in reel.outputs:
             array[:, t] = acted.outputs[name]
@@ -293,34 +293,6 @@ class Player:
         first = self.layout.observation_leaves[0]
         return first.space.shape if not first.path and isinstance(first.space, Box) else None
 
-    def _check_answer(self, reel: Reel, acted: Acted) -> None:
-        """Once a batch, for numpy would silently stretch a wrong shape over the right one."""
-        n = len(self._envs)
-        expected = {f"actions[{ACTION!r}]": (acted.actions.get(ACTION), reel.action)}
-        expected |= {f"outputs[{name!r}]": (acted.outputs.get(name), array) for name, array in reel.outputs}
-        for name, (given, array) in expected.items():
-            wanted = (n, *array.shape[2:])
-            if given is None or np.shape(given) != wanted or not np.can_cast(given.dtype, array.dtype, "same_kind"):
-                shown = "nothing" if given is None else f"{getattr(given, 'dtype', '')}{list(np.shape(given))}"
-                raise BadAnswer(f"{name} is {shown}, expected {array.dtype}{list(wanted)}")
-        if missing := [name for name in self._fresh_state if name not in acted.state]:
-            raise BadAnswer(f"state lacks {missing[0]!r}")
-
-    def _check_numbers(self, segments: Segments) -> None:
-        """NaN and infinity, looked for once a batch.
-
-        Raises:
-            EnvError: naming who made them.
-        """
-        leaves = [name for name, _ in self._reel.observations] if self._reel else []
-        if bad := first_bad_number(segments, [*leaves, "reward"]):
-            name, env, step = bad
-            what = f"{name} is not a finite number at step {step} of its segment"
-            raise EnvError(f"{self._name(env)}: {what}", value=self.spec.env.id)
-        if bad := first_bad_number(segments, [ACTION]):
-            what = f"chose an action that is not a finite number at step {bad[2]} of a segment"
-            raise EnvError(f"{what} of {self._name(bad[1])}", key="policy.id", value=self.spec.policy.id)
-
     def _name(self, env: int) -> str:
         return f"environment {self.plan.first_env + env} (number {env} of shard {self.plan.index})"
 
@@ -354,32 +326,5 @@ class _Reporting:
         self._player.doing = None
 
 
-def make_envs(plan: ShardPlan, spec: ExperimentSpec, seed: int) -> list[Any]:
-    """Every environment of a shard; when one cannot be made, those before it are closed.
-
-    Raises:
-        EnvError: as `make_env` does.
-    """
-    made: list[Any] = []
-    try:
-        for env in range(plan.num_envs):
-            own_seed = env_seed(seed, plan.index, env, 0)
-            made.append(make_env(spec.env, index=plan.first_env + env, num_envs=spec.env.num_envs, seed=own_seed))
-    except EnvError:
-        for env_made in made:
-            close_env(env_made)
-        raise
-    return made
-
-
 def _root_seed(plan: ShardPlan, spec: ExperimentSpec) -> int:
     return spec.eval.seed if plan.kind == "eval" and spec.eval is not None else spec.experiment.seed
-
-
-def _record_info(reel: Reel, env: int, t: int, info: Any) -> None:
-    for key, array in reel.infos:
-        if (value := info.get(key)) is not None:
-            try:
-                array[env, t] = value
-            except (TypeError, ValueError) as error:
-                raise BadAnswer(f"info[{key!r}] is {str(value)[:60]}, expected one number") from error

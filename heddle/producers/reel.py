@@ -3,21 +3,17 @@
 It never steps or acts; the player does, and writes here.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heddle.layout import Layout, Segments, has_blanks
+from heddle.producers.contract import BadAnswer
 from heddle.spaces import ACTION, Discrete
 
 Part = tuple[tuple[str, ...], NDArray[Any], tuple[int, ...] | None]
 """Path within an observation, the array [T + 1, ...] it goes to, and the shape it must have (None: any number)."""
-
-
-class BadAnswer(Exception):
-    """An environment or policy answered with something that cannot be recorded; the message says what."""
 
 
 class Reel:
@@ -84,8 +80,16 @@ class Reel:
             array[row] = value
 
     def keep_final(self, env: int, step: int) -> None:
-        """Set aside the observation that stands behind `step`: the true end of a truncated episode."""
-        self.finals.append((env, step, {name: array[env, step + 1].copy() for name, array in self.observations}))
+        """Set aside the observation that stands behind `step`: the true end of a truncated episode.
+
+        Raises:
+            BadAnswer: it holds NaN or infinity.
+        """
+        final = {name: array[env, step + 1].copy() for name, array in self.observations}
+        for name, value in final.items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise BadAnswer(f"the last observation of a truncated episode, {name}, is not a finite number")
+        self.finals.append((env, step, final))
 
     def finish(self, version: int) -> Segments:
         """The segments as they are encoded: `lengths` must be set; whatever lies beyond is blanked."""
@@ -104,16 +108,6 @@ class Reel:
             if column.per != "segment":
                 begin = length if column.per == "step" else length + 1
                 self.arrays[column.name][env, begin:] = np.nan if has_blanks(column) else 0
-
-
-def first_bad_number(segments: Segments, names: Sequence[str]) -> tuple[str, int, int] | None:
-    """Name, row and step of the first value that is no finite number; None when all are. Ints are not looked at."""
-    for name in names:
-        array = segments.arrays[name]
-        if array.dtype.kind == "f" and not (good := np.isfinite(array)).all():
-            row, step = np.argwhere(~good.reshape(*array.shape[:2], -1).all(axis=2))[0]
-            return name, int(row), int(step)
-    return None
 
 
 def _prefixed(layout: Layout, arrays: dict[str, NDArray[Any]], prefix: str) -> list[tuple[str, NDArray[Any]]]:
