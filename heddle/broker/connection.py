@@ -18,8 +18,8 @@ from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
 from heddle.broker.faults import redact, translated
-from heddle.broker.scripts import Script, script
 from heddle.broker.fitness import ServerInfo, check_fit, durability_of
+from heddle.broker.scripts import Script, script
 from heddle.errors import UsageError
 
 log = logging.getLogger("heddle.broker")

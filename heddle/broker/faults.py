@@ -19,13 +19,18 @@ NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
 
 def redact(url: str) -> str:
     """`url` without its password."""
+    if url.startswith("unix:"):
+        head, mark, options = url.partition("?")
+        return f"{head}{mark}{_redact_options(options)}"
     parts = urlsplit(url)
-    where = parts.netloc.rpartition("@")
-    if where[1] and ":" in where[0]:
-        user = where[0].partition(":")[0]
-        parts = parts._replace(netloc=f"{user}:***@{where[2]}")
-    query = "&".join("password=***" if option.startswith("password=") else option for option in parts.query.split("&"))
-    return urlunsplit(parts._replace(query=query))
+    user, at, host = parts.netloc.rpartition("@")
+    if at and ":" in user:
+        parts = parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}")
+    return urlunsplit(parts._replace(query=_redact_options(parts.query)))
+
+
+def _redact_options(options: str) -> str:
+    return "&".join("password=***" if option.startswith("password=") else option for option in options.split("&"))
 
 
 @contextmanager
@@ -63,7 +68,5 @@ def translate(error: Exception, url: str, secret: str) -> HeddleError | None:
             f"no answer from {url}: {reason.rstrip('.')}; check that it runs there, or start one with `heddle up`"
         )
     if word in ("MOVED", "ASK"):
-        return BrokerUnfit(
-            f"{url} is one node of a cluster of several, which is not supported yet; use a single server"
-        )
+        return BrokerUnfit(f"{url} is one node of a cluster of several; use a single server")
     return None

@@ -90,7 +90,7 @@ def _eviction_policy(client: "Client", facts: dict[str, Any]) -> str:
     told = facts.get("maxmemory_policy")
     if told is None:
         try:
-            settings = client.config_get("maxmemory-policy")
+            settings: dict[Any, Any] = client.config_get("maxmemory-policy")
         except (Denied, ResponseError):
             log.warning("cannot check the server's eviction policy; it must be noeviction")
             return ""

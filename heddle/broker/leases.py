@@ -1,0 +1,216 @@
+"""Leases: claim a shard, renew it, append to it, give it back. Part of `broker.shards`.
+
+This module never plays or retries; every rule about who may write a shard is in the scripts.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NoReturn
+
+from redis.exceptions import OutOfMemoryError
+
+from heddle.broker import keys
+from heddle.broker.connection import Pipe
+from heddle.broker.faults import translate
+from heddle.broker.records import integer, text
+from heddle.broker.tickets import Tickets
+from heddle.broker.types import AppendMeta, AppendReply, Claim, Lease, Renewal, Ticket
+
+BLOB_TTL_MS = 60_000
+"""How long a batch waits, stored but not accepted, for its append; every FULL answer starts it again."""
+NONCE = re.compile(r"[0-9A-Za-z_-]{1,64}")
+
+
+class Leases(Tickets):
+    """The calls of `Shards` that a worker makes."""
+
+    def claim(self, ticket: Ticket, *, worker: str, nonce: str, ttl_ms: int) -> Claim | Literal["HELD", "GONE"]:
+        """Claim the shard of a ticket; a call whose answer was lost may be made again with the same nonce.
+
+        Args:
+            nonce: random text of this claim, letters and digits.
+            ttl_ms: how long the lease lasts without a renewal or append.
+
+        Returns:
+            The claim; HELD when another worker was first; GONE when there is nothing to claim (removed, stopped).
+
+        Raises:
+            BrokerFull: no new work while the memory is full.
+        """
+        if not NONCE.fullmatch(nonce):
+            raise ValueError(f"a nonce is 1 to 64 letters and digits, not {nonce!r}")
+        experiment, p, shard = ticket.experiment, ticket.partition, ticket.shard
+        own = [keys.ctl(experiment, p), keys.shard(experiment, p, shard), keys.lease(experiment, p, shard)]
+        own += [keys.due(experiment, p), keys.queued(experiment, p)]
+        reply = [text(item) for item in self._conn.script("claim", own, [shard, worker, nonce, ttl_ms])]
+        if reply[0] != "OK":
+            return "HELD" if reply[0] == "HELD" else "GONE"
+        return Claim(
+            lease=Lease(experiment, p, shard, worker, int(reply[1]), nonce),
+            seq=int(reply[2]),
+            given=int(reply[3]),
+            command=reply[4],  # type: ignore[arg-type]
+            policy=int(reply[5]),
+            min_policy=int(reply[6]),
+            eval_policy=int(reply[7]),
+            snapshot=reply[8] or None,
+            kind=reply[9],  # type: ignore[arg-type]
+            attempts=int(reply[10]),
+            sync=reply[11] == "1",
+        )
+
+    def renew(self, experiment: str, p: int, leases: Sequence[tuple[Lease, bool]], *, ttl_ms: int) -> list[Renewal]:
+        """Keep leases of one partition; works when the memory is full, and revives one that ran out untaken.
+
+        Args:
+            leases: each with whether its shard is being stepped, so that a death is blamed on the right one.
+
+        Returns:
+            One answer for each lease, in order.
+        """
+        if not leases:
+            return []
+        own = [keys.ctl(experiment, p), keys.due(experiment, p)]
+        args: list[str | int] = [ttl_ms]
+        for lease, stepping in leases:
+            own += [keys.shard(experiment, p, lease.shard), keys.lease(experiment, p, lease.shard)]
+            args += [lease.shard, lease.worker, lease.epoch, lease.nonce, int(stepping)]
+        reply = [text(item) for item in self._conn.script("renew", own, args)]
+        if reply[0] == "GONE":
+            return [Renewal(lease.shard, "GONE", 0, "stop", 0, 0) for lease, _ in leases]
+        command, policy, eval_policy = reply[1], int(reply[2]), int(reply[3])
+        return [
+            Renewal(lease.shard, reply[4 + 2 * i], int(reply[5 + 2 * i]), command, policy, eval_policy)  # type: ignore[arg-type]
+            for i, (lease, _) in enumerate(leases)
+        ]
+
+    def append(
+        self,
+        lease: Lease,
+        *,
+        seq: int,
+        blob: memoryview | bytes | None,
+        meta: AppendMeta,
+        ttl_ms: int,
+        snapshot: memoryview | bytes | None = None,
+        stepping_next: bool = False,
+        resend_snapshot: bool = False,
+    ) -> AppendReply:
+        """Deliver a shard's next batch in one round trip; renews its lease.
+
+        May be called again with the same arguments however it ended: an accepted batch answers DUP, and after FULL
+        the script alone is enough. At most one batch of a shard may be unanswered.
+
+        Args:
+            seq: one above the last accepted batch.
+            blob: the encoded batch, meta.bytes long; None when the broker has it already (after FULL).
+            ttl_ms: how long the lease then lasts.
+            snapshot: the environments' state after this batch; it counts only if the batch is accepted.
+            stepping_next: the shard is being stepped now.
+            resend_snapshot: with blob None: the batch carries a snapshot that the broker has already.
+
+        Raises:
+            BrokerFull: the bytes could not be stored; nothing changed.
+            BrokerUnreachable: it may or may not have been accepted.
+        """
+        experiment, p, shard = lease.experiment, lease.partition, lease.shard
+        blob_key = keys.blob(experiment, p, shard, lease.epoch, lease.nonce, seq)
+        own = [keys.ctl(experiment, p), keys.shard(experiment, p, shard), keys.lease(experiment, p, shard)]
+        own += [keys.due(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
+        own += [keys.waiting(experiment, p), blob_key]
+        pipe = self._conn.pipeline()
+        if blob is not None:
+            pipe.set(blob_key, _sized(blob, meta), px=BLOB_TTL_MS, nx=True)
+        if snapshot is not None or resend_snapshot:
+            snapshot_key = keys.snapshot(experiment, p, shard, lease.epoch, lease.nonce, seq)
+            own.append(snapshot_key)
+            if snapshot is not None:
+                pipe.set(snapshot_key, memoryview(snapshot).cast("B"), px=BLOB_TTL_MS, nx=True)
+        args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, seq, ttl_ms, int(stepping_next)]
+        args += [BLOB_TTL_MS, meta.kind, meta.version_min, meta.version_max, meta.segments, meta.steps]
+        args += [meta.bytes, meta.crc32, meta.given]
+        pipe.script("append", own, args)
+        return self._append_reply(pipe)
+
+    def release(
+        self,
+        lease: Lease,
+        *,
+        error: str | None = None,
+        barren: bool = False,
+        forgotten_batches: int = 0,
+        forgotten_steps: int = 0,
+    ) -> bool:
+        """Give a shard back: queued with a new ticket; stopped when the experiment was; works when memory is full.
+
+        Args:
+            error: why, when something is wrong with it; kept as its last error.
+            barren: it failed without one batch, which counts towards its quarantine.
+            forgotten_batches, forgotten_steps: accepted, and then lost by the broker (after GAP): to be counted.
+
+        Returns:
+            False when it was not the caller's any more (nothing is counted then).
+        """
+        experiment, p, shard = lease.experiment, lease.partition, lease.shard
+        args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, error or "", int(barren)]
+        args += [forgotten_batches, forgotten_steps]
+        reply = self._conn.script("release", shard_keys(experiment, p, shard), args)
+        if text(reply[0]) != "OK":
+            return False
+        if text(reply[1]) == "queued":
+            self._issue(experiment, p, [shard], urgent=False)
+        return True
+
+    def snapshot(self, key: str) -> bytes | None:
+        """The environments' state at `Claim.snapshot`; None when the broker lost it."""
+        found: bytes | None = self._conn.main.get(key)
+        return found
+
+    def forget_blob(self, lease: Lease, seq: int) -> None:
+        """After GONE: remove the blob and snapshot of a batch that nobody will ever accept."""
+        identity = (lease.experiment, lease.partition, lease.shard, lease.epoch, lease.nonce, seq)
+        self._conn.main.unlink(keys.blob(*identity), keys.snapshot(*identity))
+
+    # ---- inside
+
+    def _append_reply(self, pipe: Pipe) -> AppendReply:
+        replies = pipe.execute(raise_on_error=False)
+        refused = next((reply for reply in replies[:-1] if isinstance(reply, OutOfMemoryError)), None)
+        answer = replies[-1]
+        if isinstance(answer, Exception):
+            self._raise(answer)
+        status = text(answer[0])
+        if status == "NOBLOB" and refused is not None:
+            self._raise(refused)
+        for reply in replies[:-1]:
+            if isinstance(reply, Exception) and reply is not refused:
+                self._raise(reply)
+        return AppendReply(
+            status=status,  # type: ignore[arg-type]
+            command=text(answer[1]),  # type: ignore[arg-type]
+            policy=integer(answer[2]),
+            eval_policy=integer(answer[3]),
+            seq=integer(answer[4]),
+            room_entries=integer(answer[5]),
+            room_bytes=integer(answer[6]),
+            accepted_before=integer(answer[7]) == 1,
+        )
+
+    def _raise(self, error: Exception) -> NoReturn:
+        main = self._conn.main
+        raise translate(error, main.url_redacted, main.secret) or error
+
+
+def shard_keys(experiment: str, p: int, shard: int) -> list[str]:
+    """The keys of the scripts that end an ownership."""
+    own = [keys.ctl(experiment, p), keys.shard(experiment, p, shard), keys.lease(experiment, p, shard)]
+    own += [keys.due(experiment, p), keys.queued(experiment, p), keys.flow(experiment, p)]
+    return [*own, keys.waiting(experiment, p)]
+
+
+def _sized(blob: memoryview | bytes, meta: AppendMeta) -> memoryview:
+    """The bytes as the client must send them; a view of another shape would be cut short without a word."""
+    view = memoryview(blob).cast("B")
+    if len(view) != meta.bytes:
+        raise ValueError(f"the batch is {len(view)} bytes, and its meta says {meta.bytes}")
+    return view

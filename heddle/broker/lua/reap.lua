@@ -1,0 +1,49 @@
+-- Take a shard from an owner that died: its lease key is gone, or the one who started the worker vouches for its death.
+-- A death counts only if the shard was being stepped and its owner got no batch accepted; too many: quarantined.
+-- Runs when the memory is full: ZREM comes first.
+-- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
+--       7 waiting (sorted set)
+-- ARGV  1 shard index  2 leader epoch, "" when vouched  3 vouched dead worker, "" for whoever's lease is over
+--       4 barren deaths that quarantine, "" for the experiment's own  5 what to say of the death
+-- Reply {"OK", state now, worker, epoch, error} | {"ALIVE"} | {"NO"}: not leased, or not by that worker
+--     | {"FENCED"}: another coordinator leads | {"GONE"}
+local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'barren_deaths')
+if not ctl[1] then
+  return {'GONE'}
+end
+if ARGV[2] ~= '' and tonumber(ARGV[2]) < tonumber(ctl[2] or '0') then
+  return {'FENCED'}
+end
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error')
+if s[1] ~= 'leased' then
+  redis.call('ZREM', KEYS[4], ARGV[1])
+  return {'NO'}
+end
+if ARGV[3] ~= '' and s[2] ~= ARGV[3] then
+  return {'NO'}
+end
+if ARGV[3] == '' and redis.call('EXISTS', KEYS[3]) == 1 then
+  return {'ALIVE'}
+end
+redis.call('ZREM', KEYS[4], ARGV[1])
+redis.call('UNLINK', KEYS[3])
+redis.call('ZREM', KEYS[7], ARGV[1])
+if tonumber(s[7] or '0') > 0 then
+  redis.call('HINCRBY', KEYS[6], 'parked', -tonumber(s[7]))
+end
+local deaths, said = tonumber(s[8] or '0'), s[9] or ''
+local state = ctl[1] == 'stop' and 'stopped' or 'queued'
+if s[4] == s[5] and s[6] == '1' then
+  deaths, said = deaths + 1, ARGV[5]
+  if deaths >= tonumber(ARGV[4] ~= '' and ARGV[4] or ctl[3] or '5') then
+    state = 'quarantined'
+  end
+end
+redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'deaths', string.format('%.0f', deaths),
+  'error', said)
+if state == 'queued' then
+  local t = redis.call('TIME')
+  redis.call('HSET', KEYS[5], ARGV[1],
+    string.format('- %.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)))
+end
+return {'OK', state, s[2], s[3], said}

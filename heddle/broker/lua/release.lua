@@ -1,0 +1,42 @@
+-- Give a shard back, as its owner: queued again, or stopped, or quarantined after too many barren owners.
+-- Runs when the memory is full: UNLINK comes first.
+-- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
+--       7 waiting (sorted set)
+-- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 error, "" for none  6 "1" when it counts as a barren death
+--       7 batches that the broker forgot  8 their steps
+-- Reply {"OK", state now} | {"FENCED"} | {"GONE"}
+local ctl = redis.call('HMGET', KEYS[1], 'command', 'barren_deaths')
+if not ctl[1] then
+  return {'GONE'}
+end
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'parked', 'deaths')
+if s[1] ~= 'leased' or s[2] ~= ARGV[2] or s[3] ~= ARGV[3] or s[4] ~= ARGV[4] then
+  return {'FENCED'}
+end
+redis.call('UNLINK', KEYS[3])
+redis.call('ZREM', KEYS[4], ARGV[1])
+redis.call('ZREM', KEYS[7], ARGV[1])
+if tonumber(s[5] or '0') > 0 then
+  redis.call('HINCRBY', KEYS[6], 'parked', -tonumber(s[5]))
+end
+if tonumber(ARGV[7]) > 0 then
+  redis.call('HINCRBY', KEYS[6], 'forgotten', ARGV[7])
+  redis.call('HINCRBY', KEYS[6], 'forgotten_steps', ARGV[8])
+end
+local deaths = tonumber(s[6] or '0') + tonumber(ARGV[6])
+local state = 'queued'
+if ARGV[6] == '1' and deaths >= tonumber(ctl[2] or '5') then
+  state = 'quarantined'
+elseif ctl[1] == 'stop' then
+  state = 'stopped'
+end
+redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'deaths', string.format('%.0f', deaths))
+if ARGV[5] ~= '' then
+  redis.call('HSET', KEYS[2], 'error', ARGV[5])
+end
+if state == 'queued' then
+  local t = redis.call('TIME')
+  redis.call('HSET', KEYS[5], ARGV[1],
+    string.format('- %.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)))
+end
+return {'OK', state}

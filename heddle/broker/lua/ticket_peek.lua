@@ -1,0 +1,24 @@
+-- The oldest ticket that nobody has read. Writes nothing.
+-- KEYS  1 tickets (stream)
+-- ARGV  1 group
+-- Reply {now ms} | {now ms, entry id, {field, value, ...}}
+local t = redis.call('TIME')
+local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return {now}
+end
+local last = '0-0'
+for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local fact = {}
+  for i = 1, #flat, 2 do
+    fact[flat[i]] = flat[i + 1]
+  end
+  if fact['name'] == ARGV[1] then
+    last = fact['last-delivered-id']
+  end
+end
+local found = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', '1')
+if #found == 0 then
+  return {now}
+end
+return {now, found[1][1], found[1][2]}

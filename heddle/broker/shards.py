@@ -1,0 +1,171 @@
+"""Shards: create and show them, and take them from dead owners; with the calls of tickets and leases, `broker.shards`.
+
+This module never decides whether a worker is dead: lease keys do, or whoever started the worker.
+"""
+
+from collections.abc import Sequence
+
+from heddle.broker import keys
+from heddle.broker.leases import Leases, shard_keys
+from heddle.broker.records import integer, text, texts
+from heddle.broker.types import Reaped, ShardState
+from heddle.errors import Gone, LeaderLost
+from heddle.shard import ShardPlan
+
+BATCH = 500
+"""Shards per script call or round trip."""
+
+
+class Shards(Leases):
+    """Every call about shards, on one connection."""
+
+    # ---- for the leader
+
+    def create(self, experiment: str, p: int, plans: Sequence[ShardPlan], *, leader_epoch: int) -> int:
+        """Create shards as planned, queued and without tickets; those that exist are not touched.
+
+        Returns:
+            How many were created.
+
+        Raises:
+            LeaderLost: another coordinator leads.
+            Gone: the experiment was removed.
+        """
+        created = 0
+        for start in range(0, len(plans), BATCH):
+            some = plans[start : start + BATCH]
+            own = [keys.ctl(experiment, p), keys.queued(experiment, p)]
+            own += [keys.shard(experiment, p, plan.index) for plan in some]
+            args: list[str | int] = [leader_epoch]
+            for plan in some:
+                args += [plan.index, plan.kind, plan.first_env, plan.num_envs]
+            reply = self._conn.script("create_shards", own, args)
+            _check_leader(experiment, text(reply[0]))
+            created += integer(reply[1])
+        return created
+
+    def next_due_ms(self, experiment: str, p: int) -> int | None:
+        """Server time at which the first lease is over unless it is renewed; None when none is held."""
+        first = self._conn.main.zrange(keys.due(experiment, p), 0, 0, withscores=True)
+        return int(first[0][1]) if first else None
+
+    def reap(
+        self, experiment: str, p: int, *, leader_epoch: int, limit: int = BATCH, barren_deaths: int | None = None
+    ) -> list[Reaped]:
+        """Take shards whose leases are over from their owners, and issue urgent tickets for those that are queued.
+
+        Args:
+            limit: at most so many; ask again when that many came.
+            barren_deaths: deaths in a row without a batch that quarantine; None for what the experiment says.
+
+        Raises:
+            LeaderLost: another coordinator leads.
+            Gone: the experiment was removed.
+        """
+        over = self._conn.main.zrangebyscore(keys.due(experiment, p), "-inf", self._conn.now_ms(), start=0, num=limit)
+        shards = [int(text(shard)) for shard in over]
+        limits = "" if barren_deaths is None else barren_deaths
+        reaped = self._reap(experiment, p, shards, [leader_epoch, "", limits])
+        self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
+        return reaped
+
+    def shards(self, experiment: str, p: int) -> list[ShardState]:
+        """Every shard by index. Raises Gone."""
+        count, command = self._conn.main.hmget(keys.ctl(experiment, p), "shards", "command")
+        if command is None:
+            raise _gone(experiment)
+        found = []
+        for start in range(0, integer(count), BATCH):
+            some = range(start, min(start + BATCH, integer(count)))
+            pipe = self._conn.pipeline()
+            for shard in some:
+                pipe.hgetall(keys.shard(experiment, p, shard))
+                pipe.pttl(keys.lease(experiment, p, shard))
+            replies = pipe.execute()
+            found += [
+                _state(shard, texts(replies[2 * i]), int(replies[2 * i + 1]))
+                for i, shard in enumerate(some)
+                if replies[2 * i]
+            ]
+        return found
+
+    # ---- for supervisors
+
+    def release_worker(self, worker: str, *, error: str | None = None) -> list[Reaped]:
+        """Free every shard of a worker that is dead for certain, at once, with urgent tickets.
+
+        A barren death counts as when a lease runs out. Only the parent of the process may call this.
+        """
+        freed: list[Reaped] = []
+        for member in self._conn.main.zrange(keys.EXPERIMENTS, 0, -1):
+            experiment, p = text(member), 0
+            leased = [int(text(shard)) for shard in self._conn.main.zrange(keys.due(experiment, p), 0, -1)]
+            mine = self._played_by(experiment, p, leased, worker)
+            if not mine:
+                continue
+            try:
+                reaped = self._reap(experiment, p, mine, ["", worker, ""], error)
+            except Gone:
+                continue
+            self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
+            freed += reaped
+        return freed
+
+    # ---- inside
+
+    def _played_by(self, experiment: str, p: int, shards: Sequence[int], worker: str) -> list[int]:
+        pipe = self._conn.pipeline()
+        for shard in shards:
+            pipe.hget(keys.shard(experiment, p, shard), "worker")
+        owners = pipe.execute() if shards else []
+        return [shard for shard, owner in zip(shards, owners, strict=True) if text(owner) == worker]
+
+    def _reap(
+        self, experiment: str, p: int, shards: Sequence[int], args: Sequence[str | int], error: str | None = None
+    ) -> list[Reaped]:
+        if not shards:
+            return []
+        said = error or "its worker died while stepping it, before its first batch"
+        pipe = self._conn.pipeline()
+        for shard in shards:
+            pipe.script("reap", shard_keys(experiment, p, shard), [shard, *args, said])
+        reaped = []
+        for shard, reply in zip(shards, pipe.execute(), strict=True):
+            answer = [text(item) for item in reply]
+            _check_leader(experiment, answer[0])
+            if answer[0] == "OK":
+                reaped.append(Reaped(shard, answer[2], int(answer[3]), answer[1], answer[4], experiment, p))
+        return reaped
+
+
+def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
+    leased = fields.get("state") == "leased"
+    return ShardState(
+        shard=shard,
+        kind=fields.get("kind", "train"),  # type: ignore[arg-type]
+        first_env=integer(fields.get("first_env")),
+        num_envs=integer(fields.get("num_envs")),
+        state=fields.get("state", ""),
+        worker=fields.get("worker", "") if leased else "",
+        epoch=integer(fields.get("epoch")),
+        attempts=integer(fields.get("attempts")),
+        seq=integer(fields.get("seq")),
+        steps=integer(fields.get("steps")),
+        given=integer(fields.get("given")),
+        deaths=integer(fields.get("deaths")),
+        stepping=fields.get("stepping") == "1",
+        parked_bytes=integer(fields.get("parked")),
+        lease_ms=max(0, lease_ms) if leased else 0,
+        last_error=fields.get("error", ""),
+    )
+
+
+def _check_leader(experiment: str, answer: str) -> None:
+    if answer == "GONE":
+        raise _gone(experiment)
+    if answer == "FENCED":
+        raise LeaderLost(f"another coordinator leads; it decides about {experiment} now")
+
+
+def _gone(experiment: str) -> Gone:
+    return Gone(f"no experiment {experiment!r}: it was removed")

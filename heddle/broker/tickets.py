@@ -1,0 +1,191 @@
+"""Tickets: hints in a pool's stream that a shard wants a worker. Part of `broker.shards`.
+
+This module never decides who owns a shard: the shard's own hash does, and a ticket may be stale, double or lost.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from heddle.broker import keys
+from heddle.broker.connection import MAX_BLOCK_MS, Connection
+from heddle.broker.records import integer, text, texts
+from heddle.broker.types import QueuedTicket, Ticket
+from heddle.errors import BrokerFull
+
+log = logging.getLogger("heddle.broker")
+
+BATCH = 500
+"""Entries per round trip."""
+
+
+class Tickets:
+    """The calls of `Shards` that only touch tickets."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def read_ticket(self, pool: str, worker: str, *, block_ms: int) -> Ticket | None:
+        """Take the next ticket of a pool; nobody else gets it. Blocks for at most `block_ms` (and never above 2 s).
+
+        Whoever took it must `drop_ticket` it, claimed or not.
+        """
+        stream = keys.pool_tickets(pool)
+        block_ms = min(block_ms, MAX_BLOCK_MS)
+        pipe = (self._conn.blocking() if block_ms > 0 else self._conn.main).pipeline(transaction=False)
+        block = block_ms if block_ms > 0 else None
+        pipe.xreadgroup(keys.TICKET_GROUP, worker, {stream: ">"}, count=1, block=block)
+        pipe.time()
+        found, (seconds, micros) = pipe.execute(raise_on_error=False)
+        if isinstance(found, Exception):
+            recreate_group(self._conn, found, stream, keys.TICKET_GROUP)
+            return None
+        if not found:
+            return None
+        entry_id, fields = found[0][1][0]
+        return _ticket(pool, text(entry_id), texts(fields), int(seconds) * 1000 + int(micros) // 1000)
+
+    def peek_ticket(self, pool: str) -> Ticket | None:
+        """The oldest ticket that nobody has taken, without taking it."""
+        reply = self._conn.script("ticket_peek", [keys.pool_tickets(pool)], [keys.TICKET_GROUP])
+        if len(reply) == 1:
+            return None
+        now, entry_id, flat = reply
+        fields = {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
+        return _ticket(pool, text(entry_id), fields, integer(now))
+
+    def drop_ticket(self, ticket: Ticket) -> None:
+        """Remove a ticket that was read; again is no mistake."""
+        self._drop(ticket.pool, [ticket.entry_id])
+
+    def queue_ticket(self, experiment: str, p: int, shard: int, pool: str, *, urgent: bool = False) -> bool:
+        """Issue a ticket for a queued shard in place of the one it may have had.
+
+        Args:
+            urgent: its last owner died: it may be taken above quota.
+
+        Returns:
+            False when the shard does not wait for a worker (any more); no ticket stays then.
+
+        Raises:
+            BrokerFull: not issued; to be tried again.
+        """
+        return self.queue_tickets(experiment, p, [shard], pool, urgent=urgent) == 1
+
+    def queue_tickets(self, experiment: str, p: int, shards: Iterable[int], pool: str, *, urgent: bool = False) -> int:
+        """`queue_ticket` for several shards in three round trips; how many got one."""
+        wanted = list(shards)
+        if not wanted:
+            return 0
+        stream = keys.pool_tickets(pool)
+        pipe = self._conn.pipeline()
+        for shard in wanted:
+            pipe.xadd(
+                stream, {"experiment": experiment, "partition": p, "shard": shard, "urgent": "1" if urgent else "0"}
+            )
+        issued = [text(entry) for entry in pipe.execute()]
+        pipe = self._conn.pipeline()
+        for shard, entry in zip(wanted, issued, strict=True):
+            own = [keys.ctl(experiment, p), keys.shard(experiment, p, shard), keys.queued(experiment, p)]
+            pipe.script("ticket_note", own, [shard, entry])
+        replies = [(text(status), text(old)) for status, old in pipe.execute()]
+        superfluous = [entry for entry, (status, _) in zip(issued, replies, strict=True) if status != "OK"]
+        self._drop(pool, superfluous + [old for _, old in replies if old])
+        return len(wanted) - len(superfluous)
+
+    def tickets_of(self, experiment: str, p: int) -> list[QueuedTicket]:
+        """Every shard that waits for a worker, and whether its ticket is still there."""
+        queued = texts(self._conn.main.hgetall(keys.queued(experiment, p)))
+        noted = {int(shard): value.partition(" ") for shard, value in queued.items()}
+        stream = keys.pool_tickets(self._pool_of(experiment))
+        issued = [(shard, entry) for shard, (entry, _, _) in noted.items() if entry != "-"]
+        pipe = self._conn.pipeline()
+        for _, entry in issued:
+            pipe.xrange(stream, entry, entry)
+            pipe.xpending_range(stream, keys.TICKET_GROUP, entry, entry, 1)
+        replies = pipe.execute(raise_on_error=False) if issued else []
+        seen = {issued[i][0]: (replies[2 * i], replies[2 * i + 1]) for i in range(len(issued))}
+        return [
+            _queued(shard, "" if entry == "-" else entry, integer(since), seen.get(shard, ([], [])))
+            for shard, (entry, _, since) in sorted(noted.items())
+        ]
+
+    def drop_tickets(self, experiment: str, p: int, pool: str) -> int:
+        """Remove every ticket of an experiment from a pool; how many there were."""
+        stream, last, dropped = keys.pool_tickets(pool), "-", 0
+        while entries := self._conn.main.xrange(stream, min=last, max="+", count=BATCH):
+            mine = []
+            for entry_id, raw in entries:
+                fields = texts(raw)
+                if fields.get("experiment") == experiment and integer(fields.get("partition")) == p:
+                    mine.append(text(entry_id))
+            dropped += self._drop(pool, mine)
+            last = f"({text(entries[-1][0])}"
+        return dropped
+
+    # ---- inside
+
+    def _pool_of(self, experiment: str) -> str:
+        return text(self._conn.main.hget(keys.spec(experiment), "pool")) or "default"
+
+    def _issue(self, experiment: str, p: int, shards: Sequence[int], *, urgent: bool) -> None:
+        """Issue tickets as far as there is room; the leader issues the others anew."""
+        if not shards:
+            return
+        try:
+            self.queue_tickets(experiment, p, shards, self._pool_of(experiment), urgent=urgent)
+        except BrokerFull as error:
+            log.warning(
+                "tickets wait for the coordinator experiment=%s shards=%d error=%s", experiment, len(shards), error
+            )
+
+    def _drop(self, pool: str, entries: Sequence[str]) -> int:
+        if not entries:
+            return 0
+        stream = keys.pool_tickets(pool)
+        pipe = self._conn.main.pipeline(transaction=True)
+        pipe.xack(stream, keys.TICKET_GROUP, *entries)
+        pipe.xdel(stream, *entries)
+        return int(pipe.execute()[1])
+
+
+def recreate_group(conn: Connection, error: Exception, stream: str, group: str, *, start: str = "0") -> None:
+    """After a read that failed for want of its group (the server lost its data): make it, to read from `start`.
+
+    Raises:
+        error: when it says something else.
+    """
+    if not isinstance(error, ResponseError) or not any(word in str(error) for word in ("NOGROUP", "UNBLOCKED")):
+        raise error
+    try:
+        conn.main.xgroup_create(stream, group, id=start, mkstream=True)
+    except ResponseError as second:
+        if "BUSYGROUP" not in str(second):
+            raise
+    else:
+        log.info("made group=%s stream=%s", group, stream)
+
+
+def _ticket(pool: str, entry_id: str, fields: dict[str, str], now_ms: int) -> Ticket:
+    return Ticket(
+        experiment=fields.get("experiment", ""),
+        partition=integer(fields.get("partition")),
+        shard=integer(fields.get("shard")),
+        pool=pool,
+        entry_id=entry_id,
+        age_ms=max(0, now_ms - int(entry_id.partition("-")[0])),
+        urgent=fields.get("urgent") == "1",
+    )
+
+
+def _queued(shard: int, entry: str, since_ms: int, seen: tuple[Any, Any]) -> QueuedTicket:
+    there, pending = seen
+    for reply in seen:
+        if isinstance(reply, Exception) and "NOGROUP" not in str(reply):
+            raise reply
+    read_ms_ago = None
+    if isinstance(pending, list) and pending:
+        read_ms_ago = int(pending[0]["time_since_delivered"])
+    return QueuedTicket(shard, entry, isinstance(there, list) and bool(there), read_ms_ago, since_ms)
