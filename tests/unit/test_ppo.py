@@ -87,7 +87,7 @@ def test_the_reward_rises_whatever_the_spaces_and_the_policy(
 
 
 def recall(policy: Policy, *, seed: int) -> TrainBatch:
-    """Episodes of two steps: the first observation shows a sign, the second nothing; then acting by the sign is rewarded.
+    """Episodes of two steps: the first observation shows a sign, the second nothing; then acting by it is rewarded.
 
     Half of the segments start in the middle of an episode, from the state the policy had then.
     """
