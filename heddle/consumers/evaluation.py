@@ -1,0 +1,182 @@
+"""Evaluation: a policy version pinned for the eval shards, and what their episodes returned.
+
+It never trains on what it collects. An evaluation is over when every eval shard that counts gave its version; a shard
+that changed hands in the middle is counted by its last owner's episodes only, since that one played all of them.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.broker import Broker
+from heddle.broker.types import Pointer
+from heddle.errors import BrokerFull, BrokerUnreachable, Conflict, NotFound, SeatLost
+from heddle.layout import Segments
+
+log = logging.getLogger("heddle.trainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One evaluation.
+
+    Attributes:
+        version, update: which policy, and the update that made it.
+        returns: float64 [episodes]; lengths: int [episodes].
+    """
+
+    version: int
+    update: int
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    @property
+    def mean_return(self) -> float:
+        return float(self.returns.mean())
+
+    def metrics(self) -> dict[str, float]:
+        """What to report."""
+        return {
+            "eval_return": self.mean_return,
+            "eval_return_std": float(self.returns.std()),
+            "eval_length": float(self.lengths.mean()),
+            "eval_episodes": float(len(self.returns)),
+            "eval_version": float(self.version),
+            "eval_update": float(self.update),
+        }
+
+
+def ended_episodes(segments: Segments) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns and lengths of the episodes that ended in these segments, segment by segment."""
+    ended = segments.arrays["episode_length"] > 0
+    returns = segments.arrays["episode_return"][ended].astype(np.float64)
+    return returns, segments.arrays["episode_length"][ended].astype(np.int64)
+
+
+@dataclass(slots=True)
+class Collector:
+    """The batches of one version that came so far."""
+
+    version: int
+    update: int
+    batches: list[tuple[Pointer, NDArray[np.float64], NDArray[np.int64]]] = field(default_factory=list)
+    gave: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    def add(self, pointer: Pointer, segments: Segments) -> None:
+        """One batch of an eval shard; the one whose `given` is the version is its shard's last."""
+        self.batches.append((pointer, *ended_episodes(segments)))
+        if pointer.given == self.version:
+            self.gave[pointer.shard] = (pointer.epoch, pointer.nonce)
+
+    def finished(self, active: int) -> Finished | None:
+        """The evaluation, once `active` shards gave it; None before, and when no episode ended at all."""
+        if not active or len(self.gave) < active:
+            return None
+        counted = [item for item in self.batches if self.gave.get(item[0].shard) == (item[0].epoch, item[0].nonce)]
+        returns = np.concatenate([item[1] for item in counted])
+        lengths = np.concatenate([item[2] for item in counted])
+        return Finished(self.version, self.update, returns, lengths) if len(returns) else None
+
+    def pointers(self) -> list[Pointer]:
+        """Every entry that came."""
+        return [pointer for pointer, _, _ in self.batches]
+
+
+class Evaluator:
+    """When to evaluate, which version is being evaluated, and what came of it.
+
+    Entries are held until their evaluation is over, so that a trainer that resumes finds them again.
+
+    Args:
+        every_updates: updates between evaluations.
+        state: what `state` gave to the manifest.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        experiment: str,
+        *,
+        seat_epoch: int,
+        every_updates: int,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        state = state or {}
+        self.last: Finished | None = None
+        self.last_update = int(state.get("last_update", 0))
+        self.checkpoint = str(state.get("checkpoint", ""))
+        self._broker = broker
+        self._experiment = experiment
+        self._seat_epoch = seat_epoch
+        self._every = every_updates
+        self._running: Collector | None = None
+        if state.get("version"):
+            self._running = Collector(int(state["version"]), int(state["update"]))
+
+    @property
+    def running(self) -> bool:
+        """True while an evaluation is under way."""
+        return self._running is not None
+
+    def is_due(self, update: int) -> bool:
+        """True when the weights of `update` should be evaluated."""
+        return self._running is None and update - self.last_update >= self._every
+
+    def is_current(self, version: int, update: int) -> bool:
+        """True when these weights are, or are being, evaluated."""
+        evaluated = self._running.update if self._running else self.last_update
+        return evaluated == update and update > 0
+
+    def begin(self, version: int, update: int, checkpoint: str) -> bool:
+        """Pin `version`, which was just published; `checkpoint` is the name of the file that holds it.
+
+        Returns:
+            False when it cannot be pinned now; ask again with the version that is then the latest.
+        """
+        try:
+            self._broker.policies.set_eval(self._experiment, self._seat_epoch, version)
+        except SeatLost:
+            raise
+        except (NotFound, Conflict, BrokerFull, BrokerUnreachable) as error:
+            log.info("cannot begin an evaluation yet version=%d error=%s", version, error)
+            return False
+        self._running = Collector(version, update)
+        self.checkpoint = checkpoint
+        return True
+
+    def continue_or_drop(self, eval_policy: int) -> None:
+        """After a resume: the manifest's evaluation goes on only when its version is still the pinned one."""
+        if self._running is not None and self._running.version != eval_policy:
+            self.drop()
+
+    def drop(self) -> list[Pointer]:
+        """Give up the evaluation under way; its entries, which are to be settled."""
+        pointers = self._running.pointers() if self._running else []
+        self._running, self.checkpoint = None, ""
+        return pointers
+
+    def add(self, pointer: Pointer, segments: Segments) -> bool:
+        """One batch of an eval shard; False when it belongs to no evaluation under way, and is to be settled."""
+        if self._running is None or pointer.version_min != self._running.version:
+            return False
+        self._running.add(pointer, segments)
+        return True
+
+    def finish(self, active: int) -> tuple[Finished, str, list[Pointer]] | None:
+        """When it is over: the evaluation, the name of its checkpoint, and its entries, which are to be settled."""
+        finished = self._running.finished(active) if self._running else None
+        if finished is None:
+            return None
+        name = self.checkpoint
+        pointers = self.drop()
+        self.last, self.last_update = finished, finished.update
+        return finished, name, pointers
+
+    def state(self) -> dict[str, Any]:
+        """For a manifest."""
+        running = {"version": self._running.version, "update": self._running.update} if self._running else {}
+        return {**running, "last_update": self.last_update, "checkpoint": self.checkpoint}

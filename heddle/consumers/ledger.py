@@ -1,0 +1,165 @@
+"""The ledger: what became of each entry that was read, and when the broker may be told.
+
+It never reads, trains or saves. An entry is settled once; what is trained is acked only after a durable manifest covers
+it (or, with ack = "update", at once), what is set aside at the next flush. Acks that the broker did not answer are sent
+again: only the one that deletes an entry counts it.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from heddle.broker import Broker
+from heddle.broker.types import Pointer, Settled
+from heddle.consumers.ordering import Key, Mark, Ordering, key_of
+from heddle.errors import BrokerFull, BrokerUnreachable
+
+log = logging.getLogger("heddle.trainer")
+
+ACK_AT_ONCE = 256
+"""Entries in one ack script: some 2 ms of the server's thread."""
+
+
+class Ledger:
+    """What is settled and not yet acked, of one partition.
+
+    Attributes:
+        excused: policy version -> train shards whose batch of it was set aside: a sync update does not wait for them.
+
+    Args:
+        carried: entry id -> (outcome, reason) that an earlier trainer's manifest covers and that it had not acked.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        experiment: str,
+        partition: int,
+        *,
+        seat_epoch: int,
+        ordering: Ordering[Pointer],
+        carried: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
+        self.ordering = ordering
+        self.excused: dict[int, set[int]] = {}
+        self._broker = broker
+        self._experiment = experiment
+        self._partition = partition
+        self._seat_epoch = seat_epoch
+        self._carried = dict(carried or {})
+        self._trained: list[Pointer] = []
+        self._owed: dict[Key, tuple[Pointer, Settled]] = {}
+        self._dead: dict[Key, tuple[Pointer, str]] = {}
+
+    def train(self, pointers: Sequence[Pointer]) -> None:
+        """These entries are in the learner; they are acked once `checkpointed` says so."""
+        for pointer in pointers:
+            self.ordering.settle(pointer)
+            self._trained.append(pointer)
+
+    def set_aside(self, pointer: Pointer, outcome: Settled) -> None:
+        """This entry will not be trained; it is acked at the next flush."""
+        self._excuse(pointer)
+        self.ordering.settle(pointer)
+        self._owed[key_of(pointer)] = (pointer, outcome)
+
+    def bury(self, pointer: Pointer, reason: str) -> None:
+        """This entry cannot be used: it goes to the dead stream, with its reason, at the next flush."""
+        log.warning(
+            "set aside as dead shard=%d epoch=%d seq=%d reason=%s", pointer.shard, pointer.epoch, pointer.seq, reason
+        )
+        self._excuse(pointer)
+        self.ordering.settle(pointer)
+        self._dead[key_of(pointer)] = (pointer, reason)
+
+    def repeat(self, pointer: Pointer) -> None:
+        """This entry was dealt with before: it is acked for what it was then, without another look."""
+        usual = ("evaluated" if pointer.kind == "eval" else "trained", "")
+        outcome, reason = self._carried.pop(pointer.entry_id, usual)
+        if outcome == "dead":
+            self._dead[key_of(pointer)] = (pointer, reason)
+        else:
+            self._owed[key_of(pointer)] = (pointer, outcome)  # type: ignore[assignment]
+
+    def release_trained(self) -> None:
+        """A durable manifest covers what the marks cover (or nothing waits for one): let it be acked."""
+        kept: list[Pointer] = []
+        for pointer in self._trained:
+            if self.ordering.covered(pointer):
+                self._owed[key_of(pointer)] = (pointer, "trained")
+            else:
+                kept.append(pointer)
+        self._trained = kept
+
+    def roll_back(self) -> None:
+        """No manifest will ever cover what is trained and not released: that is how it is acked."""
+        for pointer in self._trained:
+            self._owed[key_of(pointer)] = (pointer, "rolled_back")
+        self._trained = []
+
+    def flush(self) -> bool:
+        """Tell the broker all that it may know; what it did not answer stays owed.
+
+        Returns:
+            True when nothing is owed any more.
+
+        Raises:
+            SeatLost, Gone: and nothing was changed.
+        """
+        try:
+            self.flush_or_raise()
+        except (BrokerUnreachable, BrokerFull) as error:
+            log.warning("cannot ack, will again owed=%d error=%s", self.num_owed, error)
+            return False
+        return True
+
+    def flush_or_raise(self) -> None:
+        """As `flush`; raises also BrokerUnreachable and BrokerFull."""
+        self._flush_dead()
+        self._flush_owed()
+
+    @property
+    def num_owed(self) -> int:
+        """Entries that may be acked and are not."""
+        return len(self._owed) + len(self._dead)
+
+    @property
+    def num_trained(self) -> int:
+        """Entries that are trained and wait for a manifest."""
+        return len(self._trained)
+
+    def marks(self) -> dict[int, Mark]:
+        """By shard, for a manifest."""
+        return self.ordering.marks()
+
+    def owed(self) -> dict[str, list[str]]:
+        """For a manifest: entry id -> [outcome, reason] of what was set aside and is not acked yet."""
+        aside = {
+            pointer.entry_id: [str(outcome), ""] for pointer, outcome in self._owed.values() if outcome != "trained"
+        }
+        return aside | {pointer.entry_id: ["dead", reason] for pointer, reason in self._dead.values()}
+
+    def forget_excuses(self, below: int) -> None:
+        """Versions below `below` are not waited for any more."""
+        self.excused = {version: shards for version, shards in self.excused.items() if version >= below}
+
+    def _excuse(self, pointer: Pointer) -> None:
+        if pointer.kind == "train":
+            self.excused.setdefault(pointer.given or pointer.version_min, set()).add(pointer.shard)
+
+    def _flush_dead(self) -> None:
+        for key, (pointer, reason) in list(self._dead.items()):
+            self._broker.experience.set_aside(
+                self._experiment, self._partition, self._seat_epoch, pointer, reason, keep_blob=True
+            )
+            del self._dead[key]
+            self.ordering.forget(pointer)
+
+    def _flush_owed(self) -> None:
+        while self._owed:
+            keys = list(self._owed)[:ACK_AT_ONCE]
+            self._broker.experience.ack(
+                self._experiment, self._partition, self._seat_epoch, [self._owed[key] for key in keys]
+            )
+            for key in keys:
+                pointer, _ = self._owed.pop(key)
+                self.ordering.forget(pointer)

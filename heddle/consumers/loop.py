@@ -1,0 +1,253 @@
+"""The loop: one seated trainer from its first publish to the end of the run, or of its seat.
+
+It never claims the seat. Each turn reads facts, asks a pure function, and does what it says:
+update, publish (so that workers go on), checkpoint, ack.
+"""
+
+import logging
+
+from heddle.broker.types import Ctl, Flow, Pointer
+from heddle.consumers.budget import reached
+from heddle.consumers.evaluation import Finished
+from heddle.consumers.intake import Taken
+from heddle.consumers.parts import Parts
+from heddle.consumers.reader import Loaded
+from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics
+from heddle.errors import CheckpointError
+
+log = logging.getLogger("heddle.trainer")
+
+BLOCK_MS = 250
+IDLE_CHECKPOINT_S = 2.0
+"""With nothing to train on for so long, what is trained is made durable and acked: the broker may be out of memory."""
+SAVE_AGAIN_S = 5.0
+"""A full disk is asked again after this long."""
+
+
+class Loop:
+    """Runs until the budget is used, somebody says stop, or this process shall end.
+
+    Attributes:
+        training_on: entries that the learner has now, or had when it raised.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._saved_update = parts.progress.update if parts.saver.last else -1
+        self._busy_at = parts.clock.monotonic()
+        self._turn_at = parts.clock.monotonic()
+        self._save_after = 0.0
+        self._checkpoint_s = 0.0
+        self._spoken: set[str] = set()
+        self.training_on: list[Pointer] = []
+
+    def begin(self) -> None:
+        """Publish at once, and settle what an earlier trainer left. Raises SeatLost, Gone."""
+        parts = self.parts
+        parts.publisher.first(parts.training.weights(), parts.progress.update)
+        parts.reader.start()
+        self.turn_eval(parts.intake.poll(block_ms=1), self.ctl())
+        self._roll_back()
+        self.checkpoint()
+
+    def run(self) -> str:
+        """Take turns; why it is over: the limit that was reached, or "" for a command or request to stop."""
+        while True:
+            ctl = self.ctl()
+            if ctl.command == "stop" or self.parts.stop.draining:
+                return ""
+            evaluated = self.parts.intake.poll(block_ms=BLOCK_MS)
+            self.count_time(running=ctl.command == "run")
+            self.turn_eval(evaluated, ctl)
+            if ctl.command == "pause":
+                self._pause()
+            else:
+                self._turn(ctl)
+            if why := self.reached():
+                return why
+
+    def ctl(self) -> Ctl:
+        """ctl as it is now; publishes again what it does not show. Raises SeatLost, Gone."""
+        parts = self.parts
+        parts.seat.check()
+        ctl = parts.patience.call("read ctl", lambda: parts.broker.experiments.ctl(parts.experiment))
+        parts.publisher.compare(ctl.policy)
+        return ctl
+
+    def flow(self) -> Flow:
+        """The counters as they are now."""
+        parts = self.parts
+        return parts.patience.call("read flow", lambda: parts.broker.experience.flow(parts.experiment, parts.partition))
+
+    def reached(self) -> str:
+        """Which limit of the budget is reached; "" for none."""
+        spec = self.parts.setting.spec
+        return reached(spec.budget, self.parts.progress.spent(evaluated=spec.eval is not None))
+
+    def count_time(self, *, running: bool) -> None:
+        """Let the time since the last call count as wall time, when the experiment was running."""
+        now = self.parts.clock.monotonic()
+        if running:
+            self.parts.progress.wall_s += now - self._turn_at
+        self._turn_at = now
+
+    def _turn(self, ctl: Ctl) -> None:
+        parts = self.parts
+        taken = parts.intake.take(ctl, version=parts.publisher.version, same=parts.publisher.same)
+        if taken.batches:
+            self.update(taken, force=taken.why == "high water")
+        elif taken.why == "void":
+            log.warning("every shard's batch was set aside, going on version=%d", parts.publisher.version)
+            parts.publisher.renumber()
+        elif parts.ledger.num_trained and (parts.intake.high_water or self._idle_s() >= IDLE_CHECKPOINT_S):
+            self.checkpoint()
+        parts.ledger.flush()
+
+    def _pause(self) -> None:
+        self.parts.intake.stop_waiting()
+        if self.parts.ledger.num_trained:
+            self.checkpoint()
+        self.parts.ledger.flush()
+
+    def _idle_s(self) -> float:
+        return self.parts.clock.monotonic() - self._busy_at
+
+    def update(self, taken: Taken, *, force: bool = False) -> None:
+        """Train on what was taken, publish, checkpoint when it is due (or `force`), ack, report.
+
+        Raises:
+            ExperimentFailed: the learner raised.
+        """
+        parts = self.parts
+        pointers = [item.pointer for item in taken.batches]
+        latest, same = parts.publisher.version, parts.publisher.same
+        waited_s = parts.intake.reset_wait()
+        parts.reader.loading(pointers)
+        self.training_on = pointers
+        began = parts.clock.monotonic()
+        metrics = parts.training.update(taken.batches, parts.progress)
+        self._busy_at = parts.clock.monotonic()
+        metrics |= {"update_seconds": self._busy_at - began, "wait_seconds": waited_s}
+        parts.publisher.publish(parts.training.weights(), parts.progress.update)
+        parts.ledger.train(pointers)
+        self.training_on = []
+        if parts.setting.spec.trainer.ack == "update":
+            parts.ledger.release_trained()
+        self._evaluate_or_checkpoint(force=force)
+        parts.ledger.flush()
+        parts.reader.loading([])
+        versions = [int(version) for item in taken.batches for version in item.segments.arrays["version"]]
+        self._tell(metrics | lag_metrics(versions, latest, same))
+
+    def checkpoint(self) -> bool:
+        """Write a checkpoint, then ack what it covers; False when the disk does not take it now.
+
+        Raises:
+            SeatLost: checked with the broker before the file is written, where it answers.
+        """
+        parts = self.parts
+        if parts.clock.monotonic() < self._save_after:
+            return False
+        parts.seat.check()
+        began = parts.clock.monotonic()
+        extra = {"owed": parts.ledger.owed(), "eval": parts.evaluator.state() if parts.evaluator else {}}
+        try:
+            path = parts.saver.write(
+                parts.progress,
+                weights=parts.training.weights(),
+                learner=parts.training.state(),
+                version=parts.publisher.version,
+                marks=parts.ledger.marks(),
+                partition=parts.partition,
+                extra=extra,
+            )
+        except CheckpointError as error:
+            self._save_after = began + SAVE_AGAIN_S
+            log.error("cannot checkpoint, will again update=%d error=%s", parts.progress.update, error)
+            self._say("error", f"cannot checkpoint: {error}")
+            return False
+        self._spoken.clear()
+        self._saved_update = parts.progress.update
+        parts.ledger.release_trained()
+        parts.ledger.flush()
+        if parts.evaluator is None:
+            self._best_of_training(path.name)
+        parts.saver.prune(parts.evaluator.checkpoint if parts.evaluator else "")
+        self._checkpoint_s = parts.clock.monotonic() - began
+        return True
+
+    def begin_evaluation(self) -> bool:
+        """Have the eval shards play the newest weights; False when that cannot be now."""
+        parts = self.parts
+        if parts.evaluator is None or parts.publisher.pending:
+            return False
+        if self._saved_update != parts.progress.update and not self.checkpoint():
+            return False
+        name = parts.saver.last.name if parts.saver.last else ""
+        return parts.evaluator.begin(parts.publisher.version, parts.progress.update, name)
+
+    def turn_eval(self, loaded: list[Loaded], ctl: Ctl) -> Finished | None:
+        """Take note of eval batches; the evaluation, when it is over with them."""
+        parts = self.parts
+        for item in loaded:
+            if parts.evaluator is None or not parts.evaluator.add(item.pointer, item.segments):
+                parts.ledger.set_aside(item.pointer, "evaluated")
+        done = parts.evaluator.finish(ctl.active_eval) if parts.evaluator else None
+        if parts.evaluator is None or done is None:
+            return None
+        finished, name, pointers = done
+        for pointer in pointers:
+            parts.ledger.set_aside(pointer, "evaluated")
+        mean = finished.mean_return
+        log.info("evaluated update=%d return=%.2f episodes=%d", finished.update, mean, len(finished.returns))
+        parts.progress.eval_return = mean
+        if (parts.progress.best_return is None or mean >= parts.progress.best_return) and parts.saver.mark_best(name):
+            parts.progress.best_return = mean
+        parts.report.send(parts.progress.update, finished.metrics())
+        return finished
+
+    def _evaluate_or_checkpoint(self, *, force: bool) -> None:
+        parts, trainer = self.parts, self.parts.setting.spec.trainer
+        if parts.evaluator is not None and parts.evaluator.is_due(parts.progress.update) and self.begin_evaluation():
+            return
+        if force or parts.progress.update - self._saved_update >= trainer.checkpoint_every:
+            self.checkpoint()
+
+    def _best_of_training(self, name: str) -> None:
+        progress = self.parts.progress
+        mean = progress.whole_window_return
+        if mean is None or (progress.best_return is not None and mean < progress.best_return):
+            return
+        if self.parts.saver.mark_best(name):
+            progress.best_return = mean
+
+    def _roll_back(self) -> None:
+        """Batches that were acked and are not in the weights we resumed go from trained to rolled back."""
+        parts = self.parts
+        parts.patience.call("ack what was settled", parts.ledger.flush_or_raise)
+        flow = self.flow()
+        batches = flow.trained.batches - parts.progress.flow_batches
+        steps = flow.trained.steps - parts.progress.flow_steps
+        if batches <= 0:
+            return
+        log.warning("rolled back, trained after the checkpoint that was resumed batches=%d steps=%d", batches, steps)
+        self._say("warning", f"rolled back {batches} batches that were trained after the last checkpoint")
+        parts.patience.call(
+            "count what was rolled back",
+            lambda: parts.broker.experience.roll_back(
+                parts.experiment, parts.partition, parts.seat.epoch, batches=batches, steps=steps
+            ),
+        )
+
+    def _tell(self, metrics: dict[str, float]) -> None:
+        parts = self.parts
+        flow = flow_metrics(self.flow())
+        rate = parts.report.rate(parts.progress.env_steps)
+        metrics = {**metrics, **rate, **progress_metrics(parts.progress), **flow}
+        parts.report.send(parts.progress.update, metrics | {"checkpoint_seconds": self._checkpoint_s})
+
+    def _say(self, level: str, message: str) -> None:
+        """Into the experiment's log, once for each message until things are well again."""
+        if message not in self._spoken:
+            self._spoken.add(message)
+            self.parts.report.tell(level, message)

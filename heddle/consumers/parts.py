@@ -1,0 +1,219 @@
+"""The parts of a seated trainer, and how they are put together from a spec, a checkpoint and a seat.
+
+It never trains and never reads experience.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from heddle.broker import Broker
+from heddle.checkpoint import Checkpoint
+from heddle.clock import Clock
+from heddle.consumers.evaluation import Evaluator
+from heddle.consumers.intake import Intake
+from heddle.consumers.ledger import Ledger
+from heddle.consumers.ordering import Ordering
+from heddle.consumers.patience import Patience
+from heddle.consumers.progress import Progress, carried_of
+from heddle.consumers.publisher import Publisher
+from heddle.consumers.quorum import rules_of
+from heddle.consumers.reader import Reader
+from heddle.consumers.report import Report
+from heddle.consumers.saver import Saver, marks_of
+from heddle.consumers.seat import Seat
+from heddle.consumers.setting import Describe, Setting, read_setting
+from heddle.consumers.training import Training
+from heddle.errors import CheckpointError
+from heddle.stop import StopFlag
+
+log = logging.getLogger("heddle.trainer")
+
+PARTITION = 0
+
+
+class CheckpointMissing(CheckpointError):
+    """The experiment has been trained, and its checkpoints are somewhere else."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a seated trainer works with.
+
+    Attributes:
+        partition: always 0 so far.
+    """
+
+    broker: Broker
+    experiment: str
+    seat: Seat
+    setting: Setting
+    training: Training
+    progress: Progress
+    reader: Reader
+    ledger: Ledger
+    intake: Intake
+    publisher: Publisher
+    evaluator: Evaluator | None
+    saver: Saver
+    report: Report
+    patience: Patience
+    clock: Clock
+    stop: StopFlag
+    partition: int = PARTITION
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a trainer's parts come from.
+
+    Attributes:
+        home: the experiment's own folder.
+        device: "cpu", "cuda" or "auto" instead of what the spec says; None for what it says.
+        describe: see `setting.read_setting`.
+    """
+
+    broker: Broker
+    experiment: str
+    home: Path
+    device: str | None
+    describe: Describe | None
+    patience: Patience
+    clock: Clock
+    stop: StopFlag
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a trainer continues from.
+
+    Attributes:
+        checkpoint: None at the very start.
+        own: the same when it is of this experiment, so that its marks and counters are about the same stream.
+    """
+
+    checkpoint: Checkpoint | None
+    own: Checkpoint | None
+
+
+def build(source: Source, seat: Seat) -> Parts:
+    """The parts of the holder of `seat`. The fence is up: the newest checkpoint found is the last of its writer.
+
+    Raises:
+        CheckpointMissing: the checkpoints are not here.
+        CheckpointError, EnvError, WeightsError: this experiment cannot be trained.
+    """
+    broker, experiment, call = source.broker, source.experiment, source.patience.call
+    setting = call("read the spec", lambda: read_setting(broker, experiment, describe=source.describe))
+    saver = Saver(source.home, experiment, setting.spec, setting.spaces_json(), seat_epoch=seat.epoch)
+    restored = _restore(source, setting, saver)
+    checkpoint, own = restored.checkpoint, restored.own
+    training = Training(setting, device=source.device)
+    progress = Progress()
+    if checkpoint is not None:
+        training.resume(checkpoint)
+        progress = Progress.resumed(checkpoint, same_stream=own is not None)
+        log.info("resumed update=%d env_steps=%d", checkpoint.update, checkpoint.env_steps)
+    ledger = make_ledger(broker, experiment, seat.epoch, own)
+    reader = _reader(source, setting, seat, ledger, training, progress)
+    ctl = call("read ctl", lambda: broker.experiments.ctl(experiment))
+    return Parts(
+        broker=broker,
+        experiment=experiment,
+        seat=seat,
+        setting=setting,
+        training=training,
+        progress=progress,
+        reader=reader,
+        ledger=ledger,
+        intake=_intake(source, setting, reader, ledger, min_steps=training.min_steps),
+        publisher=make_publisher(broker, experiment, seat.epoch, published=ctl.policy, restored=restored),
+        evaluator=_evaluator(source, setting, seat, own, ctl.eval_policy),
+        saver=saver,
+        report=Report(broker, experiment, seat_epoch=seat.epoch, trainer=seat.trainer, clock=source.clock),
+        patience=source.patience,
+        clock=source.clock,
+        stop=source.stop,
+    )
+
+
+def make_ledger(broker: Broker, experiment: str, seat_epoch: int, own: Checkpoint | None) -> Ledger:
+    """A ledger that begins where this experiment's checkpoint stands."""
+    return Ledger(
+        broker,
+        experiment,
+        PARTITION,
+        seat_epoch=seat_epoch,
+        ordering=Ordering(marks_of(own, PARTITION) if own else {}),
+        carried=carried_of(own.extra) if own else {},
+    )
+
+
+def make_publisher(
+    broker: Broker, experiment: str, seat_epoch: int, *, published: int, restored: Restored
+) -> Publisher:
+    """A publisher that goes on above every version that was published or checkpointed."""
+    checkpointed = restored.checkpoint.policy_version if restored.checkpoint else 0
+    same = frozenset({restored.own.policy_version} if restored.own else ())
+    return Publisher(broker, experiment, seat_epoch=seat_epoch, version=max(published, checkpointed), same=same)
+
+
+def _restore(source: Source, setting: Setting, saver: Saver) -> Restored:
+    own = saver.resume()
+    if own is not None:
+        return Restored(own, own)
+    if setting.stored.resume_from:
+        return Restored(saver.continued(setting.stored.resume_from), None)
+    flow = source.patience.call("read flow", lambda: source.broker.experience.flow(source.experiment, PARTITION))
+    if flow.trained.batches and setting.spec.trainer.ack == "checkpoint":
+        raise CheckpointMissing(
+            f"{source.experiment} was trained on {flow.trained.batches} batches already, but there is no checkpoint"
+            f" of it in {saver.directory}: start the trainer where its files are (--dir)"
+        )
+    return Restored(None, None)
+
+
+def _reader(
+    source: Source, setting: Setting, seat: Seat, ledger: Ledger, training: Training, progress: Progress
+) -> Reader:
+    return Reader(
+        source.broker,
+        source.experiment,
+        PARTITION,
+        seat_epoch=seat.epoch,
+        ledger=ledger,
+        layout=setting.layout,
+        plans=setting.plans,
+        size_cap=setting.spec.limits.batch_bytes,
+        patience=source.patience,
+        clock=source.clock,
+        probe=lambda loaded: training.probe(loaded, progress),
+    )
+
+
+def _intake(source: Source, setting: Setting, reader: Reader, ledger: Ledger, *, min_steps: int) -> Intake:
+    broker, experiment, call = source.broker, source.experiment, source.patience.call
+    return Intake(
+        reader,
+        ledger,
+        rules_of(setting.spec, min_steps=min_steps),
+        clock=source.clock,
+        flow=lambda: call("read flow", lambda: broker.experience.flow(experiment, PARTITION)),
+        is_full=lambda: call("look at memory", broker.conn.out_of_memory),
+    )
+
+
+def _evaluator(
+    source: Source, setting: Setting, seat: Seat, own: Checkpoint | None, eval_policy: int
+) -> Evaluator | None:
+    if setting.spec.eval is None:
+        return None
+    evaluator = Evaluator(
+        source.broker,
+        source.experiment,
+        seat_epoch=seat.epoch,
+        every_updates=setting.spec.eval.every_updates,
+        state=own.extra.get("eval") if own else None,
+    )
+    evaluator.continue_or_drop(eval_policy)
+    return evaluator

@@ -1,0 +1,75 @@
+"""Patience: a broker call that is repeated with jitter until it is answered, or there is no point any more.
+
+It never decides what a lost answer meant: only calls that may be repeated are passed to it.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from heddle.clock import Clock, SystemClock
+from heddle.errors import BrokerFull, BrokerUnreachable, HeddleError
+from heddle.lease import retry_delay_s
+
+log = logging.getLogger("heddle.consumers")
+
+T = TypeVar("T")
+
+
+class GivenUp(HeddleError):
+    """The caller was asked to end while the broker was away."""
+
+
+class Patience:
+    """Repeats calls while the broker is away.
+
+    Args:
+        check: called before every try; raises when trying is over (the seat is lost, the process shall end).
+    """
+
+    def __init__(
+        self,
+        *,
+        check: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self._check = check
+        self._clock = clock or SystemClock()
+        self._rng = rng or np.random.default_rng()
+
+    def call(
+        self, what: str, fn: Callable[[], T], *, on_trouble: Callable[[], None] = lambda: None, full_too: bool = False
+    ) -> T:
+        """What `fn` returns, once it does.
+
+        Args:
+            what: for the log, e.g. "read experience".
+            on_trouble: called after each failed try.
+            full_too: try again, too, while the broker is out of memory.
+        """
+        failures = 0
+        since = self._clock.monotonic()
+        while True:
+            self._check()
+            try:
+                value = fn()
+            except (BrokerUnreachable, BrokerFull) as error:
+                if isinstance(error, BrokerFull) and not full_too:
+                    raise
+                failures += 1
+                if failures == 1:
+                    log.warning("cannot %s, trying on error=%s", what, error)
+                on_trouble()
+                self._clock.sleep(retry_delay_s(failures, self._rng.random()))
+                continue
+            if failures:
+                log.info("could %s again after=%.1fs", what, self._clock.monotonic() - since)
+            return value
+
+    def pause(self) -> None:
+        """Wait a moment, and look whether trying is over. Raises as `check` does."""
+        self._check()
+        self._clock.sleep(retry_delay_s(4, self._rng.random()))

@@ -1,0 +1,106 @@
+"""The publisher: makes the trainer's newest weights the policy that workers play.
+
+It never holds up an ack: what the broker cannot take now is offered again later. Versions only rise; weights that are
+published again after a resume, or to get past a version that nobody can train, get a new number.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from heddle.broker import Broker
+from heddle.errors import BrokerFull, BrokerUnreachable, Conflict, SeatLost
+from heddle.policies.base import Array
+from heddle.policies.weights import pack
+
+log = logging.getLogger("heddle.trainer")
+
+
+class Publisher:
+    """Publishes for the holder of the seat.
+
+    Attributes:
+        version: newest version made, published or not yet.
+        same: versions whose weights are the newest ones.
+        update: the update that made them.
+
+    Args:
+        version: highest version that ever was: published, or in the checkpoint that was resumed.
+        same: versions whose weights the first ones published here equal.
+    """
+
+    def __init__(
+        self, broker: Broker, experiment: str, *, seat_epoch: int, version: int, same: frozenset[int] = frozenset()
+    ) -> None:
+        self.version = version
+        self.same = same
+        self.update = 0
+        self._broker = broker
+        self._experiment = experiment
+        self._seat_epoch = seat_epoch
+        self._weights: Mapping[str, Array] = {}
+        self._data = b""
+        self._pending = False
+
+    @property
+    def pending(self) -> bool:
+        """True while the newest version is not known to be published."""
+        return self._pending
+
+    def first(self, weights: Mapping[str, Array], update: int) -> bool:
+        """Publish restored, or fresh, weights under the next version; see `offer` for the answer."""
+        self._weights, self.update = weights, update
+        return self.renumber()
+
+    def publish(self, weights: Mapping[str, Array], update: int) -> bool:
+        """Publish the weights of an update under the next version; see `offer` for the answer."""
+        self.same = frozenset()
+        return self.first(weights, update)
+
+    def renumber(self) -> bool:
+        """Publish the same weights under the next version; see `offer` for the answer."""
+        self.version += 1
+        self.same |= {self.version}
+        self._data = pack(self._weights, version=self.version, update=self.update)
+        self._pending = True
+        return self.offer()
+
+    def compare(self, published: int) -> bool:
+        """Publish again when ctl shows a lower version than ours: the broker lost it."""
+        if published < self.version:
+            self._pending = True
+        return self.offer()
+
+    def offer(self) -> bool:
+        """Publish what is pending.
+
+        Returns:
+            True when the newest version is published; False when the broker is away or full: call again.
+
+        Raises:
+            SeatLost, Gone.
+        """
+        if not self._pending:
+            return True
+        try:
+            self._send()
+        except SeatLost:
+            raise
+        except (BrokerFull, BrokerUnreachable, Conflict) as error:
+            log.warning("cannot publish, will again version=%d error=%s", self.version, error)
+            return False
+        self._pending = False
+        return True
+
+    def _send(self) -> None:
+        try:
+            self._publish()
+        except SeatLost:
+            raise
+        except Conflict:  # a higher one is there: an earlier holder's, published between our look and our claim
+            self.version = max(self.version, self._broker.policies.latest(self._experiment)) + 1
+            self.same |= {self.version}
+            self._data = pack(self._weights, version=self.version, update=self.update)
+            self._publish()
+
+    def _publish(self) -> None:
+        self._broker.policies.publish(self._experiment, self._seat_epoch, self.version, self._data, update=self.update)

@@ -1,0 +1,241 @@
+"""The reader: an experience stream as decoded batches, each shard's in order, each batch once, none left behind.
+
+It never trains and never decides what is too old. What cannot be decoded it buries, what has no bytes it drops, and
+what a mark covers it acks unseen; the ledger tells the broker.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from heddle.batch import decode
+from heddle.broker import Broker, keys
+from heddle.broker.types import Pointer
+from heddle.clock import Clock
+from heddle.consumers.ledger import Ledger
+from heddle.consumers.patience import Patience
+from heddle.errors import BatchError, BrokerFull
+from heddle.layout import Layout, Segments
+from heddle.shard import ShardPlan
+
+log = logging.getLogger("heddle.trainer")
+
+READ_AT_ONCE = 64
+LOOK_AGAIN_FIRST_S = 1.0
+"""With nothing to read for so long, look for entries that another consumer holds: a frozen trainer may have woken up
+and read what a sync update waits for."""
+LOOK_AGAIN_LAST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A batch that was read and decoded.
+
+    Attributes:
+        pointer: its entry.
+        segments: its arrays, views of the bytes that came.
+    """
+
+    pointer: Pointer
+    segments: Segments
+
+
+@dataclass(slots=True)
+class Losses:
+    """What was read about and is not there; for reports.
+
+    Attributes:
+        missing: batches that the broker accepted and forgot.
+        settled: batches missing after a resume: an earlier trainer had acked them, or the broker forgot them.
+        dropped: batches whose bytes are gone. dead: batches that cannot be used.
+    """
+
+    missing: int = 0
+    settled: int = 0
+    dropped: int = 0
+    dead: int = 0
+
+
+class Reader:
+    """Reads one partition as the holder of the seat.
+
+    Args:
+        probe: trains on a batch and forgets it again: called with each batch that a trainer may have died of, alone.
+        plans: of every shard.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        experiment: str,
+        partition: int,
+        *,
+        seat_epoch: int,
+        ledger: Ledger,
+        layout: Layout,
+        plans: Sequence[ShardPlan],
+        size_cap: int,
+        patience: Patience,
+        clock: Clock,
+        probe: Callable[[Loaded], None] = lambda loaded: None,
+        group: str = keys.TRAINER_GROUP,
+    ) -> None:
+        self.losses = Losses()
+        self._experience = broker.experience
+        self._at = (experiment, partition)
+        self._seat_epoch = seat_epoch
+        self._consumer = str(seat_epoch)
+        self._group = group
+        self._ledger = ledger
+        self._layout = layout
+        self._plans = {plan.index: plan for plan in plans}
+        self._size_cap = size_cap
+        self._patience = patience
+        self._clock = clock
+        self._probe = probe
+        self._suspects: Mapping[str, bool] = {}
+        self._stranded = True
+        self._looked_at = clock.monotonic()
+        self._look_again_s = LOOK_AGAIN_FIRST_S
+
+    def start(self) -> None:
+        """Make sure of the group, and learn which batches an earlier trainer died with."""
+        self._patience.call(
+            "make the group", lambda: self._experience.ensure_group(*self._at, self._group), full_too=True
+        )
+        self._suspects = self._patience.call("read suspects", lambda: self._experience.loading(*self._at))
+        if self._suspects:
+            log.info("found suspects entries=%d: each is retried alone", len(self._suspects))
+
+    def poll(self, *, block_ms: int) -> list[Loaded]:
+        """What is in order now, waiting at most about `block_ms` for the first.
+
+        Every batch that comes out must be settled in the ledger, once. Train and eval batches come mixed.
+
+        Raises:
+            SeatLost, Gone, GivenUp.
+        """
+        self._offer(self._gather(block_ms))
+        ordering = self._ledger.ordering
+        given = ordering.ready()
+        if ordering.holes():
+            self._offer(self._take_over())
+            given += ordering.ready()
+            self._declare_lost()
+            given += ordering.ready()
+        loaded = self._load(given)
+        self._ledger.flush()
+        return loaded
+
+    def loading(self, pointers: Sequence[Pointer], *, alone: bool = False) -> None:
+        """Write down what is being decoded or trained on, before: a trainer that dies names its suspects."""
+        ids = [pointer.entry_id for pointer in pointers]
+        try:
+            self._patience.call(
+                "name what is loaded",
+                lambda: self._experience.set_loading(*self._at, self._seat_epoch, ids, alone=alone),
+            )
+        except BrokerFull as error:  # an update must go on: it is what frees memory
+            log.warning("cannot name what is loaded error=%s", error)
+
+    def _gather(self, block_ms: int) -> list[Pointer]:
+        idle_s = self._clock.monotonic() - self._looked_at
+        if self._stranded or idle_s >= self._look_again_s:
+            found = self._take_over()
+            if not self._stranded:
+                self._look_again_s = min(2.0 * self._look_again_s, LOOK_AGAIN_LAST_S)
+            self._stranded = False
+            if found:
+                block_ms = 0
+        else:
+            found = []
+        read = self._patience.call("read experience", lambda: self._read(block_ms), on_trouble=self._strand)
+        if self._stranded:  # an answer may have been lost, and with it entries that are ours now
+            found += self._take_over()
+            self._stranded = False
+        if read:
+            self._looked_at, self._look_again_s = self._clock.monotonic(), LOOK_AGAIN_FIRST_S
+        return found + read
+
+    def _read(self, block_ms: int) -> list[Pointer]:
+        return self._experience.read(*self._at, self._group, self._consumer, count=READ_AT_ONCE, block_ms=block_ms)
+
+    def _take_over(self) -> list[Pointer]:
+        self._looked_at = self._clock.monotonic()
+        return self._patience.call(
+            "take over pending entries", lambda: self._experience.take_over(*self._at, self._group, self._consumer)
+        )
+
+    def _strand(self) -> None:
+        self._stranded = True
+
+    def _offer(self, pointers: Sequence[Pointer]) -> None:
+        for pointer in self._ledger.ordering.offer(pointers):
+            self._ledger.repeat(pointer)
+
+    def _declare_lost(self) -> None:
+        """All that was appended before what we have read was pending, and was taken over: the rest is gone."""
+        holes = self._ledger.ordering.holes()
+        for hole in holes:
+            if hole.resumed:
+                self.losses.settled += hole.missing
+                log.info("passed over batches that an earlier trainer settled shard=%d %s", hole.shard, hole)
+            else:
+                self.losses.missing += hole.missing
+                log.warning("lost batches, the broker forgot them shard=%d count=%d %s", hole.shard, hole.missing, hole)
+        self._ledger.ordering.declare_lost(holes)
+
+    def _load(self, given: Sequence[Pointer]) -> list[Loaded]:
+        plain = [pointer for pointer in given if pointer.entry_id not in self._suspects]
+        loaded = {item.pointer.entry_id: item for item in self._load_all(plain)}
+        for pointer in given:
+            if pointer.entry_id in self._suspects and (item := self._load_suspect(pointer)) is not None:
+                loaded[pointer.entry_id] = item
+        return [loaded[pointer.entry_id] for pointer in given if pointer.entry_id in loaded]
+
+    def _load_suspect(self, pointer: Pointer) -> Loaded | None:
+        if self._suspects[pointer.entry_id]:
+            self.losses.dead += 1
+            self._ledger.bury(pointer, "the trainer died of it twice, the second time with nothing else loaded")
+            return None
+        log.info("retrying a suspect alone shard=%d seq=%d", pointer.shard, pointer.seq)
+        items = self._load_all([pointer], alone=True)
+        for item in items:
+            self._probe(item)
+        self.loading([])
+        return items[0] if items else None
+
+    def _load_all(self, pointers: Sequence[Pointer], *, alone: bool = False) -> list[Loaded]:
+        if not pointers:
+            return []
+        self.loading(pointers, alone=alone)
+        blobs = self._patience.call("fetch batches", lambda: self._experience.fetch(pointers))
+        loaded = []
+        for pointer, blob in zip(pointers, blobs, strict=True):
+            if blob is None:
+                self.losses.dropped += 1
+                log.warning("dropped a batch without bytes shard=%d seq=%d", pointer.shard, pointer.seq)
+                self._ledger.set_aside(pointer, "dropped")
+                continue
+            try:
+                loaded.append(Loaded(pointer, self._decode(pointer, blob)))
+            except BatchError as error:
+                self.losses.dead += 1
+                self._ledger.bury(pointer, str(error))
+        if not alone:
+            self.loading([])
+        return loaded
+
+    def _decode(self, pointer: Pointer, blob: bytes) -> Segments:
+        plan = self._plans.get(pointer.shard)
+        if plan is None or plan.kind != pointer.kind:
+            raise BatchError(f"the spec has no {pointer.kind} shard {pointer.shard}")
+        segments = decode(self._layout, blob, crc32=pointer.crc32, size_cap=self._size_cap)
+        announced = (pointer.segments, pointer.steps, pointer.version_min, pointer.version_max)
+        found = (segments.rows, segments.num_steps, segments.version_min, segments.version_max)
+        if announced != found:
+            raise BatchError(f"segments, steps and versions are {found}, announced were {announced}")
+        env = segments.arrays["env"]
+        if segments.rows and not 0 <= int(env.min()) <= int(env.max()) < plan.num_envs:
+            raise BatchError(f"an environment outside of the shard's {plan.num_envs}")
+        return segments

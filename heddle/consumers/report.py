@@ -1,0 +1,89 @@
+"""The report: one line of numbers per update, for people and for `heddle status`.
+
+It never holds anything up: numbers that the broker does not take now are gone.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from heddle.broker import Broker
+from heddle.broker.types import Flow
+from heddle.clock import Clock
+from heddle.consumers.progress import Progress
+from heddle.errors import BrokerError
+from heddle.policies.lag import summarise
+
+log = logging.getLogger("heddle.trainer")
+
+LAG_BINS = 8
+"""Lags 0 to 7 have a metric each, larger ones share the last."""
+
+
+def lag_metrics(versions: Sequence[int], latest: int, same: frozenset[int]) -> dict[str, float]:
+    """How many versions the segments of an update were behind the weights that it began with."""
+    lags = summarise([latest if version in same else version for version in versions], latest)
+    bins = [0] * LAG_BINS
+    for lag, count in enumerate(lags.histogram):
+        bins[min(lag, LAG_BINS - 1)] += count
+    shown = {f"lag_{lag}": float(count) for lag, count in enumerate(bins) if count}
+    return {"lag_mean": lags.mean, "lag_max": float(lags.max), **shown}
+
+
+def progress_metrics(progress: Progress) -> dict[str, float]:
+    """How far the run is."""
+    shown = {
+        "env_steps": float(progress.env_steps),
+        "episodes": float(progress.episodes),
+        "wall_seconds": progress.wall_s,
+    }
+    if progress.mean_return is not None and progress.mean_length is not None:
+        shown |= {"return": progress.mean_return, "length": progress.mean_length}
+    return shown
+
+
+def flow_metrics(flow: Flow) -> dict[str, float]:
+    """What is in flight and who waits for room."""
+    return {
+        "in_flight_batches": float(flow.entries),
+        "in_flight_bytes": float(flow.bytes),
+        "worker_waiting": float(flow.waiting),
+        "stale_batches": float(flow.stale.batches),
+        "dead_batches": float(flow.dead.batches),
+        "dropped_batches": float(flow.dropped.batches),
+    }
+
+
+class Report:
+    """Sends metrics as the holder of the seat, and knows how fast the run is."""
+
+    def __init__(self, broker: Broker, experiment: str, *, seat_epoch: int, trainer: str, clock: Clock) -> None:
+        self._broker = broker
+        self._experiment = experiment
+        self._seat_epoch = seat_epoch
+        self._trainer = trainer
+        self._clock = clock
+        self._last_at = clock.monotonic()
+        self._last_steps: int | None = None
+
+    def rate(self, env_steps: int) -> dict[str, float]:
+        """Steps trained per second since this was called last."""
+        now = self._clock.monotonic()
+        passed, self._last_at = now - self._last_at, now
+        before, self._last_steps = self._last_steps, env_steps
+        if before is None or passed <= 0:
+            return {}
+        return {"steps_per_second": (env_steps - before) / passed}
+
+    def send(self, update: int, metrics: Mapping[str, float]) -> None:
+        """Add metrics under an update. Raises SeatLost, Gone."""
+        try:
+            self._broker.events.metrics_add(self._experiment, update, dict(metrics), seat_epoch=self._seat_epoch)
+        except BrokerError as error:
+            log.debug("cannot send metrics update=%d error=%s", update, error)
+
+    def tell(self, level: str, message: str) -> None:
+        """One line for the experiment's log, which everybody sees."""
+        try:
+            self._broker.events.log(self._experiment, "trainer", self._trainer, level, message)
+        except BrokerError as error:
+            log.debug("cannot send a line message=%s error=%s", message, error)

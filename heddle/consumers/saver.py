@@ -1,0 +1,145 @@
+"""The saver: a trainer's checkpoints in a directory, which of them is the best, and which one to resume.
+
+It never acks: it says what is durable, and the trainer draws the conclusion.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heddle import checkpoint as files
+from heddle.checkpoint import Checkpoint
+from heddle.consumers.ordering import Mark
+from heddle.consumers.progress import Progress
+from heddle.errors import CheckpointError
+from heddle.policies.base import Arrays
+from heddle.spec import ExperimentSpec
+
+log = logging.getLogger("heddle.trainer")
+
+DIRECTORY = "checkpoints"
+
+
+class Saver:
+    """Writes checkpoints as the holder of one seat epoch.
+
+    Attributes:
+        last: the newest file that this trainer wrote or resumed; None before there is one.
+
+    Args:
+        home: folder of the experiment.
+        spaces: JSON values of the spaces, so that a file alone is enough to play.
+    """
+
+    def __init__(
+        self, home: Path, experiment: str, spec: ExperimentSpec, spaces: Mapping[str, Any], *, seat_epoch: int
+    ) -> None:
+        self.directory = home / DIRECTORY
+        self.last: Path | None = None
+        self._home = home
+        self._experiment = experiment
+        self._spec = spec
+        self._spaces = dict(spaces)
+        self._seat_epoch = seat_epoch
+
+    def resume(self) -> Checkpoint | None:
+        """This experiment's newest checkpoint; None when there is none. To be called with the fence up."""
+        found = files.newest(self.directory, experiment=self._experiment)
+        if found is not None:
+            self.last = self.directory / files.file_name(found.seat_epoch, found.update)
+        return found
+
+    def continued(self, other: str) -> Checkpoint:
+        """The newest checkpoint of another experiment, kept beside this one's.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        directory = self._home.parent / other / DIRECTORY
+        found = files.newest(directory, experiment=other)
+        if found is None:
+            raise CheckpointError(f"cannot continue {other}: no checkpoint of it in {directory}")
+        return found
+
+    def write(
+        self,
+        progress: Progress,
+        *,
+        weights: Arrays,
+        learner: tuple[Arrays, dict[str, Any]],
+        version: int,
+        marks: Mapping[int, Mark],
+        partition: int,
+        extra: Mapping[str, Any],
+    ) -> Path:
+        """Write one checkpoint; durable when this returns.
+
+        Raises:
+            CheckpointError: the directory cannot be written.
+        """
+        tensors, meta = learner
+        made = Checkpoint(
+            experiment=self._experiment,
+            spec_json=self._spec.canonical_json(),
+            spec_sha256=self._spec.sha256(),
+            spaces=self._spaces,
+            seat_epoch=self._seat_epoch,
+            update=progress.update,
+            policy_version=version,
+            env_steps=progress.env_steps,
+            episodes=progress.episodes,
+            weights=weights,
+            learner=tensors,
+            learner_meta=meta,
+            counters=progress.counters(),
+            marks={f"{partition}/{shard}": mark.to_json() for shard, mark in marks.items()},
+            extra={**progress.extra(), **extra},
+            mean_return=progress.mean_return,
+            best_return=progress.best_return,
+        )
+        self.last = files.save(self.directory, made)
+        return self.last
+
+    def prune(self, protect: str = "") -> None:
+        """Delete old checkpoints but the file named `protect`; trouble with that is not trouble with training."""
+        guarded = {self.directory / protect} if protect else ()
+        try:
+            files.prune(self.directory, self._spec.trainer.checkpoints_kept, guarded)
+        except OSError as error:
+            log.warning("cannot delete old checkpoints directory=%s error=%s", self.directory, error)
+
+    def mark_best(self, name: str) -> bool:
+        """Make the file `name` the best one; False when it is not there any more."""
+        path = self.directory / name
+        if not name or not path.exists():
+            return False
+        try:
+            files.mark_best(self.directory, path)
+        except OSError as error:
+            log.warning("cannot mark the best checkpoint path=%s error=%s", path, error)
+            return False
+        return True
+
+    @property
+    def best(self) -> Path | None:
+        """The best checkpoint; None before there is one."""
+        path = self.directory / files.BEST
+        return path if path.exists() else None
+
+
+def marks_of(checkpoint: Checkpoint, partition: int) -> dict[int, Mark]:
+    """The marks of one partition.
+
+    Raises:
+        CheckpointError: they cannot be read.
+    """
+    try:
+        found = {}
+        for name, value in checkpoint.marks.items():
+            part, _, shard = name.partition("/")
+            if int(part) == partition:
+                found[int(shard)] = Mark.from_json(value)
+        return found
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"the marks of update {checkpoint.update} cannot be read: {error}") from error

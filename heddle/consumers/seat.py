@@ -1,0 +1,96 @@
+"""The seat: how one trainer becomes the only one of its experiment, and learns that it is not any more.
+
+It never reads a checkpoint: the fence is up when `claim` returns, and only then may its caller look at them.
+"""
+
+import logging
+import os
+import threading
+
+from heddle.broker import Broker
+from heddle.broker.seats import SEAT_TTL_MS
+from heddle.clock import Clock
+from heddle.errors import BrokerUnreachable, SeatLost
+from heddle.lease import Keeper
+
+log = logging.getLogger("heddle.trainer")
+
+ASK_EVERY_S = 0.25
+"""How often a trainer in waiting asks for a taken seat: a small part of the TTL that it waits out."""
+
+
+def trainer_id() -> str:
+    """An id that no other process ever has, with host and pid for people."""
+    return f"{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+class Seat:
+    """A seat that was claimed, kept by a thread of its own.
+
+    Attributes:
+        epoch: fencing number; every later holder's is higher.
+        trainer: id of this holder.
+    """
+
+    def __init__(self, broker: Broker, experiment: str, trainer: str, epoch: int, *, ttl_ms: int, clock: Clock) -> None:
+        self.epoch = epoch
+        self.trainer = trainer
+        self._broker = broker
+        self._experiment = experiment
+        self._ttl_ms = ttl_ms
+        self._lost = threading.Event()
+        self._reason = ""
+        self._keeper = Keeper(self._renew, ttl_s=ttl_ms / 1000.0, on_lost=self._lose, name="seat", clock=clock)
+
+    @classmethod
+    def claim(
+        cls, broker: Broker, experiment: str, trainer: str, *, clock: Clock, ttl_ms: int = SEAT_TTL_MS
+    ) -> "Seat | None":
+        """Take the seat and raise the fence; None while another trainer holds it.
+
+        Raises:
+            Gone: the experiment was removed.
+            BrokerUnreachable: no answer; asking again gets the same seat.
+        """
+        epoch = broker.seats.claim_seat(experiment, trainer, ttl_ms=ttl_ms)
+        if epoch is None:
+            return None
+        seat = cls(broker, experiment, trainer, epoch, ttl_ms=ttl_ms, clock=clock)
+        seat._keeper.start()
+        log.info("took seat experiment=%s trainer=%s epoch=%d", experiment, trainer, epoch)
+        return seat
+
+    def check(self) -> None:
+        """Raises SeatLost once another trainer took the seat, or the experiment was removed."""
+        if self._lost.is_set():
+            raise SeatLost(f"{self._experiment}: lost the seat of epoch {self.epoch}: {self._reason}")
+
+    def confirm(self) -> None:
+        """Ask the broker whether this is still the holder. Raises SeatLost, Gone, BrokerUnreachable."""
+        self.check()
+        if not self._renew():
+            self._lose("another trainer holds it")
+            self.check()
+
+    def release(self) -> None:
+        """Leave the seat to the next one; with the broker away its TTL does that."""
+        self._keeper.stop()
+        if self._lost.is_set():
+            return
+        try:
+            self._broker.seats.release_seat(self._experiment, self.epoch)
+        except BrokerUnreachable as error:
+            log.warning("cannot release the seat, its TTL will epoch=%d error=%s", self.epoch, error)
+
+    def abandon(self) -> None:
+        """Stop renewing, without another word to the broker, now and later."""
+        self._keeper.stop()
+        if not self._lost.is_set():
+            self._lose("left")
+
+    def _renew(self) -> bool:
+        return self._broker.seats.renew_seat(self._experiment, self.trainer, self.epoch, ttl_ms=self._ttl_ms)
+
+    def _lose(self, reason: str) -> None:
+        self._reason = reason
+        self._lost.set()

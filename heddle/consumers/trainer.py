@@ -1,0 +1,177 @@
+"""The trainer: a process that takes an experiment's seat and trains it to its end, or until it loses the seat.
+
+It never trains by itself: it builds the parts, hands them to the loop, and turns what comes of it into an exit code.
+"""
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from heddle.broker import Broker, open_broker
+from heddle.broker.seats import SEAT_TTL_MS
+from heddle.clock import Clock, SystemClock
+from heddle.consumers import ending
+from heddle.consumers.loop import Loop
+from heddle.consumers.parts import CheckpointMissing, Source, build
+from heddle.consumers.patience import GivenUp, Patience
+from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
+from heddle.consumers.setting import Describe
+from heddle.errors import CheckpointError, Conflict, EnvError, ExperimentFailed, Gone, SpecError
+from heddle.policies.weights import WeightsError
+from heddle.stop import StopFlag
+
+log = logging.getLogger("heddle.trainer")
+
+GRACE_S = 10.0
+"""How long a trainer that shall end waits for a broker that is away."""
+
+
+class Trainer:
+    """One trainer process.
+
+    Args:
+        url: address of the broker.
+        experiment: its id.
+        directory: the experiment's own folder; checkpoints go into `checkpoints` in it.
+        stop: asks to end: once = checkpoint, ack, leave the seat; twice = at once.
+        device: "cpu", "cuda" or "auto", instead of what the spec says.
+        describe: makes one environment to see its spaces, where whoever submitted the spec did not.
+        ttl_ms: how long the seat outlives this process.
+        broker: used instead of connecting to `url`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        experiment: str,
+        *,
+        directory: Path,
+        stop: StopFlag | None = None,
+        device: str | None = None,
+        describe: Describe | None = None,
+        ttl_ms: int = SEAT_TTL_MS,
+        clock: Clock | None = None,
+        rng: np.random.Generator | None = None,
+        broker: Broker | None = None,
+    ) -> None:
+        self._url = url
+        self._experiment = experiment
+        self._directory = directory
+        self._stop = stop or StopFlag()
+        self._device = device
+        self._describe = describe
+        self._ttl_ms = ttl_ms
+        self._clock = clock or SystemClock()
+        self._rng = rng or np.random.default_rng()
+        self._broker = broker
+        self._trainer = trainer_id()
+        self._seat: Seat | None = None
+        self._leave_by: float | None = None
+        self._patience = Patience(check=self._check, clock=self._clock, rng=self._rng)
+
+    def run(self) -> int:
+        """Train until the experiment ends or this process shall end.
+
+        Returns:
+            0 when it ended well or goes on without us; 1 when it failed; 130 when stopped twice.
+
+        Raises:
+            SeatLost, Gone, NotFound, BrokerUnfit, Denied: it cannot be trained by this process (any more).
+            CheckpointError: its checkpoints are not here.
+            BrokerUnreachable: at the start; later it is waited for.
+        """
+        broker = self._broker or open_broker(self._url, role="trainer")
+        try:
+            seat = self._claim(broker)
+            return 0 if seat is None else self._run_seated(broker, seat)
+        except GivenUp as error:
+            log.warning("stopped at once reason=%s", error)
+            return 130 if self._stop.now else 0
+        finally:
+            if self._broker is None:
+                broker.close()
+
+    def _check(self) -> None:
+        if self._seat is not None:
+            self._seat.check()
+        if self._stop.now:
+            raise GivenUp("asked twice")
+        if self._stop.draining:
+            now = self._clock.monotonic()
+            self._leave_by = self._leave_by or now + GRACE_S
+            if now >= self._leave_by:
+                raise GivenUp(f"the broker did not answer for {GRACE_S:g} s")
+
+    def _claim(self, broker: Broker) -> Seat | None:
+        """Wait for the seat; None when the experiment is over, or we shall end before we got it."""
+        waiting = False
+        while not self._stop.draining:
+            status = self._patience.call("read status", lambda: broker.experiments.status(self._experiment))
+            if status.ended or status.outcome:
+                log.info("nothing to train experiment=%s is %s", self._experiment, status.outcome or status.state)
+                return None
+            seat = self._patience.call("claim the seat", partial(self._claim_once, broker), full_too=True)
+            if seat is not None:
+                self._seat = seat
+                return seat
+            if not waiting:
+                waiting = True
+                log.info("waiting, another trainer holds the seat experiment=%s", self._experiment)
+            self._stop.wait(ASK_EVERY_S * (0.5 + self._rng.random()))
+        return None
+
+    def _claim_once(self, broker: Broker) -> Seat | None:
+        return Seat.claim(broker, self._experiment, self._trainer, clock=self._clock, ttl_ms=self._ttl_ms)
+
+    def _run_seated(self, broker: Broker, seat: Seat) -> int:
+        try:
+            try:
+                loop = Loop(build(self._source(broker), seat))
+            except (EnvError, SpecError, WeightsError, ExperimentFailed, CheckpointError) as error:
+                if isinstance(error, CheckpointMissing):
+                    raise
+                return self._fail_early(broker, seat, f"cannot start training: {error}")
+            return self._run_loop(loop)
+        except (Conflict, Gone):
+            seat.abandon()
+            raise
+        finally:
+            seat.release()
+
+    def _run_loop(self, loop: Loop) -> int:
+        try:
+            loop.begin()
+            reason = loop.run()
+            if reason:
+                outcome = ending.complete(loop, reason)
+            elif loop.ctl().command == "stop":
+                outcome = ending.stop(loop)
+            else:
+                ending.leave(loop)
+                return 0
+        except ExperimentFailed as error:
+            log.error("failed experiment=%s reason=%s", self._experiment, error)
+            outcome = ending.fail(loop, str(error))
+        return 1 if outcome == "failed" else 0
+
+    def _fail_early(self, broker: Broker, seat: Seat, reason: str) -> int:
+        log.error("failed experiment=%s reason=%s", self._experiment, reason)
+        self._patience.call(
+            "tell the outcome",
+            lambda: broker.experiments.finish(self._experiment, seat.epoch, "failed", reason, {}),
+        )
+        return 1
+
+    def _source(self, broker: Broker) -> Source:
+        return Source(
+            broker=broker,
+            experiment=self._experiment,
+            home=self._directory,
+            device=self._device,
+            describe=self._describe,
+            patience=self._patience,
+            clock=self._clock,
+            stop=self._stop,
+        )

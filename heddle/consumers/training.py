@@ -1,0 +1,119 @@
+"""Training: a learner and the tensors it is given, from decoded batches to metrics.
+
+It never reads, publishes or saves. Whatever the learner, the user's code maybe, raises comes out as ExperimentFailed,
+with the update and the shards in its one line.
+"""
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heddle.checkpoint import Checkpoint
+from heddle.consumers.assemble import Assembler
+from heddle.consumers.budget import progress as budget_progress
+from heddle.consumers.evaluation import ended_episodes
+from heddle.consumers.learners import Learner, TrainBatch, make_learner, resolve_device
+from heddle.consumers.progress import Progress
+from heddle.consumers.reader import Loaded
+from heddle.consumers.setting import Setting
+from heddle.errors import CheckpointError, EnvError, ExperimentFailed, HeddleError
+from heddle.policies.base import Arrays
+from heddle.spec.objects import describe_error
+
+log = logging.getLogger("heddle.trainer")
+
+
+class Training:
+    """The learner of one experiment on its device.
+
+    Args:
+        device: "cpu", "cuda" or "auto", instead of what the spec says.
+
+    Raises:
+        EnvError: the learner cannot be made, or cannot train this policy.
+    """
+
+    def __init__(self, setting: Setting, *, device: str | None = None) -> None:
+        self._spec = setting.spec
+        self._device = resolve_device(device or setting.spec.trainer.device)
+        self.learner: Learner = make_learner(
+            setting.spec, setting.policy, device=self._device, seed=setting.spec.experiment.seed
+        )
+        self._assembler = Assembler(setting.layout, device=self._device)
+        log.info("learning with learner=%s device=%s", setting.spec.trainer.learner, self._device)
+
+    @property
+    def min_steps(self) -> int:
+        """Fewest steps an update can be given."""
+        return self.learner.min_steps
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on where a checkpoint stands.
+
+        Raises:
+            CheckpointError: it belongs to another learner or policy.
+        """
+        try:
+            self.learner.set_weights(checkpoint.weights)
+            self.learner.load(checkpoint.learner, checkpoint.learner_meta)
+        except HeddleError as error:
+            raise CheckpointError(f"cannot go on from update {checkpoint.update}: {error}") from error
+
+    def update(self, batches: Sequence[Loaded], progress: Progress) -> dict[str, float]:
+        """One update on these batches; `progress` counts it. The learner's metrics.
+
+        Raises:
+            ExperimentFailed: the learner raised.
+        """
+        shards = sorted({item.pointer.shard for item in batches})
+        where = f"update {progress.update + 1} on shards {', '.join(map(str, shards[:8]))}{'...' * (len(shards) > 8)}"
+        share = self._share(progress)
+        try:
+            metrics = dict(self.learner.update(self._assemble(batches), share))
+        except (ExperimentFailed, EnvError) as error:
+            raise ExperimentFailed(f"{where}: {error}") from error
+        except Exception as error:  # the learner may be anybody's code
+            who = f"learner {self._spec.trainer.learner}"
+            raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}") from error
+        progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
+        for item in batches:
+            progress.add_episodes(*ended_episodes(item.segments))
+        return metrics
+
+    def probe(self, loaded: Loaded, progress: Progress) -> None:
+        """Learn from one batch alone and forget it again: a batch that kills the process does so here.
+
+        What it merely raises is left to the update that it will be part of.
+        """
+        if loaded.pointer.kind != "train" or loaded.pointer.steps < self.min_steps:
+            return
+        weights, state = self.learner.get_weights(), self.state()
+        try:
+            self.learner.update(self._assemble([loaded]), self._share(progress))
+        except Exception as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
+            log.info("a suspect raised when probed shard=%d error=%s", loaded.pointer.shard, describe_error(error))
+        finally:
+            self.learner.set_weights(weights)
+            self.learner.load(*state)
+
+    def weights(self) -> Arrays:
+        """Of the policy, copies."""
+        return self.learner.get_weights()
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The learner's, copies."""
+        tensors, meta = self.learner.state()
+        return _copied(tensors), copy.deepcopy(meta)
+
+    def _assemble(self, batches: Sequence[Loaded]) -> TrainBatch:
+        return self._assembler.assemble([item.segments for item in batches], [item.pointer.shard for item in batches])
+
+    def _share(self, progress: Progress) -> float:
+        return budget_progress(self._spec.budget, progress.spent(evaluated=self._spec.eval is not None))
+
+
+def _copied(tensors: Mapping[str, Any]) -> Arrays:
+    return {name: np.array(array) for name, array in tensors.items()}
