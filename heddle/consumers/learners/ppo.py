@@ -92,7 +92,9 @@ class Ppo:
         means, passes = self._passes(data, steps, clip)
         self._learn_statistics(batch)
         self.updates += 1
-        return means | {"explained_variance": fitted, "lr": lr, "clip": clip, "passes": passes}
+        if math.isfinite(fitted):  # it says nothing when all targets are equal, and JSON has no NaN
+            means["explained_variance"] = fitted
+        return means | {"lr": lr, "clip": clip, "passes": passes}
 
     def get_weights(self) -> Arrays:
         return self.model.get_weights()
