@@ -43,7 +43,6 @@ def run(
     Ctrl-C once ends gently with a checkpoint, twice at once; no process stays either way.
     """
     need_torch("heddle run")
-    from heddle.cli.running import Order, run_here
     from heddle.launch.check import load_and_check
     from heddle.spec import load_spec
 
@@ -51,6 +50,8 @@ def run(
         loaded, checked = load_and_check(file, overrides, name)
     else:
         loaded, checked = load_spec(file, overrides=overrides, name=name), None
+    from heddle.cli.running import Order, run_here
+
     order = Order(
         loaded=loaded,
         checked=checked,

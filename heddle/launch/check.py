@@ -124,5 +124,5 @@ def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
     )
     match = _PLACE.fullmatch(origin)
     if match is None:
-        return problem
+        return replace(problem, file=origin) if origin.startswith("--") else problem
     return replace(problem, file=match["file"], line=int(match["line"]), column=1)

@@ -1,0 +1,194 @@
+"""Each role alone, given only the broker's address, and every command that speaks to experiments."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.broker.server import LocalServer, start_server
+from tests.e2e.shell import ROOT, heddle, heddle_json, process_of, processes_of, started
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+
+CARTPOLE = str(ROOT / "examples" / "cartpole.toml")
+SHORT = ("--set", "budget.env_steps=8_000", "--set", "eval.every_updates=10", "--set", "eval.episodes=4")
+ENDLESS = ("--set", "budget.env_steps=50_000_000", "--set", "trainer.passes=4", "--set", "faults.lease_ttl=2s")
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """A broker of the test's own."""
+    with start_server(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def fleet(server: LocalServer, tmp_path: Path) -> Iterator[str]:
+    """Coordinator, two supervised workers and a trainer host, each alone; the broker's address."""
+    url = server.url
+    with (
+        started("coordinator", cwd=tmp_path, url=url),
+        started("workers", "start", "-n", "2", cwd=tmp_path, url=url),
+        started("trainer", cwd=tmp_path, url=url),
+    ):
+        yield url
+
+
+def state_of(experiment: str, cwd: Path, url: str) -> str:
+    return str(heddle_json("status", experiment, cwd=cwd, url=url)["state"])
+
+
+def is_played(experiment: str, cwd: Path, url: str) -> bool:
+    """Whether it has given experience that was trained on."""
+    status = heddle_json("status", experiment, cwd=cwd, url=url)
+    return bool(status["accounting"]["batches"]["trained"] > 0)
+
+
+def test_roles_alone_train_two_experiments_on_one_pool(fleet: str, tmp_path: Path) -> None:
+    first = heddle("enqueue", CARTPOLE, *SHORT, "--name", "first", cwd=tmp_path, url=fleet).stdout.strip()
+    second = heddle("enqueue", CARTPOLE, *SHORT, "--name", "second", cwd=tmp_path, url=fleet).stdout.strip()
+    for experiment in (first, second):
+        heddle("wait", experiment, "--for", "completed", "--timeout", "90s", cwd=tmp_path, url=fleet)
+    listed = heddle_json("ls", cwd=tmp_path, url=fleet)
+    assert {one["experiment"]: one["state"] for one in listed} == {first: "completed", second: "completed"}
+    for experiment in (first, second):
+        status = heddle_json("status", experiment, cwd=tmp_path, url=fleet)
+        for counts in status["accounting"].values():
+            assert counts["lost"] == counts["duplicated"] == counts["in_flight"] == 0
+        assert list(tmp_path.glob(f"runs/{experiment}/checkpoints/*.safetensors"))
+    assert all(name in heddle("ls", cwd=tmp_path, url=fleet).stdout for name in (first, second, "completed"))
+
+
+def test_the_same_spec_is_the_same_experiment_while_it_is_active(server: LocalServer, tmp_path: Path) -> None:
+    url = server.url
+    one = heddle_json("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=url)
+    same = heddle_json("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=url)
+    assert one["created"]
+    assert same == {"experiment": one["experiment"], "created": False}
+    taken = heddle("enqueue", CARTPOLE, "--no-check", "--set", "trainer.gamma=0.9", cwd=tmp_path, url=url, code=8)
+    assert "--name" in taken.stderr
+    assert len(taken.stderr.splitlines()) == 1
+    heddle("rm", one["experiment"], "--force", cwd=tmp_path, url=url)
+    again = heddle_json("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=url)
+    assert again["created"]
+    assert again["experiment"] != one["experiment"]
+
+
+def test_pause_resume_stop_and_rm_take_effect_and_leave_nothing(
+    fleet: str, server: LocalServer, tmp_path: Path
+) -> None:
+    url = fleet
+    experiment = heddle("enqueue", CARTPOLE, *ENDLESS, cwd=tmp_path, url=url).stdout.strip()
+    eventually(lambda: is_played(experiment, tmp_path, url), timeout_s=60, every_s=0.2)
+    heddle("pause", experiment, cwd=tmp_path, url=url)
+    heddle("wait", experiment, "--for", "paused", "--timeout", "10s", cwd=tmp_path, url=url)
+    heddle("resume", experiment, cwd=tmp_path, url=url)
+    heddle("wait", experiment, "--for", "running", "--timeout", "10s", cwd=tmp_path, url=url)
+    shown = heddle("shards", experiment, cwd=tmp_path, url=url).stdout
+    assert "leased" in shown
+    assert "train" in shown
+    assert heddle("rm", experiment, cwd=tmp_path, url=url, code=8).stderr.count("\n") == 1
+    policy = tmp_path / "policy.safetensors"
+    heddle("policy", "pull", experiment, str(policy), cwd=tmp_path, url=url)
+    assert policy.stat().st_size > 1_000
+    heddle("stop", "cartpole", cwd=tmp_path, url=url)
+    heddle("wait", experiment, "--for", "stopped", "--timeout", "30s", cwd=tmp_path, url=url)
+    status = heddle_json("status", experiment, cwd=tmp_path, url=url)
+    assert status["accounting"]["batches"]["in_flight"] == 0
+    assert Path(tmp_path, status["result"]["checkpoint"]).is_file()
+    resumed = heddle("resume", experiment, cwd=tmp_path, url=url, code=8)
+    assert "--resume" in resumed.stderr
+    heddle("rm", experiment, cwd=tmp_path, url=url)
+    heddle("status", experiment, cwd=tmp_path, url=url, code=4)
+    eventually(lambda: keys_of(experiment, server) == [], timeout_s=65, every_s=0.5, what="no key is left")
+
+
+def keys_of(experiment: str, server: LocalServer) -> list[str]:
+    """Every key of the experiment."""
+    import redis
+
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        return [key for key in client.scan_iter(count=1000) if experiment in key]
+
+
+def test_a_pool_is_scaled_and_drained(fleet: str, tmp_path: Path) -> None:
+    url = fleet
+
+    def alive() -> list[dict[str, Any]]:
+        listed = heddle_json("workers", "ls", cwd=tmp_path, url=url)["workers"]
+        return [worker for worker in listed if worker["alive"] and not worker["draining"]]
+
+    eventually(lambda: len(alive()) == 2, timeout_s=30, every_s=0.2)
+    heddle("workers", "scale", "3", cwd=tmp_path, url=url)
+    eventually(lambda: len(alive()) == 3, timeout_s=30, every_s=0.2)
+    heddle("workers", "scale", "1", cwd=tmp_path, url=url)
+    eventually(lambda: len(alive()) == 1, timeout_s=30, every_s=0.2)
+    (last,) = alive()
+    heddle("workers", "drain", last["beat"]["worker"], cwd=tmp_path, url=url)
+    eventually(lambda: [one["beat"]["worker"] for one in alive()] not in ([], [last["beat"]["worker"]]), timeout_s=40)
+    assert "desired 1" in heddle("workers", "ls", cwd=tmp_path, url=url).stdout
+    heddle("workers", "drain", "nobody", cwd=tmp_path, url=url, code=4)
+
+
+def test_wait_times_out_and_tells_a_failed_wait(server: LocalServer, tmp_path: Path) -> None:
+    url = server.url
+    experiment = heddle("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=url).stdout.strip()
+    late = heddle("wait", experiment, "--timeout", "0.5s", cwd=tmp_path, url=url, code=7)
+    assert "queued" in late.stderr
+    heddle("wait", experiment, "--for", "queued", cwd=tmp_path, url=url)
+    heddle("wait", "nowhere", cwd=tmp_path, url=url, code=4)
+
+
+def test_up_is_found_from_its_folder_and_ends_without_a_process(tmp_path: Path) -> None:
+    with started("up", "--workers", "1", cwd=tmp_path) as up:
+        out = up.says("heddle enqueue")
+        assert "redis-cli" in out
+        done = heddle("enqueue", CARTPOLE, *SHORT, "--wait", "--follow", cwd=tmp_path)
+        assert "return" in done.stdout
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        heddle("ls", cwd=elsewhere, code=5)
+        up.interrupt()
+        assert up.ends() == 0
+    assert processes_of(tmp_path) == {}
+    with started("up", "--workers", "0", cwd=tmp_path) as up:
+        up.says("heddle enqueue")
+        (kept,) = heddle_json("ls", cwd=tmp_path)
+        assert kept["state"] == "completed"
+
+
+def test_up_with_bind_prints_the_line_for_other_hosts(tmp_path: Path) -> None:
+    with started("up", "--workers", "0", "--bind", "127.0.0.1", "--port", "0", cwd=tmp_path) as up:
+        up.says("heddle enqueue")
+        password = (tmp_path / ".heddle" / "password").read_text().strip()
+        port = (
+            json.loads((tmp_path / ".heddle" / "server.json").read_text())["url"].rpartition(":")[2].partition("/")[0]
+        )
+        heddle("ls", cwd=tmp_path.parent, url=f"redis://:{password}@127.0.0.1:{port}/0")
+        denied = heddle("ls", cwd=tmp_path.parent, url=f"redis://:wrong@127.0.0.1:{port}/0", code=6)
+        assert len(denied.stderr.splitlines()) == 1
+        assert password not in up.output()
+
+
+def test_roles_end_with_the_one_who_started_them(server: LocalServer, tmp_path: Path) -> None:
+    with started("workers", "start", "-n", "2", cwd=tmp_path, url=server.url) as workers:
+        eventually(lambda: len(processes_of(tmp_path)) == 3, timeout_s=20)
+        workers.process.kill()
+        workers.ends()
+        eventually(lambda: processes_of(tmp_path) == {}, timeout_s=15)
+
+
+def test_a_second_coordinator_takes_over_within_four_seconds(server: LocalServer, tmp_path: Path) -> None:
+    url = server.url
+    with started("coordinator", cwd=tmp_path, url=url) as first:
+        first.says("lead", timeout_s=10)
+        with started("coordinator", cwd=tmp_path, url=url) as second:
+            eventually(lambda: process_of(tmp_path, "coordinator"), timeout_s=5)
+            first.process.kill()
+            first.ends()
+            experiment = heddle("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=url).stdout.strip()
+            eventually(lambda: state_of(experiment, tmp_path, url) == "running", timeout_s=6, every_s=0.1)
+            assert second.process.poll() is None

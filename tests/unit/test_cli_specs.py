@@ -1,0 +1,105 @@
+"""`init`, `validate`, `plan`, and the spec that ships with the demo."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heddle.cli.demo import cartpole_toml
+from heddle.cli.main import run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FIVE_MISTAKES = """
+[experiment]
+name = "Not A Slug"
+[env]
+id = "CartPole-v1"
+num_env = 4
+[rollout]
+steps = 0
+[trainer]
+learner = "ppoo"
+[budget]
+env_steps = "many"
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEDDLE_REDIS_URL", raising=False)
+    return tmp_path
+
+
+def test_five_mistakes_are_five_lines_with_their_places_and_exit_code_3(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "exp.toml").write_text(FIVE_MISTAKES)
+    for arguments in (["validate"], ["plan"], ["enqueue"], ["run"]):
+        assert run([*arguments, "exp.toml"]) == 3
+        out, err = capsys.readouterr()
+        assert out == ""
+        lines = err.splitlines()
+        assert len(lines) == 5
+        assert all(line.startswith("exp.toml:") for line in lines)
+        assert "num_envs" in lines[1]
+        assert "did you mean ppo ?" in lines[3]
+
+
+def test_init_writes_a_spec_that_is_valid_and_never_overwrites(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init"]) == 0
+    assert run(["validate", "exp.toml"]) == 0
+    assert run(["init"]) == 8
+    assert run(["init", "--force", "--name", "other"]) == 0
+    assert 'name = "other"' in (here / "exp.toml").read_text()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_unknown_environment_is_found_with_its_line_and_the_nearest_name(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "exp.toml").write_text('[experiment]\nname = "a"\n[env]\nid = "CartPol-v1"\n[budget]\nenv_steps = 10_000\n')
+    assert run(["validate", "exp.toml"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("exp.toml:4:")
+    assert "CartPole-v1" in line
+    assert run(["validate", "--no-check", "exp.toml"]) == 0
+
+
+def test_a_factory_that_raises_is_found_with_its_own_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "raising_env.py").write_text("def make(**_):\n    raise RuntimeError('no licence')\n")
+    (here / "exp.toml").write_text(
+        '[experiment]\nname = "a"\n[env]\nid = "raising_env:make"\n[budget]\nenv_steps = 10_000\n'
+    )
+    assert run(["validate", "exp.toml"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no licence" in line
+    assert "raising_env.py:2" in line
+
+
+def test_plan_shows_every_value_with_its_origin_and_needs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "exp.toml").write_text(cartpole_toml())
+    assert run(["plan", "exp.toml", "--set", "env.num_envs=16", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["values"]["env.num_envs"] == {"value": 16, "origin": "--set"}
+    assert shown["values"]["env.id"]["origin"] == "exp.toml:9"
+    assert shown["values"]["trainer.minibatch"]["value"] == 256
+    assert shown["values"]["rollout.compression"]["origin"] == "default"
+    assert shown["needs"]["train_shards"] == 4
+    assert shown["needs"]["batch_bytes"] > 1000
+    assert run(["plan", "exp.toml"]) == 0
+    out = capsys.readouterr().out
+    assert "KiB" in out
+    assert "derived" in out
+    assert [path.name for path in here.iterdir()] == ["exp.toml"]  # nothing else was written
+
+
+def test_a_missing_file_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "nowhere.toml"]) == 4
+    assert "nowhere.toml" in capsys.readouterr().err
+
+
+def test_the_demo_ships_the_spec_of_the_examples() -> None:
+    assert cartpole_toml() == (ROOT / "examples" / "cartpole.toml").read_text()
