@@ -17,7 +17,7 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Acted, Policy
-from heddle.producers.answers import BadAnswer, check_answer, first_bad_number, record_info
+from heddle.producers.scrutiny import BadAnswer, check_answer, first_bad_number, record_info
 from heddle.producers.choices import choices_for
 from heddle.producers.envs import close_env, counter_of, make_envs
 from heddle.producers.noise import NoiseTape

@@ -1,0 +1,113 @@
+"""What environments and policies answer while they are played, looked at as cheaply as can be.
+
+It never plays: the player asks once a batch, or where something is recorded that numpy would not refuse by itself.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.errors import EnvError
+from heddle.layout import Segments
+from heddle.policies.base import Acted, Arrays
+from heddle.producers.contract import BadAnswer
+from heddle.producers.reel import Reel
+from heddle.spaces import ACTION, Discrete
+from heddle.spec import ExperimentSpec
+
+__all__ = ["BadAnswer", "BadNumber", "check_answer", "first_bad_number", "record_info"]
+
+
+def check_answer(reel: Reel, acted: Acted, fresh_state: Arrays) -> None:
+    """Once a batch, for numpy would silently stretch a wrong shape over the right one.
+
+    Raises:
+        BadAnswer: an action, output or state is missing, or has another shape or kind than was declared.
+    """
+    n = len(reel.lengths)
+    _check_array(f"actions[{ACTION!r}]", acted.actions.get(ACTION), reel.action.dtype, (n, *reel.action.shape[2:]))
+    for name, array in reel.outputs:
+        _check_array(f"outputs[{name!r}]", acted.outputs.get(name), array.dtype, (n, *array.shape[2:]))
+    for name, fresh in fresh_state.items():
+        _check_array(f"state[{name!r}]", acted.state.get(name), fresh.dtype, (n, *fresh.shape[1:]))
+
+
+def record_info(reel: Reel, env: int, step: int, info: Any) -> None:
+    """Write the wanted keys of one `info`; what it lacks stays NaN.
+
+    Raises:
+        BadAnswer: a value is not one number.
+    """
+    for key, array in reel.infos:
+        if (value := info.get(key)) is not None:
+            try:
+                array[env, step] = value
+            except (TypeError, ValueError) as error:
+                raise BadAnswer(f"info[{key!r}] is {str(value)[:60]}, expected one number") from error
+
+
+@dataclass(frozen=True, slots=True)
+class BadNumber:
+    """A value that nobody can learn from.
+
+    Attributes:
+        name: its column.
+        env: row, which is the environment's number within the shard.
+        step: within the segment.
+        reason: what is wrong with it.
+    """
+
+    name: str
+    env: int
+    step: int
+    reason: str
+
+    def error(self, environment: str, spec: ExperimentSpec) -> EnvError:
+        """The error for it; `environment` names the environment."""
+        where = f"at step {self.step} of a segment"
+        if self.name == ACTION:
+            reason = f"chose an action that {self.reason}, {where}, in {environment}"
+            return EnvError(reason, key="policy.id", value=spec.policy.id)
+        return EnvError(f"{environment} gave {self.name} that {self.reason}, {where}", value=spec.env.id)
+
+
+def first_bad_number(segments: Segments) -> BadNumber | None:
+    """The first observation, reward or action that is not finite or outside its Discrete space; None when all are well.
+
+    Looks at whole arrays: what lies beyond a segment's length must have been blanked.
+    """
+    layout, arrays = segments.layout, segments.arrays
+    reward = arrays["reward"]
+    if not np.isfinite(reward).all():
+        return _located("reward", ~np.isfinite(reward), "is not a finite number")
+    for leaf in [*layout.observation_leaves, layout.action_leaf]:
+        array, space = arrays[leaf.name], leaf.space
+        if isinstance(space, Discrete):
+            low = 0 if leaf.name == ACTION else space.start
+            if not (int(array.min()) >= low and int(array.max()) < low + space.n):
+                bad = ((array < low) | (array >= low + space.n)) & _played(segments, array.shape[1])
+                if bad.any():
+                    return _located(leaf.name, bad, f"is outside {low}..{low + space.n - 1}")
+        elif array.dtype.kind == "f" and not np.isfinite(array).all():
+            return _located(leaf.name, ~np.isfinite(array), "is not a finite number")
+    return None
+
+
+def _played(segments: Segments, width: int) -> NDArray[np.bool_]:
+    extra = width - segments.layout.steps
+    played: NDArray[np.bool_] = np.arange(width) < segments.arrays["length"][:, None] + extra
+    return played
+
+
+def _located(name: str, bad: NDArray[np.bool_], reason: str) -> BadNumber:
+    row, step = np.argwhere(bad.reshape(*bad.shape[:2], -1).any(axis=2))[0]
+    return BadNumber(name, int(row), int(step), reason)
+
+
+def _check_array(name: str, given: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if isinstance(given, np.ndarray) and given.shape == shape and np.can_cast(given.dtype, dtype, "same_kind"):
+        return
+    shown = "missing" if given is None else f"{getattr(given, 'dtype', type(given).__name__)}{list(np.shape(given))}"
+    raise BadAnswer(f"{name} is {shown}, expected {dtype}{list(shape)}")
