@@ -92,9 +92,7 @@ def run_fleet(
         told = json.loads(out)
         checkpoints = next((Path(folder) / "runs").glob("*/checkpoints"))
         newest = sorted(checkpoints.glob("checkpoint-*.safetensors"))[-1]
-        label = f"{workers} worker{'s' if workers > 1 else ''}" + (
-            f", one killed every {kill_every:g} s" if kill_every else ""
-        )
+        killing = f", one killed every {kill_every:g} s" if kill_every else ""
         return Result(
             label=f"{workers} worker{'s' if workers > 1 else ''}{killing}",
             seed=seed,
@@ -149,10 +147,9 @@ def all_runs(options: argparse.Namespace) -> Iterator[Result]:
 
 def table(results: list[Result]) -> str:
     """Markdown: one row an arrangement, mean over seeds and the least and most of them."""
-    lines = [
-        "| arrangement | seeds | final policy | best checkpoint | last 100 training episodes | steps | wall s | kills | books |"
-    ]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
+    names = ("arrangement", "seeds", "final policy", "best checkpoint", "last 100 training episodes")
+    names += ("steps", "wall s", "kills", "books")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for label in dict.fromkeys(result.label for result in results):
         rows = [result for result in results if result.label == label]
 
