@@ -83,7 +83,7 @@ def test_the_reward_rises_whatever_the_spaces_and_the_policy(
     after = float(play(policy, observation, action, seed=999).reward.mean())
     assert after > before + 0.3
     assert all(np.isfinite(value) for value in metrics.values())
-    assert {"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance", "lr"} <= metrics.keys()
+    assert {"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "lr"} <= metrics.keys()
 
 
 def recall(policy: Policy, *, seed: int) -> TrainBatch:
@@ -154,6 +154,7 @@ def test_schedules_follow_progress() -> None:
     metrics = learner.update(play(policy, CARTPOLE, Discrete(2)), 0.25)
     assert metrics["lr"] == pytest.approx(7.5e-4)
     assert metrics["clip"] == pytest.approx(0.175)
+    assert metrics["explained_variance"] < 1.0
 
 
 def test_a_number_that_says_nothing_is_left_out() -> None:

@@ -68,6 +68,6 @@ def standardise(advantage: Tensor) -> Tensor:
 def explained_variance(value: Tensor, target: Tensor) -> float:
     """1 - Var(target - value) / Var(target) over [N]: 1 is perfect, 0 as good as a constant; NaN without variance."""
     variance = float(target.var(correction=0))
-    if variance == 0.0:
+    if variance <= 1e-12 * float(target.square().mean() + value.square().mean()):  # float32 rounding and no more
         return float("nan")
     return 1.0 - float((target - value).var(correction=0)) / variance
