@@ -71,9 +71,9 @@ def policy(experiment: str, version: int) -> str:
     return f"{tag(experiment, 0)}:policy:{version}"
 
 
-def policy_chunk(experiment: str, version: int, chunk: int) -> str:
-    """String: one chunk of large weights."""
-    return f"{tag(experiment, 0)}:policy:{version}:{chunk}"
+def policy_chunk(experiment: str, version: int, digest: str, chunk: int) -> str:
+    """String: one chunk of large weights, named by their digest; TTL until published."""
+    return f"{tag(experiment, 0)}:policy:{version}:{digest}:{chunk}"
 
 
 def metrics(experiment: str) -> str:

@@ -1,0 +1,66 @@
+"""The leader's lease: of several coordinators one leads, fenced by an epoch that only rises.
+
+This module never renews by itself: the keeper does. Every call works when the broker is out of memory.
+"""
+
+from dataclasses import dataclass
+
+from heddle.broker import keys
+from heddle.broker.connection import Connection
+from heddle.broker.records import integer, text
+
+LEADER_TTL_MS = 3_000
+"""How long leadership outlives the leader's last renewal: takeover stays below 4 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads.
+
+    Attributes:
+        coordinator: its id.
+        epoch: its fencing number.
+        left_ms: until another may lead, unless it is renewed; 0 when it is over.
+    """
+
+    coordinator: str
+    epoch: int
+    left_ms: int
+
+
+class Coordinators:
+    """Every call about leadership, on one connection."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def claim_leader(self, coordinator: str, *, ttl_ms: int = LEADER_TTL_MS) -> int | None:
+        """Lead, unless another's lease runs.
+
+        Args:
+            coordinator: id of this process, never used by another one: while it leads it gets its epoch again.
+
+        Returns:
+            The epoch; None while another leads.
+        """
+        reply = self._conn.script("leader_claim", [keys.COORDINATOR], [coordinator, ttl_ms])
+        return integer(reply[1]) if text(reply[0]) == "OK" else None
+
+    def renew_leader(self, coordinator: str, epoch: int, *, ttl_ms: int = LEADER_TTL_MS) -> bool:
+        """Keep leading, also when the lease is over and nobody took it; False when it is lost for good."""
+        return bool(self._conn.script("leader_renew", [keys.COORDINATOR], [coordinator, epoch, ttl_ms]))
+
+    def release_leader(self, coordinator: str, epoch: int) -> bool:
+        """Stop leading, so that another may at once; False when it was not the caller's any more."""
+        return bool(self._conn.script("leader_release", [keys.COORDINATOR], [coordinator, epoch]))
+
+    def leader(self) -> Leader | None:
+        """Who leads, or led last; None when nobody ever did or the last one left."""
+        pipe = self._conn.pipeline()
+        pipe.hmget(keys.COORDINATOR, "id", "epoch", "until")
+        pipe.time()
+        (coordinator, epoch, until), (seconds, micros) = pipe.execute()
+        if coordinator is None:
+            return None
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return Leader(text(coordinator), integer(epoch), max(0, integer(until) - now_ms))

@@ -1,0 +1,294 @@
+"""Experiments: submit one, find it, tell it what to do, see how it is, end it, remove it.
+
+This module never decides what an experiment should do next: the coordinator and the trainer do.
+All time is the server's, and a call that a crash cut short may be repeated.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heddle.broker import keys, queue, removal, submission
+from heddle.broker.connection import Connection
+from heddle.broker.records import (
+    SPEC_FIELDS,
+    Command,
+    Outcome,
+    QueueEntry,
+    State,
+    Status,
+    StoredSpec,
+    Submitted,
+    dump_json,
+    integer,
+    read_spec,
+    read_status,
+    text,
+    texts,
+)
+from heddle.broker.types import Ctl
+from heddle.errors import Conflict, Gone, LeaderLost, NotFound, SeatLost
+
+
+class Experiments:
+    """Every call about whole experiments, on one connection."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    # ---- submit and find
+
+    def submit(
+        self,
+        spec_json: str,
+        toml: str,
+        sha256: str,
+        name: str,
+        *,
+        suffix: str | np.random.Generator,
+        owner: str = "",
+        spaces: str = "",
+        code: str = "",
+        resume_from: str | None = None,
+    ) -> Submitted:
+        """Make an experiment of a spec and queue it.
+
+        The same spec while its experiment is active returns that one's id, created = False, and queues it again
+        where its entry is lost. After it ended, or was told to stop, it is a new run.
+
+        Args:
+            spec_json: resolved spec; toml: its source text, kept for people; sha256: digest of the resolved spec.
+            name: experiment name, a slug; the id is name-suffix.
+            suffix: the id's end, 4 to 6 hex characters, or the generator to draw it from.
+            owner, spaces, code: who submits; JSON of the spaces; version of Heddle.
+            resume_from: id of the experiment whose newest checkpoint to start from.
+
+        Raises:
+            Conflict: another spec is active under that name; the message tells its id and the ways on.
+            BrokerFull: nothing was submitted.
+        """
+        end = suffix if isinstance(suffix, str) else submission.new_suffix(suffix)
+        made = submission.Submission(
+            name=name,
+            toml=toml,
+            json=spec_json,
+            sha256=sha256,
+            owner=owner,
+            spaces=spaces,
+            code=code,
+            resume_from=resume_from,
+        )
+        return submission.submit(self._conn, made, end)
+
+    def resolve(self, name_or_id: str) -> str:
+        """The id of an experiment given by id, or by name: the newest run of that name.
+
+        Raises:
+            NotFound: there is none; the message names those that come close.
+        """
+        main = self._conn.main
+        pipe = self._conn.pipeline()
+        pipe.exists(keys.spec(name_or_id))
+        pipe.zscore(keys.EXPERIMENTS, name_or_id)
+        pipe.hget(keys.name(name_or_id), "id")
+        exists, listed, held = pipe.execute()
+        if exists or listed is not None:
+            return name_or_id
+        if held is not None and main.exists(keys.spec(text(held))):
+            return text(held)
+        ids = [text(member) for member in main.zrange(keys.EXPERIMENTS, 0, -1, desc=True)]
+        for found in ids:
+            if found.rpartition("-")[0] == name_or_id:
+                return found
+        near = difflib.get_close_matches(name_or_id, ids, n=3)
+        hint = f"did you mean {', '.join(near)} ?" if near else "heddle ls shows them all"
+        raise NotFound(f"no experiment {name_or_id!r}; {hint}")
+
+    def ls(self) -> list[Status]:
+        """Every experiment, newest first; one that dissolved before it was submitted whole is not shown."""
+        main = self._conn.main
+        ids = [text(member) for member in main.zrange(keys.EXPERIMENTS, 0, -1, desc=True)]
+        pipe = self._conn.pipeline()
+        for experiment in ids:
+            self._ask_status(pipe, experiment)
+        replies = pipe.execute() if ids else []
+        found = [self._status_of(ids[i], replies[3 * i : 3 * i + 3]) for i in range(len(ids))]
+        return [status for status in found if status is not None]
+
+    # ---- read
+
+    def spec(self, experiment: str) -> StoredSpec:
+        """The spec as submitted. Raises NotFound."""
+        fields = texts(self._conn.main.hgetall(keys.spec(experiment)))
+        if "json" not in fields:
+            raise NotFound(f"no experiment {experiment!r}; heddle ls shows them all")
+        return read_spec(experiment, fields)
+
+    def ctl(self, experiment: str, p: int = 0) -> Ctl:
+        """What every role reads first. Raises Gone."""
+        fields = texts(self._conn.main.hgetall(keys.ctl(experiment, p)))
+        if not fields:
+            raise _gone(experiment)
+        return read_ctl(fields)
+
+    def status(self, experiment: str) -> Status:
+        """How it is. Raises Gone."""
+        pipe = self._conn.pipeline()
+        self._ask_status(pipe, experiment)
+        status = self._status_of(experiment, pipe.execute())
+        if status is None:
+            raise _gone(experiment)
+        return status
+
+    # ---- write
+
+    def set_command(self, experiment: str, command: Command, *, rev: int | None = None) -> Ctl:
+        """Tell it to run, pause or stop; the command it has already is no mistake.
+
+        Args:
+            rev: the rev the caller decided on; None for whatever it is.
+
+        Raises:
+            Conflict: rev has moved on, or it was told to stop (for good), or it is over.
+            Gone: it was removed.
+        """
+        args = [command, "" if rev is None else rev, keys.news(experiment)]
+        reply = self._conn.script("set_command", [keys.ctl(experiment), keys.status(experiment)], args)
+        answer, now, current, state = (text(item) for item in reply)
+        if answer == "GONE":
+            raise _gone(experiment)
+        if answer == "CONFLICT":
+            raise Conflict(f"{experiment} changed meanwhile: its command is {current} at rev {now}; look and try again")
+        if answer == "STOPPED":
+            raise Conflict(f"{experiment} is stopping, which cannot be undone; continue it with --resume {experiment}")
+        if answer == "ENDED" and command != "stop":
+            raise Conflict(f"{experiment} is {state}; continue it in a new run: heddle enqueue --resume {experiment}")
+        return self.ctl(experiment)
+
+    def set_status(
+        self,
+        experiment: str,
+        state: State,
+        *,
+        leader_epoch: int,
+        reason: str = "",
+        result: Mapping[str, Any] | None = None,
+    ) -> State:
+        """Write its state, as the leader; completed, stopped and failed also set command stop.
+
+        Returns:
+            The state it has now: the final one it had already, where there was one.
+
+        Raises:
+            LeaderLost: another coordinator leads.
+            Gone: it was removed.
+        """
+        left = "" if result is None else dump_json(result)
+        args = [leader_epoch, state, reason, left, keys.news(experiment)]
+        reply = self._conn.script("set_status", [keys.ctl(experiment), keys.status(experiment)], args)
+        self._check_leader(experiment, text(reply[0]))
+        return text(reply[1])  # type: ignore[return-value]
+
+    def set_active(self, experiment: str, *, leader_epoch: int, active: int, active_eval: int) -> None:
+        """Write how many train and eval shards count, as the leader. Raises LeaderLost, Gone."""
+        args = [leader_epoch, active, active_eval]
+        self._check_leader(experiment, text(self._conn.script("set_active", [keys.ctl(experiment)], args)))
+
+    def finish(self, experiment: str, seat_epoch: int, outcome: Outcome, reason: str, result: Mapping[str, Any]) -> str:
+        """End it, as the holder of its seat: command stop, outcome, reason and result. The first outcome stays.
+
+        Returns:
+            The outcome it has now.
+
+        Raises:
+            SeatLost: another trainer holds the seat.
+            Gone: it was removed.
+        """
+        args = [seat_epoch, outcome, reason, dump_json(result), keys.news(experiment)]
+        reply = self._conn.script("finish", [keys.ctl(experiment), keys.status(experiment)], args)
+        if text(reply[0]) == "GONE":
+            raise _gone(experiment)
+        if text(reply[0]) == "FENCED":
+            raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+        return text(reply[1])
+
+    def remove(self, experiment: str, *, force: bool = False) -> None:
+        """Remove every key of it; again is no mistake.
+
+        Raises:
+            Conflict: it is running, paused or stopping, and `force` is not set.
+        """
+        name = text(self._conn.main.hget(keys.spec(experiment), "name")) or experiment.rpartition("-")[0]
+        removal.remove(self._conn, experiment, name, force=force)
+
+    # ---- the queue, for the leader
+
+    def queue_read(self, consumer: str, *, block_ms: int = 0, count: int = 16) -> list[QueueEntry]:
+        """The next submitted experiments, also those that a vanished coordinator had read 3 s ago or earlier.
+
+        Args:
+            consumer: id of the coordinator.
+            block_ms: how long to wait for a new one; 0 for not at all.
+        """
+        return queue.read(self._conn, consumer, block_ms=block_ms, count=count)
+
+    def queue_ack(self, entry: QueueEntry) -> None:
+        """Take an entry that was admitted, or refused for good, out of the queue; again is no mistake."""
+        queue.ack(self._conn, entry)
+
+    def queue_waiting(self) -> list[QueueEntry]:
+        """Every entry in the queue, read or not, oldest first."""
+        return queue.waiting(self._conn)
+
+    def queue_tidy(self) -> int:
+        """Delete the group's consumers of coordinators that are gone; how many."""
+        return queue.tidy(self._conn)
+
+    # ---- inside
+
+    def _check_leader(self, experiment: str, answer: str) -> None:
+        if answer == "GONE":
+            raise _gone(experiment)
+        if answer == "FENCED":
+            raise LeaderLost(f"another coordinator leads; it has decided about {experiment} already")
+
+    @staticmethod
+    def _ask_status(pipe: Any, experiment: str) -> None:
+        pipe.hgetall(keys.status(experiment))
+        pipe.hgetall(keys.ctl(experiment))
+        pipe.hmget(keys.spec(experiment), *SPEC_FIELDS)
+
+    @staticmethod
+    def _status_of(experiment: str, replies: list[Any]) -> Status | None:
+        status, ctl, spec = replies
+        if not ctl:
+            return None
+        named = {field: text(value) for field, value in zip(SPEC_FIELDS, spec, strict=True)}
+        return read_status(experiment, texts(status), texts(ctl), named)
+
+
+def read_ctl(fields: Mapping[str, str]) -> Ctl:
+    """The ctl hash as a value."""
+    return Ctl(
+        command=fields.get("command", "run"),  # type: ignore[arg-type]
+        policy=integer(fields.get("policy")),
+        min_policy=integer(fields.get("min_policy")),
+        eval_policy=integer(fields.get("eval_policy")),
+        seat_epoch=integer(fields.get("seat_epoch")),
+        leader_epoch=integer(fields.get("leader_epoch")),
+        active=integer(fields.get("active")),
+        active_eval=integer(fields.get("active_eval")),
+        rev=integer(fields.get("rev")),
+        sync=fields.get("sync") == "1",
+        max_entries=integer(fields.get("max_entries")),
+        max_bytes=integer(fields.get("max_bytes")),
+        outcome=fields.get("outcome", ""),
+        reason=fields.get("reason", ""),
+        protocol=integer(fields.get("protocol")),
+    )
+
+
+def _gone(experiment: str) -> Gone:
+    return Gone(f"no experiment {experiment!r}: it was removed")

@@ -1,0 +1,21 @@
+-- Become the leading coordinator, if nobody's lease runs; the leader itself gets the same epoch again.
+-- An `until` further ahead than ten leases means the server's clock went back: it counts as over.
+-- Runs when the memory is full: PERSIST comes first.
+-- KEYS  1 coordinator (hash)
+-- ARGV  1 id, unique per process  2 ttl ms
+-- Reply {"OK", epoch} | {"HELD", epoch, id, ms left}
+local t = redis.call('TIME')
+local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+local lease = redis.call('HMGET', KEYS[1], 'id', 'epoch', 'until')
+local ttl, epoch, left = tonumber(ARGV[2]), tonumber(lease[2] or '0'), tonumber(lease[3] or '0') - now
+local runs = left > 0 and left <= 10 * ttl
+if runs and lease[1] ~= ARGV[1] then
+  return {'HELD', string.format('%.0f', epoch), lease[1], string.format('%.0f', left)}
+end
+if not runs then
+  epoch = math.max(epoch + 1, now)
+end
+local shown = string.format('%.0f', epoch)
+redis.call('PERSIST', KEYS[1])
+redis.call('HSET', KEYS[1], 'id', ARGV[1], 'epoch', shown, 'until', string.format('%.0f', now + ttl))
+return {'OK', shown}

@@ -1,0 +1,28 @@
+-- Tell an experiment to run, pause or stop; stop is absorbing. Runs when the memory is full: HDEL of nothing comes first.
+-- KEYS  1 ctl (hash)  2 status (hash)
+-- ARGV  1 command (run | pause | stop)  2 rev the caller saw, "" for any  3 news channel
+-- Reply {"OK" | "SAME" | "GONE" | "CONFLICT" (rev moved) | "STOPPED" | "ENDED", rev, command, state}
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return {'GONE', '0', '', ''}
+end
+local ctl = redis.call('HMGET', KEYS[1], 'command', 'rev')
+local command, rev = ctl[1] or 'run', tonumber(ctl[2] or '0')
+local state = redis.call('HGET', KEYS[2], 'state') or ''
+local shown = string.format('%.0f', rev)
+if command == ARGV[1] then
+  return {'SAME', shown, command, state}
+end
+if state == 'completed' or state == 'stopped' or state == 'failed' then
+  return {'ENDED', shown, command, state}
+end
+if command == 'stop' then
+  return {'STOPPED', shown, command, state}
+end
+if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= rev then
+  return {'CONFLICT', shown, command, state}
+end
+shown = string.format('%.0f', rev + 1)
+redis.call('HDEL', KEYS[1], '-')
+redis.call('HSET', KEYS[1], 'command', ARGV[1], 'rev', shown)
+redis.call('PUBLISH', ARGV[3], 'command ' .. ARGV[1])
+return {'OK', shown, ARGV[1], state}

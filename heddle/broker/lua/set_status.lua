@@ -1,0 +1,43 @@
+-- Write an experiment's state, as the leader. completed, stopped and failed are absorbing, and set command stop.
+-- Runs when the memory is full: HDEL of nothing comes first.
+-- KEYS  1 ctl (hash)  2 status (hash)
+-- ARGV  1 leader epoch  2 state  3 reason  4 result json, "" to keep  5 news channel
+-- Reply {"OK" | "ENDED" | "FENCED" | "GONE", state now}
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return {'GONE', ''}
+end
+local ctl = redis.call('HMGET', KEYS[1], 'leader_epoch', 'command', 'outcome', 'rev')
+local old = redis.call('HGET', KEYS[2], 'state') or ''
+if tonumber(ARGV[1]) < tonumber(ctl[1] or '0') then
+  return {'FENCED', old}
+end
+local ends = {completed = true, stopped = true, failed = true}
+if ends[old] then
+  return {'ENDED', old}
+end
+local t = redis.call('TIME')
+local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
+redis.call('HDEL', KEYS[1], '-')
+redis.call('HSET', KEYS[1], 'leader_epoch', ARGV[1])
+redis.call('HSET', KEYS[2], 'state', ARGV[2], 'reason', ARGV[3])
+if old ~= ARGV[2] then
+  redis.call('HSET', KEYS[2], 'since', now)
+end
+if ARGV[2] == 'running' then
+  redis.call('HSETNX', KEYS[2], 'started', now)
+end
+if ARGV[4] ~= '' then
+  redis.call('HSET', KEYS[2], 'result', ARGV[4])
+end
+if not ends[ARGV[2]] then
+  return {'OK', ARGV[2]}
+end
+redis.call('HSET', KEYS[2], 'ended', now)
+if (ctl[3] or '') == '' then
+  redis.call('HSET', KEYS[1], 'outcome', ARGV[2], 'reason', ARGV[3])
+end
+if ctl[2] ~= 'stop' then
+  redis.call('HSET', KEYS[1], 'command', 'stop', 'rev', string.format('%.0f', tonumber(ctl[4] or '0') + 1))
+  redis.call('PUBLISH', ARGV[5], 'command stop')
+end
+return {'OK', ARGV[2]}

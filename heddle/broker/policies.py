@@ -1,0 +1,224 @@
+"""Policy versions: published by the holder of the seat, fetched by workers.
+
+This module never looks inside the weights: bytes in, the same bytes out, checked by sha256.
+
+A version becomes the latest only after every byte of it can be read, in the script that checks the seat. Weights up
+to `INLINE_BYTES` travel in that script; larger ones go before it as chunks with a TTL, whose names hold a digest of
+the whole and which are never overwritten, so an earlier holder cannot spoil a later one's. The last `KEEP` versions
+and the one pinned for evaluation stay.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from heddle.broker import keys
+from heddle.broker.connection import Arg, Connection
+from heddle.broker.records import integer, text
+from heddle.errors import BrokerFull, Conflict, Gone, NotFound, SeatLost
+from heddle.policies.weights import WeightsError
+
+INLINE_BYTES = 256 << 10
+"""Above this a script argument costs the server several times what a plain SET does."""
+
+CHUNK_BYTES = 8 << 20
+"""One GET of this size holds the server's thread for about 10 ms; 200 MB at once for 200 ms."""
+
+CHUNK_TTL_MS = 120_000
+"""How long the chunks of a publish that was never finished stay."""
+
+KEEP = 3
+"""Versions kept, the latest included: a worker may be fetching the one before."""
+
+DIGEST = 16
+"""Hex characters of the sha256 that name a chunk."""
+
+TRIES = 5
+"""Rounds of fetching the latest while it is replaced, or of sending chunks that ran out of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """What is known of a kept version.
+
+    Attributes:
+        version, update: its number; the trainer's update that made it.
+        size_bytes, sha256: of the weights.
+        seat_epoch: of the trainer that published it.
+    """
+
+    version: int
+    update: int
+    size_bytes: int
+    sha256: str
+    seat_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    version: int
+    chunks: int
+    digest: str
+
+
+class Policies:
+    """Every call about policy versions, on one connection."""
+
+    def __init__(self, conn: Connection, *, inline_bytes: int = INLINE_BYTES, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._conn = conn
+        self._inline_bytes = inline_bytes
+        self._chunk_bytes = chunk_bytes
+
+    def publish(self, experiment: str, seat_epoch: int, version: int, data: bytes | memoryview, *, update: int) -> int:
+        """Make `data` policy `version`, the latest one; the same call again is no mistake.
+
+        Returns:
+            `version`.
+
+        Raises:
+            SeatLost: another trainer holds the seat.
+            Conflict: the latest version is not lower; versions only rise.
+            BrokerFull: out of memory, nothing changed; an ack does not have to wait for this.
+            Gone: the experiment was removed.
+        """
+        view = memoryview(data).cast("B")
+        digest = hashlib.sha256(view).hexdigest()
+        for _ in range(TRIES):
+            chunks = self._send_chunks(experiment, version, digest, view)
+            own = [keys.ctl(experiment), keys.policy(experiment, version), *chunks]
+            args: list[Arg] = [
+                seat_epoch,
+                version,
+                digest,
+                len(view),
+                update,
+                keys.news(experiment),
+                b"" if chunks else view,
+            ]
+            reply = self._conn.script("policy_publish", own, args)
+            answer = text(reply[0])
+            if answer == "OK":
+                self._forget_old(experiment, seat_epoch, text(reply[1]))
+                return version
+            if answer != "NOCHUNK":
+                raise _refusal(experiment, answer, seat_epoch, version, text(reply[-1]))
+        raise BrokerFull(f"{experiment}: the chunks of policy {version} ran out of time {TRIES} times; publish again")
+
+    def set_eval(self, experiment: str, seat_epoch: int, version: int) -> None:
+        """Ask the eval shards to play `version`, and keep it until the next call.
+
+        Raises:
+            SeatLost: another trainer holds the seat.
+            NotFound: that version is not kept any more.
+            Conflict: a higher version is pinned; versions only rise.
+            Gone: the experiment was removed.
+        """
+        own = [keys.ctl(experiment), keys.policy(experiment, version)]
+        answer = text(self._conn.script("eval_set", own, [seat_epoch, version, keys.news(experiment)]))
+        if answer == "MISSING":
+            raise NotFound(f"{experiment}: policy {version} is not kept; pin one right after publishing it")
+        if answer != "OK":
+            raise _refusal(experiment, answer, seat_epoch, version, "the pinned one")
+
+    def fetch(self, experiment: str, version: int | None = None) -> tuple[int, bytes]:
+        """The weights of a version, or of the latest one.
+
+        Raises:
+            NotFound: nothing is published yet, or that version is not kept any more.
+            WeightsError: the bytes are not those that were published.
+            Gone: the experiment was removed.
+        """
+        wanted = version
+        for _ in range(TRIES):
+            latest = self.latest(experiment)
+            wanted = latest if version is None else version
+            if wanted == 0:
+                raise NotFound(f"{experiment}: no policy is published yet")
+            data = self._read(experiment, wanted)
+            if data is not None:
+                return wanted, data
+            if version is not None:
+                raise NotFound(f"{experiment}: policy {version} is not kept any more; the latest is {latest}")
+        raise NotFound(f"{experiment}: policy {wanted} went away while it was read, {TRIES} times")
+
+    def latest(self, experiment: str) -> int:
+        """The latest version; 0 before the first. Raises Gone."""
+        policy = self._conn.main.hget(keys.ctl(experiment), "policy")
+        if policy is None:
+            raise _gone(experiment)
+        return integer(policy)
+
+    def kept(self, experiment: str) -> list[PolicyInfo]:
+        """Every version that can be fetched, the oldest first. Raises Gone."""
+        main = self._conn.main
+        command, versions = main.hmget(keys.ctl(experiment), "command", "versions")
+        if command is None:
+            raise _gone(experiment)
+        found = _parse(text(versions))
+        pipe = self._conn.pipeline()
+        for kept in found:
+            pipe.hmget(keys.policy(experiment, kept.version), "update", "bytes", "sha256", "seat")
+        replies = pipe.execute() if found else []
+        return [
+            PolicyInfo(kept.version, integer(update), integer(size), text(digest), integer(seat))
+            for kept, (update, size, digest, seat) in zip(found, replies, strict=True)
+            if digest is not None
+        ]
+
+    # ---- inside
+
+    def _send_chunks(self, experiment: str, version: int, digest: str, view: memoryview) -> list[str]:
+        """Store large weights before they are announced; the chunks' keys, none for small weights."""
+        if len(view) <= self._inline_bytes:
+            return []
+        names = []
+        for index, start in enumerate(range(0, len(view), self._chunk_bytes)):
+            name = keys.policy_chunk(experiment, version, digest[:DIGEST], index)
+            self._conn.main.set(name, view[start : start + self._chunk_bytes], px=CHUNK_TTL_MS, nx=True)
+            names.append(name)
+        return names
+
+    def _forget_old(self, experiment: str, seat_epoch: int, versions: str) -> None:
+        """Delete all but the last versions; the script itself spares the one pinned for evaluation."""
+        for old in _parse(versions)[:-KEEP]:
+            own = [keys.ctl(experiment), keys.policy(experiment, old.version)]
+            own += [keys.policy_chunk(experiment, old.version, old.digest, index) for index in range(old.chunks)]
+            self._conn.script("policy_forget", own, [seat_epoch, old.version])
+
+    def _read(self, experiment: str, version: int) -> bytes | None:
+        """The bytes of a version; None when it is not kept."""
+        chunks, digest, inline = self._conn.main.hmget(keys.policy(experiment, version), "chunks", "sha256", "weights")
+        if digest is None:
+            return None
+        if integer(chunks) == 0:
+            data: Any = inline or b""
+        else:
+            names = [keys.policy_chunk(experiment, version, text(digest)[:DIGEST], i) for i in range(integer(chunks))]
+            # One GET at a time: many at once would hold the server's thread for all of them.
+            parts: list[Any] = [self._conn.main.get(name) for name in names]
+            if any(part is None for part in parts):
+                return None
+            data = b"".join(parts)
+        if hashlib.sha256(data).hexdigest() != text(digest):
+            raise WeightsError(f"{experiment}: the bytes of policy {version} do not match their sha256 {text(digest)}")
+        return bytes(data)
+
+
+def _parse(versions: str) -> list[_Kept]:
+    """ctl's `versions`, "version:chunks:digest ...", in order of publishing."""
+    return [
+        _Kept(int(version), int(chunks), digest)
+        for version, chunks, digest in (entry.split(":") for entry in versions.split())
+    ]
+
+
+def _refusal(experiment: str, answer: str, seat_epoch: int, version: int, latest: str) -> Exception:
+    if answer == "GONE":
+        return _gone(experiment)
+    if answer == "FENCED":
+        return SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+    return Conflict(f"{experiment}: policy {version} is not above {latest}; versions only rise")
+
+
+def _gone(experiment: str) -> Gone:
+    return Gone(f"no experiment {experiment!r}: it was removed")

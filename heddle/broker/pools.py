@@ -1,0 +1,169 @@
+"""Pools: which workers are here, how many there should be, and how many shards each should hold.
+
+This module never starts or stops a worker; supervisors read `desired`, workers read their quota and the drain flag.
+Heartbeats, quota and scaling work when the broker is out of memory.
+"""
+
+from heddle.broker import keys
+from heddle.broker.connection import Connection
+from heddle.broker.presence import (
+    BeatReply,
+    PoolInfo,
+    SupervisorShare,
+    WorkerBeat,
+    WorkerInfo,
+    beat_fields,
+    read_pool,
+    read_worker,
+)
+from heddle.broker.queue import FORGET_CONSUMER_MS
+from heddle.broker.records import integer, text, texts
+from heddle.errors import Conflict, LeaderLost, NotFound, UsageError
+
+__all__ = ["BeatReply", "PoolInfo", "Pools", "SupervisorShare", "WorkerBeat", "WorkerInfo"]
+
+BEAT_TTL_MS = 15_000
+"""How long a heartbeat stays: three beats of 5 s."""
+
+PRUNE_MS = 300_000
+"""A worker that was silent for this long is no longer listed."""
+
+SUPERVISOR_PRUNE_MS = 15_000
+"""A supervisor that was silent for this long has no part in a pool any more: three beats of 5 s."""
+
+WANTS = "wants:"
+"""Start of the pool hash's fields that hold how many workers each supervisor was started with."""
+
+
+class Pools:
+    """Every call about pools and workers, on one connection."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    # ---- workers
+
+    def heartbeat(self, beat: WorkerBeat, *, ttl_ms: int = BEAT_TTL_MS) -> BeatReply:
+        """Say that a worker is here; learn what the pool asks of it. One round trip."""
+        fields = beat_fields(beat)
+        pipe = self._conn.pipeline()
+        pipe.script("worker_beat", [keys.worker(beat.worker)], [ttl_ms, *fields])
+        pipe.script("presence_beat", [keys.pool_workers(beat.pool)], [beat.worker, PRUNE_MS, ""])
+        pipe.hgetall(keys.pool(beat.pool))
+        drain, _, pool = pipe.execute()
+        info = read_pool(beat.pool, texts(pool))
+        return BeatReply(text(drain) == "1", info.desired, info.live, info.floor, info.ceil, info.below > 0)
+
+    def bye(self, worker: str, pool: str = "default") -> None:
+        """Say that a worker ends; again is no mistake."""
+        pipe = self._conn.pipeline()
+        pipe.unlink(keys.worker(worker))
+        pipe.zrem(keys.pool_workers(pool), worker)
+        pipe.execute()
+
+    def workers(self, pool: str = "default") -> list[WorkerInfo]:
+        """The workers of a pool by id; one that was silent for `PRUNE_MS` is dropped from the list for good."""
+        now_ms, seen = self._present(keys.pool_workers(pool))
+        pipe = self._conn.pipeline()
+        for worker in seen:
+            pipe.hgetall(keys.worker(worker))
+        hashes = pipe.execute() if seen else []
+        found = zip(sorted(seen), hashes, strict=True)
+        return [read_worker(pool, worker, texts(fields), seen[worker], now_ms) for worker, fields in found]
+
+    def drain(self, worker: str) -> None:
+        """Ask a worker to finish its batches, release its shards and end. Raises NotFound when it is not here."""
+        if not self._conn.script("worker_drain", [keys.worker(worker)], []):
+            raise NotFound(f"no worker {worker!r} is alive; heddle workers ls shows those that are")
+
+    # ---- sizes
+
+    def pool(self, pool: str = "default") -> PoolInfo:
+        """A pool's numbers; zeros for one that nobody has written to."""
+        return read_pool(pool, texts(self._conn.main.hgetall(keys.pool(pool))))
+
+    def set_desired(self, pool: str, desired: int | None, *, rev: int | None = None) -> PoolInfo:
+        """Say how many workers a pool shall have; None: as many as its supervisors were started with.
+
+        Args:
+            rev: the rev the caller decided on; None for whatever it is.
+
+        Raises:
+            Conflict: rev has moved on.
+            UsageError: a negative number.
+        """
+        if desired is not None and desired < 0:
+            raise UsageError(f"a pool cannot have {desired} workers; give 0 or more")
+        args = ["" if desired is None else desired, "" if rev is None else rev]
+        reply = self._conn.script("pool_scale", [keys.pool(pool)], args)
+        if text(reply[0]) == "CONFLICT":
+            raise Conflict(
+                f"pool {pool} changed meanwhile: {text(reply[2])} desired at rev {text(reply[1])}; try again"
+            )
+        return self.pool(pool)
+
+    def set_quota(self, pool: str, *, leader_epoch: int, floor: int, ceil: int, below: int, live: int) -> None:
+        """Write how many shards a worker should hold, as the leader.
+
+        Args:
+            floor, ceil: of active shards / live workers; below: workers that hold fewer than floor.
+            live: workers that are here and not draining.
+
+        Raises:
+            LeaderLost: another coordinator leads.
+        """
+        args = [leader_epoch, floor, ceil, below, live]
+        if text(self._conn.script("pool_quota", [keys.pool(pool)], args)) == "FENCED":
+            raise LeaderLost(f"another coordinator leads; it has written the quota of pool {pool} already")
+
+    # ---- supervisors
+
+    def supervisor_beat(
+        self, pool: str, supervisor: str, wants: int, *, prune_ms: int = SUPERVISOR_PRUNE_MS
+    ) -> SupervisorShare:
+        """Say that a supervisor is here and how many workers it was started with; learn what to share. One round trip.
+
+        One that was silent for `prune_ms` no longer counts, so the others take its part.
+        """
+        pipe = self._conn.pipeline()
+        pipe.script("presence_beat", [keys.pool_supervisors(pool)], [supervisor, prune_ms, "list"])
+        pipe.script("supervisor_wants", [keys.pool(pool)], [f"{WANTS}{supervisor}", wants])
+        present, pool_hash = pipe.execute()
+        here = sorted(text(member) for member in present[1::2])
+        fields = {text(pool_hash[i]): text(pool_hash[i + 1]) for i in range(0, len(pool_hash), 2)}
+        all_wants = {
+            name.removeprefix(WANTS): integer(value) for name, value in fields.items() if name.startswith(WANTS)
+        }
+        if left := sorted(set(all_wants) - set(here)):
+            self._conn.main.hdel(keys.pool(pool), *(f"{WANTS}{name}" for name in left))
+        info = read_pool(pool, fields)
+        return SupervisorShare(info.desired, info.rev, tuple(here), {name: all_wants.get(name, 0) for name in here})
+
+    def supervisor_bye(self, pool: str, supervisor: str) -> None:
+        """Say that a supervisor ends; again is no mistake."""
+        pipe = self._conn.pipeline()
+        pipe.zrem(keys.pool_supervisors(pool), supervisor)
+        pipe.hdel(keys.pool(pool), f"{WANTS}{supervisor}")
+        pipe.execute()
+
+    # ---- tidying
+
+    def pools(self) -> list[str]:
+        """Names of the pools that anybody has written to, sorted. Looks at every key: for people, not for loops."""
+        found = self._conn.main.scan_iter(match="heddle:pool:*", count=500)
+        return sorted({text(key).split(":")[2] for key in found})
+
+    def tidy_tickets(self, pool: str, *, idle_ms: int = FORGET_CONSUMER_MS) -> int:
+        """Delete consumers of workers that are gone and hold no ticket; how many."""
+        return int(self._conn.script("group_tidy", [keys.pool_tickets(pool)], [keys.TICKET_GROUP, idle_ms]))
+
+    # ---- inside
+
+    def _present(self, key: str) -> tuple[int, dict[str, int]]:
+        """Server ms and who is in a sorted set, by last seen; who was silent for `PRUNE_MS` is dropped."""
+        now_ms = self._conn.now_ms()
+        pipe = self._conn.pipeline()
+        pipe.zremrangebyscore(key, "-inf", now_ms - PRUNE_MS)
+        pipe.zrange(key, 0, -1, withscores=True)
+        _, pairs = pipe.execute()
+        return now_ms, {text(member): int(seen) for member, seen in pairs}

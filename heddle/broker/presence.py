@@ -1,0 +1,163 @@
+"""What workers say of themselves, and what a pool tells them: plain values.
+
+This module never talks to a server; it only reads the fields that a server answered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from heddle.broker import keys
+from heddle.broker.records import integer, number
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBeat:
+    """What a worker says of itself, every few seconds.
+
+    Attributes:
+        worker, pool, host, pid: who and where; `supervisor` is the id of the one that started it, "" for none.
+        state: starting, idle, playing, waiting or draining.
+        shards: how many it holds; experiments: of which.
+        envs: how many of its environments are healthy.
+        steps: environment steps since it started; ms_per_step: of late, wall milliseconds per environment step.
+        reason: why it does not play, "" when there is nothing to say.
+        protocol: protocol version it speaks; code: version of Heddle.
+    """
+
+    worker: str
+    pool: str = "default"
+    host: str = ""
+    pid: int = 0
+    state: str = "idle"
+    shards: int = 0
+    experiments: tuple[str, ...] = ()
+    envs: int = 0
+    steps: int = 0
+    ms_per_step: float = 0.0
+    supervisor: str = ""
+    reason: str = ""
+    protocol: int = keys.PROTOCOL
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BeatReply:
+    """What a worker is told in return.
+
+    Attributes:
+        drain: it shall finish its batches, release and end.
+        desired: size the pool shall have, None when nobody said; live: workers that are not draining.
+        floor, ceil: how many shards a worker should hold; 0 before a coordinator wrote them.
+        someone_below: a worker holds fewer than floor, so those above it release one at a batch boundary.
+    """
+
+    drain: bool
+    desired: int | None
+    live: int
+    floor: int
+    ceil: int
+    someone_below: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker as its pool knows it.
+
+    Attributes:
+        beat: its last heartbeat; only id and pool are known once `alive` is False.
+        alive: its heartbeat has not expired.
+        draining: it was asked to drain.
+        seen_ms: server ms of its last heartbeat; silent_ms: how long ago that was.
+    """
+
+    beat: WorkerBeat
+    alive: bool
+    draining: bool
+    seen_ms: int
+    silent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolInfo:
+    """A pool's numbers.
+
+    Attributes:
+        name, rev: which; rev is for compare-and-set of `desired`.
+        desired: None when nobody said: each supervisor keeps as many as it was started with.
+        live, floor, ceil, below: as the leader wrote them; below counts workers that hold fewer than floor.
+        leader_epoch: of the leader that wrote them.
+    """
+
+    name: str
+    desired: int | None
+    rev: int
+    live: int
+    floor: int
+    ceil: int
+    below: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorShare:
+    """What a supervisor needs to find its part of a pool.
+
+    Attributes:
+        desired: size the pool shall have; None: each keeps as many as it was started with.
+        rev: of `desired`.
+        supervisors: ids of those that are here, sorted, the asker included.
+        wants: how many workers each was started with.
+    """
+
+    desired: int | None
+    rev: int
+    supervisors: tuple[str, ...]
+    wants: Mapping[str, int]
+
+
+def beat_fields(beat: WorkerBeat) -> list[str | int | float]:
+    """A heartbeat as field, value, ... for the worker's hash."""
+    fields: list[str | int | float] = []
+    for name, value in asdict(beat).items():
+        fields += [name, " ".join(value) if isinstance(value, tuple) else value]
+    return fields
+
+
+def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int, now_ms: int) -> WorkerInfo:
+    """The worker hash, empty when its heartbeat expired, as a value."""
+    beat = WorkerBeat(worker=worker, pool=pool)
+    # A drain flag alone is no heartbeat.
+    alive = "state" in fields
+    if alive:
+        beat = WorkerBeat(
+            worker=worker,
+            pool=pool,
+            host=fields.get("host", ""),
+            pid=integer(fields.get("pid")),
+            state=fields["state"],
+            shards=integer(fields.get("shards")),
+            experiments=tuple(fields.get("experiments", "").split()),
+            envs=integer(fields.get("envs")),
+            steps=integer(fields.get("steps")),
+            ms_per_step=number(fields.get("ms_per_step")),
+            supervisor=fields.get("supervisor", ""),
+            reason=fields.get("reason", ""),
+            protocol=integer(fields.get("protocol")),
+            code=fields.get("code", ""),
+        )
+    draining = fields.get("drain") == "1" or beat.state == "draining"
+    return WorkerInfo(beat, alive, draining, seen_ms, max(0, now_ms - seen_ms))
+
+
+def read_pool(name: str, fields: Mapping[str, str]) -> PoolInfo:
+    """The pool hash as a value."""
+    return PoolInfo(
+        name=name,
+        desired=integer(fields["desired"]) if fields.get("desired") else None,
+        rev=integer(fields.get("rev")),
+        live=integer(fields.get("live")),
+        floor=integer(fields.get("floor")),
+        ceil=integer(fields.get("ceil")),
+        below=integer(fields.get("below")),
+        leader_epoch=integer(fields.get("leader_epoch")),
+    )

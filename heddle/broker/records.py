@@ -1,0 +1,199 @@
+"""What the broker tells about experiments, pools and workers: plain values.
+
+This module never talks to a server; it only reads the fields that a server answered.
+Times are server milliseconds since 1970.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+State = Literal["queued", "running", "paused", "stopping", "completed", "stopped", "failed"]
+Command = Literal["run", "pause", "stop"]
+Outcome = Literal["completed", "stopped", "failed"]
+
+ENDED: frozenset[str] = frozenset({"completed", "stopped", "failed"})
+"""States that never change again."""
+
+
+def text(value: Any) -> str:
+    """What the server answered, as text; "" for nothing."""
+    if value is None:
+        return ""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def integer(value: Any) -> int:
+    """What the server answered, as an int; 0 for nothing."""
+    return int(value) if value not in (None, b"", "") else 0
+
+
+def number(value: Any) -> float:
+    """What the server answered, as a float; 0.0 for nothing."""
+    return float(value) if value not in (None, b"", "") else 0.0
+
+
+def texts(reply: Mapping[Any, Any] | None) -> dict[str, str]:
+    """A hash as the server answered it, as text."""
+    return {text(field): text(value) for field, value in (reply or {}).items()}
+
+
+def entries(page: Any) -> list[tuple[str, dict[str, str]]]:
+    """Stream entries as the server answered them, as text; entries that were deleted meanwhile are left out."""
+    return [(text(entry_id), texts(fields)) for entry_id, fields in page or [] if fields]
+
+
+def dump_json(value: Any) -> str:
+    """Strict JSON on one line; NaN and infinities, which JSON does not have, become null."""
+    return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The answer to a submit.
+
+    Attributes:
+        id: the experiment's id.
+        created: False when the same spec was active under that name already.
+    """
+
+    id: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSpec:
+    """The spec of an experiment, as submitted.
+
+    Attributes:
+        experiment: its id.
+        name, pool, owner: as in the spec; who submitted it.
+        toml, json, sha256: source text, resolved spec, digest of the resolved spec.
+        spaces: JSON of the observation and action spaces, "" when the submitter did not look.
+        code: version of Heddle that submitted it.
+        protocol: protocol version its keys speak.
+        created_ms: when it was submitted.
+        resume_from: id of the experiment whose newest checkpoint it starts from, or None.
+    """
+
+    experiment: str
+    name: str
+    pool: str
+    owner: str
+    toml: str
+    json: str
+    sha256: str
+    spaces: str
+    code: str
+    protocol: int
+    created_ms: int
+    resume_from: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How an experiment is.
+
+    Attributes:
+        experiment, name, pool: which one, and whose workers play it.
+        state: queued, running, paused, stopping, completed, stopped or failed; the last three are final.
+        reason: why it is so; "" when there is nothing to say.
+        command: what it shall do: run, pause or stop.
+        outcome: what the trainer says of its end; "" until then.
+        result: what the trainer left: best return, checkpoint, counters; {} until then.
+        created_ms, started_ms, since_ms, ended_ms: submitted, first running, in this state, over; 0 when not yet.
+        policy, eval_policy: latest and eval-pinned versions.
+        active, active_eval: train and eval shards that count.
+        rev: of the command, for compare-and-set.
+        resume_from: id of the experiment it continues, or None.
+    """
+
+    experiment: str
+    name: str
+    pool: str
+    state: State
+    reason: str
+    command: Command
+    outcome: str
+    result: dict[str, Any]
+    created_ms: int
+    started_ms: int
+    since_ms: int
+    ended_ms: int
+    policy: int
+    eval_policy: int
+    active: int
+    active_eval: int
+    rev: int
+    resume_from: str | None
+
+    @property
+    def ended(self) -> bool:
+        """True once the state is final."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """A submitted experiment that waits for a coordinator."""
+
+    entry_id: str
+    experiment: str
+
+
+SPEC_FIELDS = ("name", "pool", "created", "resume_from")
+"""Fields of the spec hash that a status needs."""
+
+
+def read_spec(experiment: str, fields: Mapping[str, str]) -> StoredSpec:
+    """The spec hash of `experiment` as a value."""
+    return StoredSpec(
+        experiment=experiment,
+        name=fields.get("name", ""),
+        pool=fields.get("pool", ""),
+        owner=fields.get("owner", ""),
+        toml=fields.get("toml", ""),
+        json=fields.get("json", ""),
+        sha256=fields.get("sha256", ""),
+        spaces=fields.get("spaces", ""),
+        code=fields.get("code", ""),
+        protocol=integer(fields.get("protocol")),
+        created_ms=integer(fields.get("created")),
+        resume_from=fields.get("resume_from") or None,
+    )
+
+
+def read_status(experiment: str, status: Mapping[str, str], ctl: Mapping[str, str], spec: Mapping[str, str]) -> Status:
+    """The hashes of `experiment` as one value."""
+    return Status(
+        experiment=experiment,
+        name=spec.get("name", ""),
+        pool=spec.get("pool", ""),
+        state=status.get("state", "queued"),  # type: ignore[arg-type]
+        reason=status.get("reason") or ctl.get("reason", ""),
+        command=ctl.get("command", "run"),  # type: ignore[arg-type]
+        outcome=ctl.get("outcome", ""),
+        result=json.loads(status.get("result") or "{}"),
+        created_ms=integer(spec.get("created")),
+        started_ms=integer(status.get("started")),
+        since_ms=integer(status.get("since")),
+        ended_ms=integer(status.get("ended")),
+        policy=integer(ctl.get("policy")),
+        eval_policy=integer(ctl.get("eval_policy")),
+        active=integer(ctl.get("active")),
+        active_eval=integer(ctl.get("active_eval")),
+        rev=integer(ctl.get("rev")),
+        resume_from=spec.get("resume_from") or None,
+    )

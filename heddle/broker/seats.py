@@ -1,0 +1,93 @@
+"""The trainer's seat: one holder per experiment, fenced by an epoch that only rises.
+
+This module never renews by itself: the keeper does, from its own thread.
+
+Who holds the seat is decided by `seat_epoch` in ctl, raised in the same script that gives the seat away; the seat's
+own key with its TTL only tells when another trainer may take it. Every call works when the broker is out of memory.
+"""
+
+from dataclasses import dataclass
+
+from heddle.broker import keys
+from heddle.broker.connection import Connection
+from heddle.broker.records import integer, text
+from heddle.errors import Gone
+
+SEAT_TTL_MS = 5_000
+"""How long a seat outlives its holder's last renewal."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeatHolder:
+    """Who sits.
+
+    Attributes:
+        trainer: its id.
+        epoch: its fencing number.
+        left_ms: until another may take the seat, unless it is renewed.
+    """
+
+    trainer: str
+    epoch: int
+    left_ms: int
+
+
+class Seats:
+    """Every call about seats, on one connection."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def claim_seat(self, experiment: str, trainer: str, *, ttl_ms: int = SEAT_TTL_MS) -> int | None:
+        """Take the seat; from then on no call of an earlier holder counts.
+
+        Args:
+            trainer: id of this process, never used by another one: the same id gets the same epoch again.
+
+        Returns:
+            The epoch; None while another trainer's TTL runs (`holder` tells whose).
+
+        Raises:
+            Gone: the experiment was removed.
+        """
+        reply = self._conn.script("seat_claim", self._keys(experiment), [trainer, ttl_ms])
+        answer = text(reply[0])
+        if answer == "GONE":
+            raise _gone(experiment)
+        return integer(reply[1]) if answer == "OK" else None
+
+    def renew_seat(self, experiment: str, trainer: str, epoch: int, *, ttl_ms: int = SEAT_TTL_MS) -> bool:
+        """Keep the seat, also when its TTL passed and nobody took it.
+
+        Returns:
+            False when it is lost for good.
+
+        Raises:
+            Gone: the experiment was removed.
+        """
+        answer = text(self._conn.script("seat_renew", self._keys(experiment), [trainer, epoch, ttl_ms]))
+        if answer == "GONE":
+            raise _gone(experiment)
+        return answer == "OK"
+
+    def release_seat(self, experiment: str, epoch: int) -> bool:
+        """Leave the seat; nothing that this holder sends later counts. False when it was not the holder's any more."""
+        return bool(self._conn.script("seat_release", self._keys(experiment), [epoch]))
+
+    def holder(self, experiment: str) -> SeatHolder | None:
+        """Who sits; None for nobody."""
+        pipe = self._conn.pipeline()
+        pipe.hmget(keys.seat(experiment), "trainer", "epoch")
+        pipe.pttl(keys.seat(experiment))
+        (trainer, epoch), left_ms = pipe.execute()
+        if trainer is None:
+            return None
+        return SeatHolder(text(trainer), integer(epoch), max(0, int(left_ms)))
+
+    @staticmethod
+    def _keys(experiment: str) -> list[str]:
+        return [keys.ctl(experiment), keys.seat(experiment)]
+
+
+def _gone(experiment: str) -> Gone:
+    return Gone(f"no experiment {experiment!r}: it was removed")

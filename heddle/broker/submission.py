@@ -1,0 +1,192 @@
+"""Submitting: the steps that make a spec an experiment, each safe to be the last one a client lives to do.
+
+This module never overwrites an experiment that exists.
+
+The keys of one experiment, its name, the list and the queue lie in different slots, so no single script can write
+them. The order is: the experiment's own keys with a TTL, the name (compare-and-set), the list, the queue, and
+then the TTL is taken off. A client that dies on the way leaves an experiment that either was queued and is admitted
+(reading the queue takes the TTL off, too) or dissolves when the TTL is over; until then a repeated submit completes it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from heddle.broker import keys
+from heddle.broker.connection import Connection
+from heddle.broker.records import ENDED, Submitted, integer, text
+from heddle.errors import Conflict, UsageError
+
+DISSOLVE_MS = 600_000
+"""How long an unfinished submit stays, ms: longer than any client takes, short enough to forget it."""
+
+TRIES = 8
+"""Rounds of compare-and-set on a name before giving up; each lost round means another client won one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a client submits.
+
+    Attributes:
+        name: experiment name, a slug.
+        toml: source text, kept for people; json: resolved spec; sha256: digest of the resolved spec.
+        owner: who submits, for showing.
+        spaces: JSON of the spaces, "" when unknown; code: version of Heddle.
+        resume_from: id of the experiment whose newest checkpoint to start from, or None.
+    """
+
+    name: str
+    toml: str
+    json: str
+    sha256: str
+    owner: str = ""
+    spaces: str = ""
+    code: str = ""
+    resume_from: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def new_suffix(generator: np.random.Generator) -> str:
+    """Six hex characters, the part of an id that makes it unique."""
+    return f"{int(generator.integers(0, 1 << 24)):06x}"
+
+
+def submit(conn: Connection, submission: Submission, suffix: str) -> Submitted:
+    """Make an experiment of `submission` unless the same one is active under its name.
+
+    Raises:
+        Conflict: another spec is active under that name, or the id exists already.
+    """
+    new = f"{submission.name}-{suffix}"
+    for _ in range(TRIES):
+        holder, digest = _holder(conn, submission.name)
+        if holder and _is_active(conn, holder):
+            if digest != submission.sha256:
+                raise _taken(submission.name, holder)
+            _announce(conn, holder)
+            return Submitted(holder, created=False)
+        created_ms = _create(conn, submission, new)
+        reply = conn.script("name_take", [keys.name(submission.name)], [holder, new, submission.sha256])
+        if text(reply[0]) == "OK":
+            _announce(conn, new, created_ms)
+            return Submitted(new, created=True)
+        conn.main.unlink(keys.ctl(new), keys.spec(new), keys.status(new), keys.experience(new, 0))
+    raise Conflict(f"{submission.name}: other clients keep taking this name; try again, or pass --name")
+
+
+def _holder(conn: Connection, name: str) -> tuple[str, str]:
+    """Id and spec digest that the name points to; ("", "") when it is free."""
+    held = conn.main.hmget(keys.name(name), "id", "sha256")
+    return text(held[0]), text(held[1])
+
+
+def _is_active(conn: Connection, experiment: str) -> bool:
+    """True while an experiment holds its name: not removed, not over, and not told to stop (stop cannot be undone)."""
+    pipe = conn.pipeline()
+    pipe.hmget(keys.ctl(experiment), "command", "outcome")
+    pipe.hget(keys.status(experiment), "state")
+    pipe.exists(keys.spec(experiment))
+    (command, outcome), state, spec_exists = pipe.execute()
+    if command is None or not spec_exists:
+        return False
+    return text(command) != "stop" and not text(outcome) and text(state) not in ENDED
+
+
+def _taken(name: str, holder: str) -> Conflict:
+    return Conflict(
+        f"the name {name!r} is taken by {holder}, which is active with a different spec; "
+        f"pass --name for another one, or end it first: heddle stop {holder} (or heddle rm --force {holder})"
+    )
+
+
+def _create(conn: Connection, submission: Submission, new: str) -> int:
+    """Write the experiment's own keys, to dissolve later; server ms of its creation."""
+    spec, ctl = _spec_fields(submission), _ctl_fields(submission)
+    args: list[str | int] = [DISSOLVE_MS, keys.TRAINER_GROUP, len(spec)]
+    for name, value in [*spec.items(), *ctl.items()]:
+        args += [name, value]
+    own = [keys.spec(new), keys.ctl(new), keys.status(new), keys.experience(new, 0)]
+    reply = conn.script("submit", own, args)
+    status = text(reply[0])
+    if status == "EXISTS" or (status == "HALF" and text(reply[2]) != submission.sha256):
+        raise Conflict(f"the id {new} exists already; submit again for a new one")
+    return integer(reply[1])
+
+
+def _announce(conn: Connection, experiment: str, created_ms: int | None = None) -> None:
+    """List, queue and confirm an experiment; what has been done already is not done again."""
+    queued_as = conn.main.hmget(keys.status(experiment), "state", "queue_entry")
+    if text(queued_as[0]) not in ("queued", ""):
+        return
+    if created_ms is None:
+        created_ms = integer(conn.main.hget(keys.spec(experiment), "created"))
+    conn.main.zadd(keys.EXPERIMENTS, {experiment: created_ms}, nx=True)
+    entry = text(queued_as[1])
+    if not entry or not conn.main.xrange(keys.QUEUE, entry, entry):
+        entry = text(conn.main.xadd(keys.QUEUE, {"experiment": experiment}))
+    own = [keys.ctl(experiment), keys.spec(experiment), keys.status(experiment), keys.experience(experiment, 0)]
+    if text(conn.script("submit_confirm", own, [entry])) != "OK":
+        raise Conflict(f"{experiment} was removed while it was submitted; submit it again")
+
+
+def _spec_fields(submission: Submission) -> dict[str, str]:
+    resolved = _resolved(submission.json)
+    fields = {
+        "name": submission.name,
+        "pool": str(_section(resolved, "experiment").get("pool", "default")),
+        "owner": submission.owner,
+        "toml": submission.toml,
+        "json": submission.json,
+        "sha256": submission.sha256,
+        "spaces": submission.spaces,
+        "code": submission.code,
+        "protocol": str(keys.PROTOCOL),
+        "resume_from": submission.resume_from or "",
+    }
+    return {**submission.extra, **fields}
+
+
+def _ctl_fields(submission: Submission) -> dict[str, str]:
+    resolved = _resolved(submission.json)
+    limits, faults = _section(resolved, "limits"), _section(resolved, "faults")
+    return {
+        "command": "run",
+        "policy": "0",
+        "min_policy": "0",
+        "eval_policy": "0",
+        "seat_epoch": "0",
+        "leader_epoch": "0",
+        "active": "0",
+        "active_eval": "0",
+        "rev": "1",
+        "sync": "1" if _section(resolved, "rollout").get("sync", False) else "0",
+        "max_entries": _whole(limits, "max_entries", 1024),
+        "max_bytes": _whole(limits, "max_bytes", 512 << 20),
+        "barren_deaths": _whole(faults, "barren_deaths", 5),
+        "outcome": "",
+        "reason": "",
+        "versions": "",
+        "protocol": str(keys.PROTOCOL),
+    }
+
+
+def _resolved(spec_json: str) -> Mapping[str, Any]:
+    resolved = json.loads(spec_json)
+    if not isinstance(resolved, dict):
+        raise UsageError("a resolved spec is a JSON object of sections")
+    return resolved
+
+
+def _section(resolved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return resolved.get(name) or {}
+
+
+def _whole(section: Mapping[str, Any], name: str, default: int) -> str:
+    value = section.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"a resolved spec gives {name} as a whole number, not {value!r}")
+    return str(value)
