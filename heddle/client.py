@@ -16,6 +16,7 @@ from heddle.broker import Broker, open_broker
 from heddle.broker.events import Metric
 from heddle.broker.records import ENDED, Status
 from heddle.broker.server import find_running
+from heddle.broker.types import ShardState
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerUnreachable, ExperimentFailed, NotFound, TimedOut
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec, spec_from_json
@@ -247,9 +248,9 @@ class Experiment:
         """Delete everything the broker holds of it. Raises Conflict while it is active, unless forced."""
         self._experiments.remove(self.id, force=force)
 
-    def shards(self) -> list[Any]:
+    def shards(self) -> list[ShardState]:
         """Who plays which shard, and how far it is."""
-        return list(self.client.broker.shards.shards(self.id, 0))
+        return self.client.broker.shards.shards(self.id, 0)
 
 
 def _user() -> str:

@@ -14,30 +14,25 @@ STATES = ("queued", "running", "paused", "stopping", "completed", "stopped", "fa
 experiment_argument = click.argument("experiment", metavar="EXP")
 
 
-class Seconds(click.ParamType):
-    """Seconds, also as 90s, 5m or 3h."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """`value` in seconds."""
-        if isinstance(value, int | float):
-            return float(value)
-        text = str(value).strip().lower()
-        factor = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
-        try:
-            seconds = float(text[:-1]) * factor if factor else float(text)
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds < float("inf"):
-            self.fail(f"{value!r} is no duration such as 90, 90s, 5m or 3h", param, ctx)
-        return seconds
+def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """An option's value in seconds, also from 90s, 5m or 3h."""
+    if value is None:
+        return None
+    text = value.strip().lower()
+    factor = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
+    try:
+        number = float(text[:-1]) * factor if factor else float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise click.BadParameter(f"{value!r} is no duration such as 90, 90s, 5m or 3h")
+    return number
 
 
 @command("wait", example="heddle wait cartpole --for completed --timeout 10m")
 @experiment_argument
 @click.option("--for", "state", type=click.Choice(STATES), default="ended", show_default=True, help="The state.")
-@click.option("--timeout", type=Seconds(), help="Give up after this long, with exit code 7.")
+@click.option("--timeout", metavar="TIME", callback=seconds, help="Give up after this long, with exit code 7.")
 @redis_option
 def wait(experiment: str, state: str, timeout: float | None, redis_url: str | None) -> None:
     """Wait until EXP is in a state. Exit code 1 when it ends in another one, 7 at the time-out."""

@@ -86,7 +86,7 @@ def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: b
     """
     from heddle.checkpoint import load
     from heddle.policies import make_policy
-    from heddle.producers.player import evaluate as play_episodes
+    from heddle.producers.evaluate import evaluate as play_episodes
     from heddle.spaces import from_json
     from heddle.spec import spec_from_json
 

@@ -3,14 +3,17 @@
 They never change anything.
 """
 
-from dataclasses import asdict, is_dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from heddle.cli.commands import experiment_argument
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 from heddle.cli.tables import duration, number, print_facts, print_table
+
+if TYPE_CHECKING:
+    from heddle.broker.types import ShardState
 
 
 @command("ls", example="heddle ls\nheddle ls -o json")
@@ -91,7 +94,7 @@ def shards(experiment: str, output: str, redis_url: str | None) -> None:
     with connect(redis_url) as client:
         found = client.experiment(experiment).shards()
     if output == "json":
-        print_json([asdict(shard) if is_dataclass(shard) else shard for shard in found])
+        print_json([asdict(shard) for shard in found])
         return
     rows = [
         (
@@ -110,7 +113,7 @@ def shards(experiment: str, output: str, redis_url: str | None) -> None:
     print_table(header, rows, empty="no shards yet; a coordinator makes them: heddle coordinator")
 
 
-def _count_states(shards: list[Any]) -> dict[str, int]:
+def _count_states(shards: "list[ShardState]") -> dict[str, int]:
     """How many shards are in each state."""
     states = [shard.state for shard in shards]
     return {state: states.count(state) for state in sorted(set(states))}

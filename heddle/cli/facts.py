@@ -48,7 +48,9 @@ def accounting_line(flow: Flow, *, unit: str = "batches") -> str:
     """The accounting in one line: appended = trained + ... + in flight; lost, duplicated."""
     counts = accounting(flow)[unit]
     ends = " + ".join(f"{name.replace('_', ' ')} {counts[name]:,}" for name in (*OUTCOMES, "in_flight"))
-    return f"appended {counts['appended']:,} = {ends}; lost {counts['lost']:,}, duplicated {counts['duplicated']:,}"
+    line = f"appended {counts['appended']:,} = {ends}; lost {counts['lost']:,}, duplicated {counts['duplicated']:,}"
+    forgotten = int(getattr(flow.forgotten, unit))
+    return f"{line}; forgotten by the broker {forgotten:,}" if forgotten else line
 
 
 def adds_up(flow: Flow) -> bool:
@@ -125,7 +127,7 @@ class FactsReader:
         self._began = self._clock.monotonic()
         self._events: list[str] = []
         self._events_told = 0
-        self._event_id = "0"
+        self._event_id = ""
         self._shards: list[ShardState] = []
         self._reading = threading.Lock()
         self._broker: Broker | None = None
@@ -228,7 +230,7 @@ class FactsReader:
             shards_held=sum(len(numbers) for numbers in held.values()),
             workers=tuple(_worker_fact(worker, held) for worker in workers),
         )
-        told = broker.events.read(self.experiment, after_id=self._event_id)
+        told = broker.events.read(self.experiment, after_id=self._event_id or f"{status.created_ms}-0", count=100)
         with self._lock:
             self.status, self.flow, self._facts, self._shards = status, flow, facts, shards
             for event in told:

@@ -5,7 +5,6 @@ They never start a broker; each ends gently on the first SIGTERM or Ctrl-C and a
 
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,7 @@ def coordinator(redis_url: str | None) -> None:
     stop = begin_role()
     from heddle.coord.coordinator import Coordinator
 
-    _leave(Coordinator(url, stop=stop).run())
+    raise click.exceptions.Exit(Coordinator(url, stop=stop).run())
 
 
 @command("worker", example="heddle worker --pool default --redis-url redis://host:6379/0")
@@ -58,7 +57,7 @@ def worker(pool: str, redis_url: str | None) -> None:
     use_one_thread()
     from heddle.producers.worker import Worker
 
-    _leave(Worker(url, pool, worker_id=os.environ.get(WORKER_ID_ENV) or None, stop=stop).run())
+    raise click.exceptions.Exit(Worker(url, pool, worker_id=os.environ.get(WORKER_ID_ENV) or None, stop=stop).run())
 
 
 @command("trainer", example="heddle trainer cartpole-7f3a\nheddle trainer            # every experiment that needs one")
@@ -76,7 +75,7 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
     if experiment is None:
         from heddle.launch.trainers import TrainerHost
 
-        _leave(TrainerHost(url, directory=Path(directory), most=most, stop=stop).run())
+        raise click.exceptions.Exit(TrainerHost(url, directory=Path(directory), most=most, stop=stop).run())
     from heddle.broker import open_broker
     from heddle.consumers.trainer import Trainer
 
@@ -85,7 +84,11 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
         found = broker.experiments.resolve(experiment)
     finally:
         broker.close()
-    _leave(Trainer(url, found, stop=stop, directory=Path(directory) / found).run())
+    from heddle.producers.envs import check_env
+
+    raise click.exceptions.Exit(
+        Trainer(url, found, stop=stop, directory=Path(directory) / found, describe=check_env).run()
+    )
 
 
 def need_torch(what: str) -> None:
@@ -96,10 +99,3 @@ def need_torch(what: str) -> None:
 
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra(what, "torch")
-
-
-def _leave(code: int) -> None:
-    """End with the exit code of a role."""
-    logging.shutdown()
-    sys.stdout.flush()
-    raise click.exceptions.Exit(code)

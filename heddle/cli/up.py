@@ -4,13 +4,16 @@ It never submits one.
 """
 
 import logging
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from heddle.cli.options import command, redis_option
+from heddle.cli.options import command, connect, redis_option
 from heddle.cli.roles import need_torch
 from heddle.cli.root import set_up_logs
+
+if TYPE_CHECKING:
+    from heddle.broker.server import LocalServer
 
 
 @command("up", example="heddle up\nheddle up --bind 0.0.0.0 --workers 8     # prints the line for other hosts")
@@ -61,6 +64,8 @@ def up(
         workers=number,
         log_dir=FOLDER / "logs",
     )
+    if redis_url:
+        connect(redis_url).close()  # one that cannot be used is an error at once
     local = Local(setup, stop=stop)
     local.start_server()
     try:
@@ -68,12 +73,12 @@ def up(
         local.add(
             Role(
                 "trainers",
-                ["trainer", "--dir", str(Path(directory))],
+                ["trainer", "--dir", directory],
                 url=local.url,
                 log_file=local.log_file("trainers"),
             )
         )
-        _tell(local.server, redis_url, number)
+        _tell(local.server, number)
         while not stop.draining:
             local.step()
             local.endings.clear()
@@ -83,18 +88,14 @@ def up(
         local.end()
 
 
-def _tell(server: object, given: str | None, workers: int) -> None:
+def _tell(server: "LocalServer | None", workers: int) -> None:
     """What runs and how to reach it."""
-    from heddle.broker.server import LocalServer
-
-    if isinstance(server, LocalServer):
+    if server is None:
+        click.echo("broker   the one given")
+    else:
         click.echo(f"broker   {server.settings.binary}, {server.settings.durability}, in {server.settings.folder}")
         click.echo(f"look     {server.redis_cli}")
         if server.remote_url:
             click.echo(f"others   export HEDDLE_REDIS_URL='{server.remote_url}'")
-    else:
-        from heddle.broker.server import redacted
-
-        click.echo(f"broker   {redacted(given or '')}")
     click.echo(f"roles    coordinator, {workers} workers, trainers; logs in .heddle/logs")
     click.echo("next     heddle enqueue exp.toml --follow     (in this folder)")
