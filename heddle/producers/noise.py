@@ -3,32 +3,33 @@
 It never depends on when a segment starts or ends, so an episode's noise is the same however it is cut.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heddle.policies.base import Noise
-from heddle.shard import noise_generator
+from heddle.producers.seeds import EpisodeSeeds
 
 _BLOCK = 128
 """Steps drawn at once: drawing costs microseconds a call and nanoseconds a number."""
 
 
 class NoiseTape:
-    """Noise of the `n` environments of one shard.
+    """Noise of the environments of one shard.
 
     Args:
         noise: what the policy wants.
-        seed, shard: of the experiment (or evaluation) and the shard.
+        seeds: of each environment.
 
     Attributes:
         silence: [n, size] zeros, for who looks at no noise.
         is_silent: the policy wants none.
     """
 
-    def __init__(self, noise: Noise, *, seed: int, shard: int, n: int) -> None:
-        self._noise, self._seed, self._shard = noise, seed, shard
+    def __init__(self, noise: Noise, seeds: Sequence[EpisodeSeeds]) -> None:
+        self._noise, self._seeds, n = noise, seeds, len(seeds)
         # float32 would round the largest uniform numbers up to 1, which the interval excludes
         self._tape: NDArray[Any] = np.zeros((_BLOCK, n, noise.size), np.float64)
         self._place = 0
@@ -39,7 +40,7 @@ class NoiseTape:
     def begin(self, env: int, episode: int) -> None:
         """From the next `take` on, environment `env` reads the noise of `episode`."""
         if not self.is_silent:
-            self._generators[env] = noise_generator(self._seed, self._shard, env, episode)
+            self._generators[env] = self._seeds[env].noise_generator(episode)
             self._fill(env)
 
     def take(self) -> NDArray[Any]:

@@ -17,13 +17,14 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Acted, Policy
-from heddle.producers.scrutiny import BadAnswer, check_answer, first_bad_number, record_info
 from heddle.producers.choices import choices_for
 from heddle.producers.envs import close_env, counter_of, make_envs
 from heddle.producers.noise import NoiseTape
 from heddle.producers.reel import Reel
+from heddle.producers.scrutiny import BadAnswer, check_answer, first_bad_number, record_info
+from heddle.producers.seeds import EpisodeSeeds
 from heddle.producers.tally import Tally
-from heddle.shard import ShardPlan, env_seed
+from heddle.shard import ShardPlan
 from heddle.spaces import ACTION, Box
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import describe_error
@@ -68,13 +69,14 @@ class Player:
         self.plan, self.spec, self.policy, self.layout = plan, spec, policy, layout
         self.doing: Doing | None = None
         self._clock = clock or SystemClock()
-        self._seed = _root_seed(plan, spec) if seed is None else seed
-        self._envs = make_envs(plan, spec, self._seed) if envs is None else list(envs)
+        root = _root_seed(plan, spec) if seed is None else seed
+        self._envs = make_envs(plan, spec, root) if envs is None else list(envs)
         n = len(self._envs)
+        self._chance = [EpisodeSeeds(root, plan.index, env) for env in range(n)]
         self._steps = [env.step for env in self._envs]
         self._counters = [counter_of(env) for env in self._envs]
         self._choose = choices_for(layout.action)
-        self._tape = NoiseTape(policy.noise, seed=self._seed, shard=plan.index, n=n)
+        self._tape = NoiseTape(policy.noise, self._chance)
         self._tally = Tally(n)
         self._episodes = [first_episode - 1] * n
         self._seeds = [0] * n
@@ -178,7 +180,7 @@ class Player:
     def _begin(self, env: int, reel: Reel, row: int) -> None:
         """Start the next episode of `env`; its first observation becomes row `row`."""
         self._episodes[env] += 1
-        self._seeds[env] = env_seed(self._seed, self.plan.index, env, self._episodes[env])
+        self._seeds[env] = self._chance[env].reset_seed(self._episodes[env])
         self._begun_at[env], self._env, self.doing = row, env, "reset"
         answer = self._envs[env].reset(seed=self._seeds[env])
         self._moves += 1

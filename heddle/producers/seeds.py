@@ -1,0 +1,107 @@
+"""Seeds of many episodes at once: the numbers of `shard.env_seed` and `shard.noise_generator`, 64 for the price of one.
+
+It never makes a stream of its own: a test holds every number against `heddle.shard`.
+
+Short episodes would spend a tenth of their time in making seed sequences one by one. The mixing is that of numpy's
+SeedSequence (NEP 19; M. O'Neill 2015, "Developing a seed_seq alternative"): numpy itself mixes all but the episode's
+two words, and the rest is done here for a block of episodes in one go.
+"""
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import NDArray
+
+BLOCK = 64
+
+_INIT_A, _MULT_A = 0x43B0D7E5, 0x931E8875
+_INIT_B, _MULT_B = 0x8B51F9DD, 0x58F38DED
+_MIX_L, _MIX_R = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
+_SHIFT, _POOL = np.uint32(16), 4
+_RESET_STREAM, _NOISE_STREAM = 0, 1
+_PCG_WORDS = 8  # PCG64 asks for four words of 64 bits
+
+Words = NDArray[np.uint32]
+
+
+class _Given(ISeedSequence):
+    """State that was worked out already."""
+
+    def __init__(self, words: NDArray[np.uint64]) -> None:
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[np.uint64]:
+        if n_words != len(self._words) or np.dtype(dtype) != np.uint64:
+            raise ValueError(f"holds {len(self._words)} words of 64 bits, asked for {n_words} of {np.dtype(dtype)}")
+        return self._words
+
+
+class EpisodeSeeds:
+    """The seeds of one environment, episode by episode.
+
+    Args:
+        seed: of the experiment, or of the evaluation.
+        shard, env: index of the shard, and of the environment within it.
+    """
+
+    def __init__(self, seed: int, shard: int, env: int) -> None:
+        self._mixers = [_Mixer(seed, (stream, shard, env)) for stream in (_RESET_STREAM, _NOISE_STREAM)]
+        self._first = 0
+        self._resets: list[int] = []
+        self._noises: NDArray[np.uint64] | None = None
+
+    def reset_seed(self, episode: int) -> int:
+        """As `shard.env_seed`."""
+        place = episode - self._first
+        if not 0 <= place < len(self._resets):
+            words = self._mixers[0].states(episode, 1)
+            self._first, self._noises, place = episode, None, 0
+            self._resets = (words[:, 0] & np.uint32(0x7FFF_FFFF)).tolist()
+        return self._resets[place]
+
+    def noise_generator(self, episode: int) -> np.random.Generator:
+        """As `shard.noise_generator`."""
+        self.reset_seed(episode)  # moves to the block
+        if self._noises is None:
+            words = self._mixers[1].states(self._first, _PCG_WORDS)
+            self._noises = np.ascontiguousarray(words).astype("<u4").view("<u8").astype(np.uint64)
+        return np.random.Generator(np.random.PCG64(cast(Any, _Given(self._noises[episode - self._first]))))
+
+
+class _Mixer:
+    """SeedSequence(seed, spawn_key=(*key, low, high)) for many episodes, whose low and high words come last."""
+
+    def __init__(self, seed: int, key: tuple[int, ...]) -> None:
+        prefix = np.random.SeedSequence(seed, spawn_key=key)
+        self._pool = [np.uint32(word) for word in prefix.pool]
+        words = max(_POOL, -(-seed.bit_length() // 32)) + sum(max(1, -(-part.bit_length() // 32)) for part in key)
+        hashed = _POOL * _POOL + _POOL * (words - _POOL)  # calls of numpy's hashmix until here
+        self._hash = _INIT_A * pow(_MULT_A, hashed, 2**32) % 2**32
+
+    def states(self, first: int, n_words: int) -> Words:
+        """[BLOCK, n_words] uint32: generate_state of episodes first, first + 1, ..."""
+        episodes = np.arange(first, first + BLOCK, dtype=np.int64)
+        low, high = (episodes & 0xFFFF_FFFF).astype(np.uint32), (episodes >> 32).astype(np.uint32)
+        pool: list[Words] = [np.full(BLOCK, word, np.uint32) for word in self._pool]
+        constant = self._hash
+        for word in (low, high):
+            for place in range(_POOL):
+                hashed = word ^ np.uint32(constant)
+                constant = constant * _MULT_A % 2**32
+                hashed *= np.uint32(constant)
+                hashed ^= hashed >> _SHIFT
+                mixed = _MIX_L * pool[place] - _MIX_R * hashed
+                pool[place] = mixed ^ (mixed >> _SHIFT)
+        return _drawn(pool, n_words)
+
+
+def _drawn(pool: list[Words], n_words: int) -> Words:
+    drawn = np.empty((len(pool[0]), n_words), np.uint32)
+    constant = _INIT_B
+    for place in range(n_words):
+        word = pool[place % _POOL] ^ np.uint32(constant)
+        constant = constant * _MULT_B % 2**32
+        word *= np.uint32(constant)
+        drawn[:, place] = word ^ (word >> _SHIFT)
+    return drawn
