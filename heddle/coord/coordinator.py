@@ -118,10 +118,10 @@ class Coordinator:
 
     def _touch(self, broker: Broker) -> int:
         """The broker's time; notes since when it has been in reach."""
-        now_ms = broker.now_ms()
+        now_ms = broker.conn.now_ms()
         if self._last_ms is None:
             # This process is new, but a broker that has been up for long had every renewal it should have.
-            self._contact_since_ms = now_ms - broker.uptime_ms()
+            self._contact_since_ms = now_ms - broker.conn.uptime_ms()
         else:
             self._contact_since_ms = contact_since(self._contact_since_ms, self._last_ms, now_ms, LEADER_TTL_MS)
         self._last_ms = now_ms

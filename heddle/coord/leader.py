@@ -14,7 +14,7 @@ from heddle.coord import planner
 from heddle.coord.admit import plan_shards, read_spec, why_refused
 from heddle.coord.shares import PoolShares
 from heddle.coord.watch import TICKETS_EVERY_MS, Watched, watch
-from heddle.errors import BrokerFull, Conflict, Gone, LeaderLost, NotFound
+from heddle.errors import BrokerFull, Conflict, Gone, HeddleError, LeaderLost, NotFound
 from heddle.spec import ExperimentSpec
 
 log = logging.getLogger("heddle.coordinator")
@@ -53,6 +53,7 @@ class Leader:
 
     def take_over(self, now_ms: int) -> None:
         """Find the experiments that an earlier leader had admitted."""
+        self._tidy_ms = now_ms
         for status in self._broker.experiments.ls():
             if status.state in ENDED or status.state == "queued" or status.experiment in self._watched:
                 continue
@@ -71,13 +72,7 @@ class Leader:
         self._was_full, self._is_full = self._is_full, False
         for watched in list(self._watched.values()):
             watched.touch(now_ms)
-            try:
-                self._experiment(watched, now_ms)
-            except Gone:
-                del self._watched[watched.experiment]
-                self._note(None, "forgot", removed=watched.experiment)
-            except BrokerFull as error:
-                self._note_full(error)
+            self._guarded(watched, now_ms)
         self._pools.share(self._watched.values(), now_ms)
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
             self._tidy_ms = now_ms
@@ -108,7 +103,7 @@ class Leader:
             return
         if not status.ended:
             spec = read_spec(stored)
-            reason = spec if isinstance(spec, str) else why_refused(spec, self._broker.durability())
+            reason = spec if isinstance(spec, str) else why_refused(spec, self._broker.conn.durability())
             if status.command == "stop":
                 self._set_status(entry.experiment, "stopped", "stopped before it was admitted")
             elif isinstance(spec, str) or reason:
@@ -120,12 +115,9 @@ class Leader:
     def _make_shards(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> None:
         plans = plan_shards(spec)
         self._broker.shards.create(stored.experiment, PARTITION, plans, leader_epoch=self._epoch)
+        self._broker.shards.queue_tickets(stored.experiment, PARTITION, [plan.index for plan in plans], stored.pool)
         self._note(stored.experiment, "admitted", pool=stored.pool, shards=len(plans))
-        watched = self._watch(stored, spec, now_ms)
-        try:
-            self._experiment(watched, now_ms)
-        except Gone:
-            del self._watched[stored.experiment]
+        self._guarded(self._watch(stored, spec, now_ms), now_ms)
 
     def _watch(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> Watched:
         watched = watch(stored, spec, contact_since_ms=self._contact_since_ms, now_ms=now_ms)
@@ -137,11 +129,29 @@ class Leader:
 
     # ---- one experiment
 
+    def _guarded(self, watched: Watched, now_ms: int) -> None:
+        """Look after one experiment; what is wrong with it alone does not stop the others."""
+        try:
+            self._experiment(watched, now_ms)
+            watched.is_broken = False
+        except Gone:
+            self._watched.pop(watched.experiment, None)
+            self._note(None, "forgot", removed=watched.experiment)
+        except BrokerFull as error:
+            self._note_full(error)
+        except HeddleError:
+            raise
+        except Exception as error:  # noqa: BLE001  keys that nobody of ours wrote: name them, go on with the rest
+            if not watched.is_broken:
+                log.exception("cannot look after experiment=%s", watched.experiment)
+                self._note(watched.experiment, "stuck", error=f"{type(error).__name__}: {error}")
+            watched.is_broken = True
+
     def _experiment(self, watched: Watched, now_ms: int) -> None:
         ctl = self._broker.experiments.ctl(watched.experiment)
         self._reap(watched, now_ms)
         if now_ms - watched.tickets_ms >= TICKETS_EVERY_MS:
-            self._issue_tickets(watched, ctl)
+            self._issue_tickets(watched, ctl, now_ms)
             watched.tickets_ms = now_ms
         if watched.must_look(now_ms, ctl):
             self._look(watched, now_ms)
@@ -163,7 +173,6 @@ class Leader:
         )
         for found in reaped:
             watched.is_dirty = True
-            watched.tickets_ms = 0
             self._note(
                 watched.experiment,
                 "reaped",
@@ -177,16 +186,15 @@ class Leader:
         # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
         watched.next_due_ms = None if following is None else max(following, now_ms + RETRY_REAP_MS)
 
-    def _issue_tickets(self, watched: Watched, ctl: Ctl) -> None:
+    def _issue_tickets(self, watched: Watched, ctl: Ctl, now_ms: int) -> None:
         queued = [
-            planner.QueuedFact(ticket.shard, ticket.in_stream, ticket.read_ms_ago)
+            planner.QueuedFact(ticket.shard, ticket.in_stream, now_ms - ticket.since_ms, ticket.read_ms_ago)
             for ticket in self._broker.shards.tickets_of(watched.experiment, PARTITION)
         ]
-        issued = planner.tickets_to_issue(ctl.command, queued)
-        for shard in issued:
-            self._broker.shards.queue_ticket(watched.experiment, PARTITION, shard, watched.pool)
+        lost = planner.tickets_to_issue(ctl.command, queued)
+        issued = self._broker.shards.queue_tickets(watched.experiment, PARTITION, lost, watched.pool)
         if issued:
-            self._note(watched.experiment, "issued", tickets=len(issued), first=issued[0])
+            self._note(watched.experiment, "issued", tickets=issued, first=lost[0])
 
     def _look(self, watched: Watched, now_ms: int) -> None:
         experiment = watched.experiment
@@ -194,7 +202,7 @@ class Leader:
         ctl = self._broker.experiments.ctl(experiment)
         states = self._broker.shards.shards(experiment, PARTITION)
         is_seat_held = self._broker.seats.holder(experiment) is not None
-        watched.looked(now_ms, ctl, is_seat_held=is_seat_held)
+        watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
         facts = planner.ExperimentFacts(
             state=status.state,
             reason=status.reason,
@@ -264,7 +272,7 @@ class Leader:
         told = " ".join(f"{key}={_shown(value)}" for key, value in facts.items() if value not in (None, ""))
         line = f"{verb} {told}".rstrip()
         log.info("%s%s", line, f" experiment={experiment}" if experiment is not None else "")
-        level = "warning" if verb in ("failed", "reaped") else "info"
+        level = "warning" if verb in ("failed", "reaped", "stuck") else "info"
         self._broker.events.log(experiment, "coordinator", self._coordinator, level, line)
 
 

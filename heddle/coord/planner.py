@@ -12,6 +12,8 @@ Command = Literal["run", "pause", "stop"]
 State = Literal["queued", "running", "paused", "stopping", "completed", "stopped", "failed"]
 
 ENDED = ("completed", "stopped", "failed")
+ISSUE_GRACE_MS = 300
+"""Whoever queues a shard issues its ticket right after: only one that has none for this long was forgotten."""
 CLAIM_GRACE_MS = 2_000
 """A ticket that was read but whose shard was not claimed for this long is issued anew."""
 TRAINER_GRACE_MS = 15_000
@@ -48,11 +50,13 @@ class QueuedFact:
     Attributes:
         index: its number.
         in_stream: its ticket is in the pool's stream.
+        waits_ms: since it was queued.
         read_ms_ago: since a worker read the ticket without claiming; None while nobody has.
     """
 
     index: int
     in_stream: bool
+    waits_ms: int
     read_ms_ago: int | None = None
 
 
@@ -194,11 +198,13 @@ def tickets_to_issue(command: Command, queued: Iterable[QueuedFact]) -> list[int
     """Shards that need a new ticket: theirs has left the stream, or was read and came to nothing."""
     if command == "stop":
         return []
-    return [
-        fact.index
-        for fact in queued
-        if not fact.in_stream or (fact.read_ms_ago is not None and fact.read_ms_ago >= CLAIM_GRACE_MS)
-    ]
+    return [fact.index for fact in queued if _needs_ticket(fact)]
+
+
+def _needs_ticket(fact: QueuedFact) -> bool:
+    if not fact.in_stream:
+        return fact.waits_ms >= ISSUE_GRACE_MS
+    return fact.read_ms_ago is not None and fact.read_ms_ago >= CLAIM_GRACE_MS
 
 
 def quota(active_shards: int, held: Sequence[int]) -> Quota:

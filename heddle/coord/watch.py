@@ -3,17 +3,19 @@
 It never talks to the broker: all of it can be lost and is read again by the next leader.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Ctl
 from heddle.spec import ExperimentSpec
 
-LOOK_EVERY_MS = 5_000
-"""Shards are counted at least this often, in case a change was missed; a change is looked at when it is seen."""
+LOOK_EVERY_MS = (1_000, 30_000)
+"""Shards are counted at least this often in case a change shows nowhere else; what does show is looked at when seen."""
+LOOK_MS_PER_SHARD = 20
+"""The more shards, the rarer: looking takes some 0.1 ms a shard, so this keeps it below a percent of the time."""
 LOOK_EVERY_STOPPING_MS = 200
-"""The same while an experiment ends: people wait for that."""
+"""While an experiment ends people wait for it."""
 TICKETS_EVERY_MS = 1_000
 LEAST_GAP_MS = 1_000
 """Rounds are up to half a second apart: a shorter silence is no gap, however short the TTL."""
@@ -31,8 +33,10 @@ class Watched:
         looked_ms, tickets_ms: when its shards and its tickets were last looked at.
         next_due_ms: earliest deadline of a lease, None when there is no lease.
         free_since_ms: since when the seat has been seen free after a stop.
-        active: shards that count, train and eval.
+        shards, active: all of them, and those that count, train and eval.
         counts_in_quota: it is neither stopping nor over.
+        is_dirty: its shards are to be looked at in the next round.
+        is_broken: the last round failed over something that only this experiment has.
     """
 
     experiment: str
@@ -47,9 +51,11 @@ class Watched:
     tickets_ms: int = 0
     next_due_ms: int | None = None
     free_since_ms: int | None = None
+    shards: int = 0
     active: int = 0
     counts_in_quota: bool = True
-    is_dirty: bool = field(default=True)
+    is_dirty: bool = True
+    is_broken: bool = False
 
     def touch(self, now_ms: int) -> None:
         """Note that the broker answered at `now_ms`; a long gap before it means contact begins anew."""
@@ -58,14 +64,18 @@ class Watched:
 
     def must_look(self, now_ms: int, ctl: Ctl) -> bool:
         """True when something was seen to change, or the last look is old."""
-        every = LOOK_EVERY_STOPPING_MS if ctl.command == "stop" else LOOK_EVERY_MS
+        least, most = LOOK_EVERY_MS
+        every = min(most, max(least, self.shards * LOOK_MS_PER_SHARD))
+        if ctl.command == "stop":
+            every = max(LOOK_EVERY_STOPPING_MS, every // 10)
         return self.is_dirty or self.seen != _telling(ctl) or now_ms - self.looked_ms >= every
 
-    def looked(self, now_ms: int, ctl: Ctl, *, is_seat_held: bool) -> None:
+    def looked(self, now_ms: int, ctl: Ctl, *, shards: int, is_seat_held: bool) -> None:
         """Note a look and what ctl said before it."""
         self.seen = _telling(ctl)
         self.looked_ms = now_ms
         self.is_dirty = False
+        self.shards = shards
         self.active = ctl.active + ctl.active_eval
         self.counts_in_quota = ctl.command != "stop"
         if ctl.command != "stop" or is_seat_held:

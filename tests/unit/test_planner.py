@@ -103,10 +103,11 @@ def test_deciding_again_on_what_was_done_decides_nothing() -> None:
 @pytest.mark.parametrize(
     ("fact", "is_issued"),
     [
-        (QueuedFact(3, in_stream=True), False),
-        (QueuedFact(3, in_stream=False), True),
-        (QueuedFact(3, in_stream=True, read_ms_ago=1_999), False),
-        (QueuedFact(3, in_stream=True, read_ms_ago=2_000), True),
+        (QueuedFact(3, in_stream=True, waits_ms=60_000), False),
+        (QueuedFact(3, in_stream=False, waits_ms=299), False),
+        (QueuedFact(3, in_stream=False, waits_ms=300), True),
+        (QueuedFact(3, in_stream=True, waits_ms=60_000, read_ms_ago=1_999), False),
+        (QueuedFact(3, in_stream=True, waits_ms=60_000, read_ms_ago=2_000), True),
     ],
 )
 def test_a_queued_shard_gets_a_new_ticket_only_when_its_own_came_to_nothing(fact: QueuedFact, is_issued: bool) -> None:

@@ -1,0 +1,337 @@
+"""The coordinator on a real server: what it promises to clients, workers and trainers, also when things die."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.broker import Broker, keys, open_broker
+from heddle.broker.pools import WorkerBeat
+from heddle.broker.server import LocalServer, restart, start_server
+from heddle.broker.types import Claim, Ticket
+from heddle.coord.coordinator import Coordinator
+from heddle.errors import Gone
+from heddle.spec import load_spec
+from heddle.stop import StopFlag
+from tests.helpers import eventually
+
+SPEC: dict[str, Any] = {
+    "experiment": {"name": "test"},
+    "env": {"id": "CartPole-v1", "num_envs": 4, "envs_per_shard": 2},
+    "budget": {"env_steps": 1000},
+    "faults": {"lease_ttl": 0.5, "barren_deaths": 2},
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LocalServer]:
+    with start_server(tmp_path / "server") as running:
+        yield running
+
+
+@pytest.fixture
+def broker(server: LocalServer) -> Iterator[Broker]:
+    connected = open_broker(server.url, role="test")
+    yield connected
+    connected.close()
+
+
+@pytest.fixture
+def coordinate(server: LocalServer) -> Iterator[Callable[[], StopFlag]]:
+    """Starts coordinators in threads, and ends them."""
+    running: list[tuple[StopFlag, threading.Thread]] = []
+
+    def begin() -> StopFlag:
+        flag = StopFlag()
+        thread = threading.Thread(target=Coordinator(server.url, stop=flag).run)
+        thread.start()
+        running.append((flag, thread))
+        return flag
+
+    yield begin
+    for flag, thread in running:
+        flag.drain("the test is over")
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def submit(broker: Broker, **sections: dict[str, Any]) -> str:
+    """Submit SPEC with changes; returns the id."""
+    raw = {name: {**SPEC.get(name, {}), **sections.get(name, {})} for name in {*SPEC, *sections}}
+    spec = load_spec(raw).spec
+    return broker.experiments.submit(
+        spec.canonical_json(), "", spec.sha256(), spec.experiment.name, suffix=os.urandom(3).hex()
+    ).id
+
+
+def state(broker: Broker, experiment: str) -> str:
+    return broker.experiments.status(experiment).state
+
+
+def await_state(broker: Broker, experiment: str, wanted: str, timeout_s: float = 5.0) -> str:
+    """Wait for a state; returns the reason."""
+    eventually(lambda: state(broker, experiment) == wanted, timeout_s=timeout_s, what=f"state {wanted}")
+    return broker.experiments.status(experiment).reason
+
+
+def take(broker: Broker, worker: str = "w1", ttl_ms: int = 500) -> tuple[Ticket, Claim]:
+    """Read one ticket and claim its shard, as a worker does."""
+    ticket = eventually(lambda: broker.shards.read_ticket("default", worker, block_ms=100), what="a ticket")
+    assert ticket is not None
+    claim = broker.shards.claim(ticket, worker=worker, nonce=os.urandom(4).hex(), ttl_ms=ttl_ms)
+    assert isinstance(claim, Claim), claim
+    broker.shards.drop_ticket(ticket)
+    return ticket, claim
+
+
+def shard_states(broker: Broker, experiment: str) -> list[str]:
+    return [shard.state for shard in broker.shards.shards(experiment, 0)]
+
+
+def test_a_submitted_experiment_runs_with_its_shards_counted_and_a_ticket_for_each(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker, eval={"num_envs": 2, "episodes": 4})
+    await_state(broker, experiment, "running")
+    ctl = broker.experiments.ctl(experiment)
+    assert (ctl.active, ctl.active_eval) == (2, 1)
+    taken = {take(broker)[0].shard for _ in range(3)}
+    assert taken == {0, 1, 2}
+    assert broker.experiments.queue_waiting() == []
+
+
+def test_a_spec_that_cannot_be_run_fails_with_the_reason_and_leaves_the_queue(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    unreadable = submit(broker)
+    broker.conn.main.hset(keys.spec(unreadable), "json", '{"experiment": {"name": "x", "sed": 3}}')
+    foreign = submit(broker, experiment={"name": "foreign"})
+    broker.conn.main.hset(keys.spec(foreign), "protocol", "99")
+    too_safe = submit(broker, experiment={"name": "safe"}, limits={"durability": "strict"})
+    coordinate()
+    assert "its spec cannot be read: <spec>  experiment.sed" in await_state(broker, unreadable, "failed")
+    assert "it speaks protocol 99" in await_state(broker, foreign, "failed")
+    assert "asks for strict, but the broker is fast" in await_state(broker, too_safe, "failed")
+    eventually(lambda: broker.experiments.queue_waiting() == [])
+
+
+def test_a_dead_workers_shard_is_offered_again_within_its_ttl_and_a_second(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker)
+    _, first = take(broker)
+    take(broker)
+    eventually(lambda: shard_states(broker, experiment) == ["leased", "leased"])
+    eventually(lambda: "queued" in shard_states(broker, experiment), timeout_s=1.5, what="reaped")
+    offered = {take(broker, "w2")[1].lease.shard for _ in range(2)}
+    assert first.lease.shard in offered
+
+
+def test_a_lost_ticket_is_issued_again_and_so_is_one_that_came_to_nothing(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker)
+    await_state(broker, experiment, "running")
+    ticket = eventually(lambda: broker.shards.read_ticket("default", "w1", block_ms=100))
+    assert ticket is not None  # read, and its reader dies before it claims
+    other = eventually(lambda: broker.shards.read_ticket("default", "w1", block_ms=100))
+    assert other is not None
+    broker.shards.drop_ticket(other)  # lost altogether
+    assert {take(broker, "w2", 30_000)[0].shard for _ in range(2)} == {ticket.shard, other.shard}
+
+
+def test_pause_and_run_show_in_the_state(broker: Broker, coordinate: Callable[[], StopFlag]) -> None:
+    coordinate()
+    experiment = submit(broker)
+    await_state(broker, experiment, "running")
+    broker.experiments.set_command(experiment, "pause")
+    await_state(broker, experiment, "paused", 2.0)
+    broker.experiments.set_command(experiment, "run")
+    await_state(broker, experiment, "running", 2.0)
+
+
+def test_a_stop_without_a_trainer_ends_by_itself_and_takes_the_tickets_away(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker)
+    await_state(broker, experiment, "running")
+    broker.experiments.set_command(experiment, "stop")
+    assert await_state(broker, experiment, "stopped") == "no trainer was there to end it"
+    eventually(lambda: broker.conn.main.xlen(keys.pool_tickets("default")) == 0)
+
+
+def test_an_experiment_stopped_before_it_was_admitted_never_starts(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    experiment = submit(broker)
+    broker.experiments.set_command(experiment, "stop")
+    coordinate()
+    assert await_state(broker, experiment, "stopped") == "stopped before it was admitted"
+
+
+def test_the_final_state_waits_for_workers_to_release_and_the_trainer_to_leave(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker, faults={"lease_ttl": 30})
+    claims = [take(broker, ttl_ms=30_000)[1] for _ in range(2)]
+    seat = broker.seats.claim_seat(experiment, "t1", ttl_ms=30_000)
+    assert seat is not None
+    broker.experiments.finish(experiment, seat, "completed", "budget reached", {"best_return": 500.0})
+    assert await_state(broker, experiment, "stopping") == "budget reached"
+    for claim in claims:
+        broker.shards.release(claim.lease)
+    eventually(lambda: shard_states(broker, experiment) == ["stopped", "stopped"])
+    assert state(broker, experiment) == "stopping"
+    broker.seats.release_seat(experiment, seat)
+    assert await_state(broker, experiment, "completed") == "budget reached"
+    assert broker.experiments.status(experiment).result == {"best_return": 500.0}
+
+
+def test_shards_that_kill_every_worker_fail_the_experiment_with_the_workers_words(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker, env={"id": "CartPole-v1", "num_envs": 2, "envs_per_shard": 2})
+    for _ in range(2):
+        broker.shards.release(take(broker)[1].lease, error="RuntimeError: no such level", barren=True)
+    reason = await_state(broker, experiment, "failed")
+    assert reason == "every train shard is quarantined; shard 0: RuntimeError: no such level"
+    assert broker.experiments.ctl(experiment).active == 0
+
+
+def test_one_quarantined_shard_is_left_out_or_fails_all_as_the_spec_says(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    patient = submit(broker, faults={"lease_ttl": 30, "barren_deaths": 1})
+    broker.shards.release(take(broker, ttl_ms=30_000)[1].lease, error="boom", barren=True)
+    eventually(lambda: broker.experiments.ctl(patient).active == 1)
+    assert state(broker, patient) == "running"
+    take(broker, ttl_ms=30_000)
+    strict = submit(
+        broker, experiment={"name": "strict"}, faults={"lease_ttl": 30, "barren_deaths": 1, "on_quarantine": "fail"}
+    )
+    _, claim = take(broker, ttl_ms=30_000)
+    broker.shards.release(claim.lease, error="boom", barren=True)
+    assert await_state(broker, strict, "failed") == f"shard {claim.lease.shard} is quarantined: boom"
+
+
+def test_a_quota_follows_the_workers_that_are_here(broker: Broker, coordinate: Callable[[], StopFlag]) -> None:
+    coordinate()
+    submit(broker)
+    broker.pools.heartbeat(WorkerBeat("w1", shards=2))
+    broker.pools.heartbeat(WorkerBeat("w2", shards=0))
+    eventually(lambda: (broker.pools.pool("default").floor, broker.pools.pool("default").below) == (1, 1))
+    assert broker.pools.heartbeat(WorkerBeat("w1", shards=2)).someone_below
+    broker.pools.drain("w2")
+    broker.pools.heartbeat(WorkerBeat("w2", state="draining"))
+    eventually(lambda: (broker.pools.pool("default").live, broker.pools.pool("default").ceil) == (1, 2))
+
+
+def test_a_removed_experiment_is_forgotten_and_the_others_go_on(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    gone = submit(broker)
+    kept = submit(broker, experiment={"name": "kept"})
+    await_state(broker, gone, "running")
+    await_state(broker, kept, "running")
+    broker.experiments.remove(gone, force=True)
+    with pytest.raises(Gone):
+        broker.experiments.status(gone)
+    broker.experiments.set_command(kept, "pause")
+    await_state(broker, kept, "paused")
+
+
+def test_of_two_coordinators_one_leads_and_hands_over_at_once(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    first = coordinate()
+    leader = eventually(broker.coordinators.leader)
+    assert leader is not None
+    coordinate()
+    first.drain("scaled down")
+    eventually(
+        lambda: (now := broker.coordinators.leader()) is not None and now.coordinator != leader.coordinator,
+        timeout_s=1.5,
+    )
+    await_state(broker, submit(broker), "running")
+
+
+PROCESS = """
+import sys
+from heddle.coord.coordinator import Coordinator
+from heddle.stop import StopFlag
+Coordinator(sys.argv[1], stop=StopFlag(), coordinator_id="doomed").run()
+"""
+
+
+def test_a_killed_leader_is_replaced_within_four_seconds_and_nothing_it_had_read_is_lost(
+    server: LocalServer, broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    doomed = subprocess.Popen([sys.executable, "-c", PROCESS, server.url])
+    try:
+        eventually(lambda: broker.coordinators.leader() is not None)
+        before = submit(broker)
+        await_state(broker, before, "running")
+        coordinate()
+        doomed.send_signal(signal.SIGSTOP)  # frozen, so that it reads nothing more
+        during = submit(broker, experiment={"name": "during"})
+        broker.conn.main.xreadgroup(keys.QUEUE_GROUP, "doomed", {keys.QUEUE: ">"})  # read, and never admitted
+    finally:
+        doomed.kill()
+        doomed.wait()
+    eventually(lambda: (now := broker.coordinators.leader()) is not None and now.coordinator != "doomed", timeout_s=4.0)
+    await_state(broker, during, "running")
+    broker.experiments.set_command(before, "pause")
+    await_state(broker, before, "paused")
+
+
+def test_a_frozen_leader_that_thaws_finds_that_it_leads_no_more(
+    server: LocalServer, broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    frozen = subprocess.Popen([sys.executable, "-c", PROCESS, server.url])
+    try:
+        eventually(lambda: broker.coordinators.leader() is not None)
+        coordinate()
+        frozen.send_signal(signal.SIGSTOP)
+        leader = eventually(
+            lambda: now if (now := broker.coordinators.leader()) and now.coordinator != "doomed" else None
+        )
+        frozen.send_signal(signal.SIGCONT)
+        experiment = submit(broker)
+        await_state(broker, experiment, "running")
+        assert leader is not None
+        assert broker.experiments.ctl(experiment).leader_epoch == leader.epoch
+    finally:
+        frozen.kill()
+        frozen.wait()
+
+
+def test_it_goes_on_after_the_broker_was_killed_and_came_back(
+    tmp_path: Path, coordinate: Callable[[], StopFlag], server: LocalServer, broker: Broker
+) -> None:
+    coordinate()
+    experiment = submit(broker)
+    take(broker, ttl_ms=60_000)
+    await_state(broker, experiment, "running")
+    os.kill(server.pid, signal.SIGKILL)
+    eventually(lambda: not server.is_running())
+    with restart(server) as again:
+        fresh = open_broker(again.url, role="test")
+        after = submit(fresh, experiment={"name": "after"})
+        await_state(fresh, after, "running", 5.0)
+        fresh.experiments.set_command(experiment, "pause")
+        await_state(fresh, experiment, "paused")
+        fresh.close()
