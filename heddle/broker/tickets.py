@@ -33,19 +33,16 @@ class Tickets:
         Whoever took it must `drop_ticket` it, claimed or not.
         """
         stream = keys.pool_tickets(pool)
-        block_ms = min(block_ms, MAX_BLOCK_MS)
-        pipe = (self._conn.blocking() if block_ms > 0 else self._conn.main).pipeline(transaction=False)
-        block = block_ms if block_ms > 0 else None
-        pipe.xreadgroup(keys.TICKET_GROUP, worker, {stream: ">"}, count=1, block=block)
-        pipe.time()
-        found, (seconds, micros) = pipe.execute(raise_on_error=False)
+        found, now_ms = self._read(stream, worker, min(block_ms, MAX_BLOCK_MS))
+        if isinstance(found, Exception) and is_groupless(found):
+            self._make_group(stream)
+            found, now_ms = self._read(stream, worker, 0)
         if isinstance(found, Exception):
-            recreate_group(self._conn, found, stream, keys.TICKET_GROUP)
-            return None
+            raise found
         if not found:
             return None
         entry_id, fields = found[0][1][0]
-        return _ticket(pool, text(entry_id), texts(fields), int(seconds) * 1000 + int(micros) // 1000)
+        return _ticket(pool, text(entry_id), texts(fields), now_ms)
 
     def peek_ticket(self, pool: str) -> Ticket | None:
         """The oldest ticket that nobody has taken, without taking it."""
@@ -127,6 +124,22 @@ class Tickets:
 
     # ---- inside
 
+    def _read(self, stream: str, worker: str, block_ms: int) -> tuple[Any, int]:
+        """What XREADGROUP answered, or its ResponseError, and the server's time then."""
+        pipe = (self._conn.blocking() if block_ms > 0 else self._conn.main).pipeline(transaction=False)
+        block = block_ms if block_ms > 0 else None
+        pipe.xreadgroup(keys.TICKET_GROUP, worker, {stream: ">"}, count=1, block=block)
+        pipe.time()
+        found, (seconds, micros) = pipe.execute(raise_on_error=False)
+        return found, int(seconds) * 1000 + int(micros) // 1000
+
+    def _make_group(self, stream: str) -> None:
+        try:
+            self._conn.main.xgroup_create(stream, keys.TICKET_GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
     def _pool_of(self, experiment: str) -> str:
         return text(self._conn.main.hget(keys.spec(experiment), "pool")) or "default"
 
@@ -151,21 +164,9 @@ class Tickets:
         return int(pipe.execute()[1])
 
 
-def recreate_group(conn: Connection, error: Exception, stream: str, group: str, *, start: str = "0") -> None:
-    """After a read that failed for want of its group (the server lost its data): make it, to read from `start`.
-
-    Raises:
-        error: when it says something else.
-    """
-    if not isinstance(error, ResponseError) or not any(word in str(error) for word in ("NOGROUP", "UNBLOCKED")):
-        raise error
-    try:
-        conn.main.xgroup_create(stream, group, id=start, mkstream=True)
-    except ResponseError as second:
-        if "BUSYGROUP" not in str(second):
-            raise
-    else:
-        log.info("made group=%s stream=%s", group, stream)
+def is_groupless(error: Exception) -> bool:
+    """True for a read that failed because its group or stream is not there (any more)."""
+    return isinstance(error, ResponseError) and any(word in str(error) for word in ("NOGROUP", "UNBLOCKED"))
 
 
 def _ticket(pool: str, entry_id: str, fields: dict[str, str], now_ms: int) -> Ticket:

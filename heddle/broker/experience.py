@@ -1,0 +1,258 @@
+"""Experience: the stream of pointers, the bytes behind them, what became of them, and the counters.
+
+This module never decodes a batch or decides what becomes of it; only the trainer's group deletes, taps only read.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from heddle.broker import keys
+from heddle.broker.connection import MAX_BLOCK_MS, Connection
+from heddle.broker.pointers import pointer_fields, read_flow, read_pointer
+from heddle.broker.records import integer, text, texts
+from heddle.broker.tickets import is_groupless
+from heddle.broker.types import Flow, Pointer, Settled
+from heddle.errors import Gone, SeatLost
+
+log = logging.getLogger("heddle.broker")
+
+BATCH = 500
+"""Entries per script call or round trip."""
+FETCH_BYTES = 64 << 20
+"""Bytes asked for in one round trip: more would pile up in the server's output buffer."""
+DEAD_ENTRIES = 1_000
+DEAD_BYTES = 64 << 20
+"""Caps of what is set aside; the oldest make room."""
+
+
+class Experience:
+    """Every call about experience, on one connection."""
+
+    def __init__(self, conn: Connection, *, dead_entries: int = DEAD_ENTRIES, dead_bytes: int = DEAD_BYTES) -> None:
+        self._conn = conn
+        self._dead_caps = (dead_entries, dead_bytes)
+
+    # ---- read
+
+    def ensure_group(self, experiment: str, p: int, group: str = keys.TRAINER_GROUP, *, start: str = "0") -> None:
+        """Make a consumer group unless it is there.
+
+        Args:
+            start: "0" for all that is in the stream, "$" for what comes from now on.
+
+        Raises:
+            Gone: the experiment was removed.
+        """
+        own = [keys.ctl(experiment, p), keys.experience(experiment, p)]
+        if text(self._conn.script("group_make", own, [group, start])) == "GONE":
+            raise _gone(experiment)
+
+    def read(self, experiment: str, p: int, group: str, consumer: str, *, count: int, block_ms: int) -> list[Pointer]:
+        """The next entries of a group, `count` at most; waits for the first for `block_ms`, never above 2 s.
+
+        After any error entries may have been handed to `consumer` unseen: `take_over` finds them.
+        A group that the server lost is made anew (then nothing comes this time).
+
+        Raises:
+            Gone: the experiment was removed.
+        """
+        stream = keys.experience(experiment, p)
+        block_ms = min(block_ms, MAX_BLOCK_MS)
+        client, block = (self._conn.blocking(), block_ms) if block_ms > 0 else (self._conn.main, None)
+        try:
+            reply: Any = client.xreadgroup(group, consumer, {stream: ">"}, count=count, block=block)
+        except ResponseError as error:
+            self._recreate(experiment, p, group, error)
+            return []
+        return self._pointers(experiment, p, group, reply[0][1]) if reply else []
+
+    def take_over(self, experiment: str, p: int, group: str, consumer: str) -> list[Pointer]:
+        """Every entry that was delivered to anyone of the group and not acked, now `consumer`'s, in order.
+
+        Entries that are gone from the stream are acked away. Does not raise the delivery counts.
+
+        Raises:
+            Gone: the experiment was removed.
+        """
+        own = [keys.ctl(experiment, p), keys.experience(experiment, p)]
+        try:
+            reply = self._conn.script("take_over", own, [group, consumer])
+        except ResponseError as error:
+            self._recreate(experiment, p, group, error)
+            return []
+        if text(reply[0]) == "GONE":
+            raise _gone(experiment)
+        entries = [(entry, dict(zip(flat[::2], flat[1::2], strict=True))) for entry, flat in reply[1:]]
+        return self._pointers(experiment, p, group, entries)
+
+    def fetch(self, pointers: Sequence[Pointer]) -> list[bytes | None]:
+        """The bytes behind pointers, in order; None where they are gone."""
+        found: list[bytes | None] = []
+        for some in _by_bytes(pointers):
+            pipe = self._conn.pipeline()
+            for pointer in some:
+                pipe.get(pointer.blob_key)
+            found += pipe.execute()
+        return found
+
+    # ---- settle, as the holder of the seat
+
+    def ack(self, experiment: str, p: int, seat_epoch: int, settled: Sequence[tuple[Pointer, Settled]]) -> int:
+        """Settle entries: gone from group and stream, bytes deleted, counted by what became of them.
+
+        Works when the memory is full. May be called again: an entry is counted once. Each 500 are atomic.
+
+        Returns:
+            How many were still there.
+
+        Raises:
+            SeatLost: another trainer holds the seat; nothing of these was settled (or only the first 500s).
+            Gone: the experiment was removed.
+        """
+        acked = 0
+        for start in range(0, len(settled), BATCH):
+            some = settled[start : start + BATCH]
+            own = [keys.ctl(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
+            own += [pointer.blob_key for pointer, _ in some]
+            args: list[str | int] = [seat_epoch, keys.TRAINER_GROUP]
+            for pointer, outcome in some:
+                args += [pointer.entry_id, outcome, pointer.bytes, pointer.steps]
+            reply = self._conn.script("ack", own, args)
+            _check_seat(experiment, seat_epoch, reply[0])
+            acked += integer(reply[1])
+        return acked
+
+    def set_aside(
+        self, experiment: str, p: int, seat_epoch: int, pointer: Pointer, reason: str, keep_blob: bool = True
+    ) -> bool:
+        """Settle one entry as dead: its pointer and the reason go to the dead stream, which is capped.
+
+        Args:
+            keep_blob: keep its bytes, to be looked at, as long as there is room for them.
+
+        Returns:
+            False when it was not in the stream any more.
+
+        Raises:
+            SeatLost, Gone: as for `ack`.
+        """
+        own = [keys.ctl(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
+        own += [keys.dead(experiment, p), pointer.blob_key]
+        args: list[str | int] = [seat_epoch, keys.TRAINER_GROUP, pointer.entry_id, pointer.bytes, pointer.steps]
+        args += [int(keep_blob), *self._dead_caps, reason, *pointer_fields(pointer)]
+        reply = self._conn.script("dead", own, args)
+        _check_seat(experiment, seat_epoch, reply[0])
+        return integer(reply[1]) == 1
+
+    def set_loading(
+        self, experiment: str, p: int, seat_epoch: int, entry_ids: Sequence[str], *, alone: bool = False
+    ) -> None:
+        """Name what is about to be loaded or trained on, in place of what was named before; nothing clears it.
+
+        Args:
+            alone: each is loaded with nothing else.
+
+        Raises:
+            SeatLost, Gone: as for `ack`.
+        """
+        own = [keys.ctl(experiment, p), keys.loading(experiment, p)]
+        _check_seat(experiment, seat_epoch, self._conn.script("loading", own, [seat_epoch, int(alone), *entry_ids]))
+
+    def loading(self, experiment: str, p: int) -> dict[str, bool]:
+        """What was named last and never cleared: entry id -> it was alone."""
+        named = texts(self._conn.main.hgetall(keys.loading(experiment, p)))
+        return {entry: alone == "1" for entry, alone in named.items() if entry != "seat_epoch"}
+
+    def roll_back(self, experiment: str, p: int, seat_epoch: int, *, batches: int, steps: int) -> None:
+        """Count so much as rolled back that was acked as trained and is in no checkpoint; once for each seat.
+
+        Raises:
+            SeatLost, Gone: as for `ack`.
+        """
+        own = [keys.ctl(experiment, p), keys.flow(experiment, p)]
+        _check_seat(experiment, seat_epoch, self._conn.script("roll_back", own, [seat_epoch, batches, steps]))
+
+    # ---- taps
+
+    def ack_tap(self, experiment: str, p: int, group: str, entry_ids: Sequence[str]) -> None:
+        """A tap is done with entries; they stay in the stream."""
+        if entry_ids:
+            self._conn.main.xack(keys.experience(experiment, p), group, *entry_ids)
+
+    def remove_tap(self, experiment: str, p: int, group: str) -> None:
+        """Remove a tap's group for good; again is no mistake."""
+        if group == keys.TRAINER_GROUP:
+            raise ValueError("the trainer's group is not a tap")
+        try:
+            self._conn.main.xgroup_destroy(keys.experience(experiment, p), group)
+        except ResponseError as error:
+            if "requires the key to exist" not in str(error):
+                raise
+
+    # ---- look
+
+    def flow(self, experiment: str, p: int) -> Flow:
+        """What is in flight, and every counter; zeros for an experiment without experience."""
+        pipe = self._conn.pipeline()
+        pipe.hgetall(keys.flow(experiment, p))
+        pipe.zcard(keys.waiting(experiment, p))
+        counters, waiting = pipe.execute()
+        return read_flow(texts(counters), int(waiting))
+
+    def dead(self, experiment: str, p: int, *, count: int = 100) -> list[tuple[Pointer, str]]:
+        """The newest entries that were set aside, each with the reason."""
+        entries: Any = self._conn.main.xrevrange(keys.dead(experiment, p), count=count)
+        facts = [(text(entry), texts(raw)) for entry, raw in entries]
+        return [(read_pointer(fields.get("entry", entry), fields), fields.get("reason", "")) for entry, fields in facts]
+
+    # ---- inside
+
+    def _recreate(self, experiment: str, p: int, group: str, error: ResponseError) -> None:
+        """After a read without its group: make it again, from the start: what was settled is no longer there."""
+        if not is_groupless(error):
+            raise error
+        self.ensure_group(experiment, p, group)
+        log.warning("made a group again that the server had lost experiment=%s group=%s", experiment, group)
+
+    def _pointers(self, experiment: str, p: int, group: str, entries: Iterable[Any]) -> list[Pointer]:
+        """Entries as pointers. One that no append wrote is passed over; the trainer's group also deletes it."""
+        found = []
+        for raw_id, raw in entries:
+            entry, fields = text(raw_id), texts(raw)
+            try:
+                found.append(read_pointer(entry, fields))
+            except (KeyError, ValueError):
+                log.warning("passed over a foreign entry experiment=%s entry=%s", experiment, entry)
+                self._conn.main.xack(keys.experience(experiment, p), group, entry)
+                if group == keys.TRAINER_GROUP:
+                    self._conn.main.xdel(keys.experience(experiment, p), entry)
+        return found
+
+
+def _by_bytes(pointers: Sequence[Pointer]) -> Iterator[list[Pointer]]:
+    """In runs whose bytes stay below the limit of one round trip; at least one in each."""
+    run: list[Pointer] = []
+    size = 0
+    for pointer in pointers:
+        if run and size + pointer.bytes > FETCH_BYTES:
+            yield run
+            run, size = [], 0
+        run.append(pointer)
+        size += pointer.bytes
+    if run:
+        yield run
+
+
+def _check_seat(experiment: str, seat_epoch: int, answer: Any) -> None:
+    status = text(answer)
+    if status == "GONE":
+        raise _gone(experiment)
+    if status == "FENCED":
+        raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+
+
+def _gone(experiment: str) -> Gone:
+    return Gone(f"no experiment {experiment!r}: it was removed")

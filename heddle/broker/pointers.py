@@ -1,0 +1,75 @@
+"""Pointers and counters as the scripts write them, read as values.
+
+This module never talks to a server.
+"""
+
+from collections.abc import Mapping
+
+from heddle.broker.records import integer
+from heddle.broker.types import Amount, Flow, Pointer
+
+
+def read_pointer(entry_id: str, fields: Mapping[str, str]) -> Pointer:
+    """An entry of the experience stream. Raises KeyError or ValueError when no append wrote it."""
+    return Pointer(
+        entry_id=entry_id,
+        shard=int(fields["shard"]),
+        epoch=int(fields["epoch"]),
+        nonce=fields["nonce"],
+        seq=int(fields["seq"]),
+        kind="eval" if fields["kind"] == "eval" else "train",
+        version_min=int(fields["version_min"]),
+        version_max=int(fields["version_max"]),
+        segments=int(fields["segments"]),
+        steps=int(fields["steps"]),
+        bytes=int(fields["bytes"]),
+        crc32=int(fields["crc32"]),
+        blob_key=fields["blob"],
+        given=int(fields["given"]),
+        location=fields["location"],
+    )
+
+
+def pointer_fields(pointer: Pointer) -> list[str | int]:
+    """The opposite of `read_pointer`: field, value, field, value ..."""
+    fields: dict[str, str | int] = {
+        "shard": pointer.shard,
+        "epoch": pointer.epoch,
+        "nonce": pointer.nonce,
+        "seq": pointer.seq,
+        "kind": pointer.kind,
+        "version_min": pointer.version_min,
+        "version_max": pointer.version_max,
+        "segments": pointer.segments,
+        "steps": pointer.steps,
+        "bytes": pointer.bytes,
+        "crc32": pointer.crc32,
+        "given": pointer.given,
+        "location": pointer.location,
+        "blob": pointer.blob_key,
+    }
+    return [item for pair in fields.items() for item in pair]
+
+
+def read_flow(counters: Mapping[str, str], waiting: int) -> Flow:
+    """The flow hash; a counter that was never raised is 0."""
+
+    def amount(name: str) -> Amount:
+        return Amount(integer(counters.get(name)), integer(counters.get(f"{name}_steps")))
+
+    return Flow(
+        entries=integer(counters.get("entries")),
+        bytes=integer(counters.get("bytes")),
+        steps=integer(counters.get("steps")),
+        parked=integer(counters.get("parked")),
+        waiting=waiting,
+        appended=amount("appended"),
+        trained=amount("trained"),
+        evaluated=amount("evaluated"),
+        stale=amount("stale"),
+        dead=amount("dead"),
+        dropped=amount("dropped"),
+        rolled_back=amount("rolled_back"),
+        discarded=amount("discarded"),
+        forgotten=amount("forgotten"),
+    )
