@@ -85,6 +85,12 @@ class Keeper:
         """Renew at once instead of at the next third; returns without waiting."""
         self._wake.set()
 
+    def shorten(self, ttl_s: float) -> None:
+        """Renew every third of `ttl_s` from now on if that is more often than before."""
+        if ttl_s / RENEWALS_PER_TTL < self._every_s:
+            self._every_s = ttl_s / RENEWALS_PER_TTL
+            self._wake.set()
+
     @property
     def lost(self) -> bool:
         """True once the broker said that somebody else holds it."""

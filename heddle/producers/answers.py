@@ -1,113 +1,163 @@
-"""What environments and policies answer while they are played, looked at as cheaply as can be.
+"""Answers: what the broker's replies to appends and renewals mean for the shards a worker holds.
 
-It never plays: the player asks once a batch, or where something is recorded that numpy would not refuse by itself.
+It never plays; it runs in the appender's and the keeper's threads and writes down at the desk.
 """
 
-from dataclasses import dataclass
-from typing import Any
+import logging
+from itertools import groupby
 
-import numpy as np
-from numpy.typing import NDArray
+from heddle.broker import Broker
+from heddle.broker.types import AppendReply, Lease, Renewal
+from heddle.errors import BrokerError
+from heddle.producers.appender import Appender, Outcome, Parcel
+from heddle.producers.desk import Desk
+from heddle.producers.holdings import Holding
 
-from heddle.errors import EnvError
-from heddle.layout import Segments
-from heddle.policies.base import Acted, Arrays
-from heddle.producers.contract import BadAnswer
-from heddle.producers.reel import Reel
-from heddle.spaces import ACTION, Discrete
-from heddle.spec import ExperimentSpec
-
-__all__ = ["BadAnswer", "BadNumber", "check_answer", "first_bad_number", "record_info"]
+log = logging.getLogger("heddle.worker")
 
 
-def check_answer(reel: Reel, acted: Acted, fresh_state: Arrays) -> None:
-    """Once a batch, for numpy would silently stretch a wrong shape over the right one.
-
-    Raises:
-        BadAnswer: an action, output or state is missing, or has another shape or kind than was declared.
-    """
-    n = len(reel.lengths)
-    _check_array(f"actions[{ACTION!r}]", acted.actions.get(ACTION), reel.action.dtype, (n, *reel.action.shape[2:]))
-    for name, array in reel.outputs:
-        _check_array(f"outputs[{name!r}]", acted.outputs.get(name), array.dtype, (n, *array.shape[2:]))
-    for name, fresh in fresh_state.items():
-        _check_array(f"state[{name!r}]", acted.state.get(name), fresh.dtype, (n, *fresh.shape[1:]))
-
-
-def record_info(reel: Reel, env: int, step: int, info: Any) -> None:
-    """Write the wanted keys of one `info`; what it lacks stays NaN.
-
-    Raises:
-        BadAnswer: a value is not one number.
-    """
-    for key, array in reel.infos:
-        if (value := info.get(key)) is not None:
-            try:
-                array[env, step] = value
-            except (TypeError, ValueError) as error:
-                raise BadAnswer(f"info[{key!r}] is {str(value)[:60]}, expected one number") from error
-
-
-@dataclass(frozen=True, slots=True)
-class BadNumber:
-    """A value that nobody can learn from.
+class Answers:
+    """Keeps the desk in step with the broker.
 
     Attributes:
-        name: its column.
-        env: row, which is the environment's number within the shard.
-        step: within the segment.
-        reason: what is wrong with it.
+        appender: set by its maker, for what waits there for a lost lease is dropped.
     """
 
-    name: str
-    env: int
-    step: int
-    reason: str
+    appender: Appender
 
-    def error(self, environment: str, spec: ExperimentSpec) -> EnvError:
-        """The error for it; `environment` names the environment."""
-        where = f"at step {self.step} of a segment"
-        if self.name == ACTION:
-            reason = f"chose an action that {self.reason}, {where}, in {environment}"
-            return EnvError(reason, key="policy.id", value=spec.policy.id)
-        return EnvError(f"{environment} gave {self.name} that {self.reason}, {where}", value=spec.env.id)
+    def __init__(self, broker: Broker, desk: Desk) -> None:
+        self._broker = broker
+        self._desk = desk
 
+    # ---- for the appender
 
-def first_bad_number(segments: Segments) -> BadNumber | None:
-    """The first observation, reward or action that is not finite or outside its Discrete space; None when all are well.
+    def number(self, lease: Lease) -> int | None:
+        """The seq of this lease's next batch; None when it is over."""
+        holding = self._desk.find(lease)
+        return holding.accepted + 1 if holding is not None else None
 
-    Looks at whole arrays: what lies beyond a segment's length must have been blanked.
-    """
-    layout, arrays = segments.layout, segments.arrays
-    reward = arrays["reward"]
-    if not np.isfinite(reward).all():
-        return _located("reward", ~np.isfinite(reward), "is not a finite number")
-    for leaf in [*layout.observation_leaves, layout.action_leaf]:
-        array, space = arrays[leaf.name], leaf.space
-        if isinstance(space, Discrete):
-            low = 0 if leaf.name == ACTION else space.start
-            if not (int(array.min()) >= low and int(array.max()) < low + space.n):
-                bad = ((array < low) | (array >= low + space.n)) & _played(segments, array.shape[1])
-                if bad.any():
-                    return _located(leaf.name, bad, f"is outside {low}..{low + space.n - 1}")
-        elif array.dtype.kind == "f" and not np.isfinite(array).all():
-            return _located(leaf.name, ~np.isfinite(array), "is not a finite number")
-    return None
+    def is_stepping(self, lease: Lease) -> bool:
+        """True while this very shard is being played."""
+        with self._desk.changed:
+            holding = self._desk.find(lease)
+            return holding is not None and holding.key == self._desk.stepping
 
+    def heard(self, parcel: Parcel, reply: AppendReply) -> None:
+        """A reply that settles nothing still says what the experiment wants."""
+        self._desk.hear(
+            parcel.lease.experiment, command=reply.command, policy=reply.policy, eval_policy=reply.eval_policy
+        )
 
-def _played(segments: Segments, width: int) -> NDArray[np.bool_]:
-    extra = width - segments.layout.steps
-    played: NDArray[np.bool_] = np.arange(width) < segments.arrays["length"][:, None] + extra
-    return played
+    def settled(self, parcel: Parcel, outcome: Outcome, reply: AppendReply | None) -> None:
+        """Write down what became of a batch."""
+        if outcome is Outcome.GONE:
+            self._settle_gone(parcel)
+            return
+        if reply is not None:
+            self.heard(parcel, reply)
+        desk, counters = self._desk, self._desk.counters
+        with desk.changed:
+            holding = desk.find(parcel.lease)
+            if holding is not None:
+                holding.outstanding -= 1
+            if outcome is Outcome.ACCEPTED or (reply is not None and reply.accepted_before):
+                counters.accepted += 1
+                counters.accepted_steps += parcel.meta.steps
+            if outcome is Outcome.ACCEPTED and holding is not None and parcel.seq is not None:
+                holding.note_accepted(parcel.seq, parcel.meta.steps)
+            elif outcome is Outcome.GIVEN:
+                counters.given += 1
+                log.info("already given shard=%d version=%d", parcel.lease.shard, parcel.meta.given)
+            elif outcome is Outcome.FENCED:
+                counters.fenced += 1
+                self._lose(parcel.lease, "its batch was fenced")
+            elif outcome is Outcome.GAP and reply is not None:
+                counters.gap += 1
+                self._forgotten(holding, reply.seq)
+            elif outcome is Outcome.UNSENT:
+                counters.unsent += 1
+            desk.changed.notify_all()
 
+    # ---- for the keeper
 
-def _located(name: str, bad: NDArray[np.bool_], reason: str) -> BadNumber:
-    row, step = np.argwhere(bad.reshape(*bad.shape[:2], -1).any(axis=2))[0]
-    return BadNumber(name, int(row), int(step), reason)
+    def renew_all(self, ttl_ms: dict[str, int]) -> bool:
+        """Renew every lease held, one round trip an experiment; what is lost is dropped. Always True.
 
+        Args:
+            ttl_ms: by experiment.
 
-def _check_array(name: str, given: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if isinstance(given, np.ndarray) and given.shape == shape and np.can_cast(given.dtype, dtype, "same_kind"):
-        return
-    shown = "missing" if given is None else f"{getattr(given, 'dtype', type(given).__name__)}{list(np.shape(given))}"
-    raise BadAnswer(f"{name} is {shown}, expected {dtype}{list(shape)}")
+        Raises:
+            BrokerError: ask again soon.
+        """
+        with self._desk.changed:
+            stepping = self._desk.stepping
+            held = [(holding, holding.accepted) for holding in self._desk.holdings()]
+        held.sort(key=lambda pair: pair[0].key)
+        for (experiment, p), group in groupby(held, key=lambda pair: pair[0].key[:2]):
+            some = list(group)
+            asked = [(holding.lease, holding.key == stepping) for holding, _ in some]
+            renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=ttl_ms[experiment])
+            for (holding, accepted), (_, told), renewal in zip(some, asked, renewals, strict=True):
+                holding.stepping = told
+                self.renewed(holding, accepted, renewal)
+        return True
+
+    def renewed(self, holding: Holding, accepted: int, renewal: Renewal) -> None:
+        """Write down one renewal's answer.
+
+        Args:
+            accepted: last accepted seq at the time of asking: an append may have been answered since.
+        """
+        if renewal.status == "GONE":
+            self.gone(holding.lease.experiment)
+        elif renewal.status == "FENCED":
+            self._lose(holding.lease, "its lease was fenced")
+        else:
+            self._desk.hear(
+                holding.lease.experiment,
+                command=renewal.command,
+                policy=renewal.policy,
+                eval_policy=renewal.eval_policy,
+            )
+            if renewal.seq < accepted and not holding.leaving:
+                self._forgotten(holding, renewal.seq)
+                self._drop_waiting(holding.lease)
+
+    # ---- inside
+
+    def gone(self, experiment: str) -> None:
+        """The experiment was removed: hold nothing of it any more."""
+        for holding in self._desk.of(experiment):
+            self._lose(holding.lease, "the experiment was removed")
+
+    def _settle_gone(self, parcel: Parcel) -> None:
+        self._desk.counters.gone += 1
+        if parcel.seq is not None:
+            try:
+                self._broker.shards.forget_blob(parcel.lease, parcel.seq)
+            except BrokerError as error:
+                log.info("left a blob to its TTL shard=%d error=%s", parcel.lease.shard, error)
+        self.gone(parcel.lease.experiment)
+
+    def _lose(self, lease: Lease, why: str) -> None:
+        if self._desk.lose(lease) is not None:
+            log.warning("lost shard=%s/%d epoch=%d because %s", lease.experiment, lease.shard, lease.epoch, why)
+            self._drop_waiting(lease)
+
+    def _forgotten(self, holding: Holding | None, seq: int) -> None:
+        """Give the shard back as soon as possible, with the count of what the broker forgot."""
+        with self._desk.changed:
+            if holding is None:
+                return
+            holding.note_forgotten(seq)
+            self._desk.counters.forgotten += holding.forgotten[0]
+            self._desk.changed.notify_all()
+        log.warning("broker forgot batches=%d of shard=%s after seq=%d", holding.forgotten[0], holding.name, seq)
+
+    def _drop_waiting(self, lease: Lease) -> None:
+        dropped = self.appender.forget(lease)
+        with self._desk.changed:
+            self._desk.counters.unsent += len(dropped)
+            holding = self._desk.find(lease)
+            if holding is not None:
+                holding.outstanding -= len(dropped)

@@ -34,7 +34,7 @@ class Outcome(Enum):
     FENCED = "fenced"  # the shard has another owner, or none
     GAP = "gap"  # the broker forgot batches that it had accepted
     GONE = "gone"  # the experiment was removed
-    UNSENT = "unsent"  # it stood behind one of the last three
+    UNSENT = "unsent"  # its lease was over before it was sent
 
 
 ENDS_THE_LEASE = frozenset({Outcome.FENCED, Outcome.GAP, Outcome.GONE})
@@ -109,7 +109,7 @@ class Appender:
 
     Args:
         append: the broker's append.
-        number: the seq that a shard's next batch gets.
+        number: the seq that a shard's next batch gets; None when the lease is over: it is not sent then.
         stepping: says whether a shard is being stepped at this moment.
         on_outcome: told the fate of each parcel, from the appender's thread, with the broker's reply
             (None when it was never asked).
@@ -121,7 +121,7 @@ class Appender:
         self,
         append: Append,
         *,
-        number: Callable[[Lease], int],
+        number: Callable[[Lease], int | None],
         stepping: Callable[[Lease], bool],
         on_outcome: Callable[[Parcel, Outcome, AppendReply | None], None],
         on_heard: Callable[[Parcel, AppendReply], None],
@@ -206,6 +206,9 @@ class Appender:
     def _deliver(self, parcel: Parcel) -> None:
         if parcel.seq is None:
             parcel.seq = self._number(parcel.lease)
+        if parcel.seq is None:
+            self._finish(parcel, Outcome.UNSENT, None)
+            return
         try:
             reply = self._append(
                 parcel.lease,

@@ -135,8 +135,12 @@ class Desk:
     def choose(self) -> Holding | None:
         """The shard to play next; None when all must wait."""
         with self.changed:
-            facts = {holding.lease.experiment: self.facts(holding.lease.experiment) for holding in self.holdings()}
-            return choose(self.holdings(), facts)
+            return choose(self.holdings(), self.facts_by_experiment())
+
+    def facts_by_experiment(self) -> dict[str, Facts]:
+        """What was heard of every experiment that something is held of."""
+        with self.changed:
+            return {holding.lease.experiment: self.facts(holding.lease.experiment) for holding in self.holdings()}
 
     def set_quota(self, quota: Quota) -> None:
         """A heartbeat's answer; `quota_news` says that the playing thread has not acted on it."""

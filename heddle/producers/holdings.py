@@ -69,7 +69,7 @@ class Holding:
         leaving: play it no further and release it as soon as nothing is outstanding.
         forgotten: batches and steps that the broker had accepted and does not know any more.
         error: why it is given back, in one line; None when nothing is wrong with it.
-        evaluation: the evaluation that is being played, None between two.
+        evaluation, evaluating: the evaluation that is being played, None between two; of which version.
     """
 
     claim: Claim
@@ -84,6 +84,7 @@ class Holding:
     forgotten: tuple[int, int] = (0, 0)
     error: str | None = None
     evaluation: "Iterator[tuple[Segments, bool]] | None" = None
+    evaluating: int = 0
 
     @property
     def lease(self) -> Lease:
@@ -137,16 +138,34 @@ def choose(holdings: Iterable[Holding], facts: dict[str, Facts]) -> Holding | No
     return min(playable, key=lambda h: h.turn, default=None)
 
 
-def stepping_changes(holdings: Iterable[Holding], current: Holding) -> list[tuple[Lease, bool]]:
+def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
+    """Why the first shard that cannot be played waits, for people; "" when all can be played."""
+    for holding in holdings:
+        heard = facts[holding.lease.experiment]
+        if version_to_play(holding, heard) is not None:
+            continue
+        if holding.leaving or heard.command == "stop":
+            return f"{holding.name} is being given back"
+        if heard.command == "pause":
+            return f"{holding.lease.experiment} is paused"
+        if holding.outstanding >= MOST_OUTSTANDING:
+            return f"{holding.name} waits for room"
+        return f"{holding.name} waits for a policy newer than {holding.given}"
+    return ""
+
+
+def stepping_changes(holdings: Iterable[Holding], current: Holding) -> list[tuple[Holding, int, bool]]:
     """What the broker must be told before `current` is stepped, so that only it is blamed for a death.
 
     Shards that delivered since they were claimed cannot be blamed and cost no round trip. Shards of
     other experiments than `current`'s live under other keys; they are told with the next renewal.
+
+    Returns:
+        Each with its last accepted seq of now, and whether it is the one being stepped.
     """
-    changes: list[tuple[Lease, bool]] = []
+    changes: list[tuple[Holding, int, bool]] = []
     for holding in holdings:
         wanted = holding is current
-        same = holding.key[:2] == current.key[:2]
-        if same and holding.barren and holding.stepping != wanted:
-            changes.append((holding.lease, wanted))
+        if holding.key[:2] == current.key[:2] and holding.barren and holding.stepping != wanted:
+            changes.append((holding, holding.accepted, wanted))
     return changes

@@ -1,0 +1,102 @@
+"""The heartbeat: once a second a worker says how it is and hears its quota and whether it shall drain.
+
+It never claims or releases; it writes the quota down at the desk and asks the stop flag.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from heddle import __version__
+from heddle.broker import Broker
+from heddle.broker.pools import WorkerBeat
+from heddle.errors import BrokerError
+from heddle.producers.desk import Desk
+from heddle.producers.holdings import reason_to_wait
+from heddle.producers.quota import Quota
+from heddle.stop import StopFlag
+
+log = logging.getLogger("heddle.worker")
+
+BEAT_S = 1.0
+SUPERVISOR_ENV = "HEDDLE_SUPERVISOR"
+
+
+def describe(desk: Desk, *, worker: str, pool: str, draining: bool) -> WorkerBeat:
+    """What a worker says of itself now."""
+    held, counters = desk.holdings(), desk.counters
+    state = "draining" if draining else "playing" if desk.stepping else "waiting" if held else "idle"
+    return WorkerBeat(
+        worker=worker,
+        pool=pool,
+        host=os.uname().nodename,
+        pid=os.getpid(),
+        state=state,
+        shards=len(held),
+        experiments=tuple(sorted({holding.lease.experiment for holding in held})),
+        envs=sum(holding.player.plan.num_envs for holding in held if holding.player is not None),
+        steps=counters.steps,
+        ms_per_step=1000.0 * counters.play_s / max(1, counters.steps),
+        supervisor=os.environ.get(SUPERVISOR_ENV, ""),
+        reason=reason_to_wait(held, desk.facts_by_experiment()) if state == "waiting" else "",
+        code=__version__,
+    )
+
+
+class Heartbeat:
+    """Beats from a thread of its own.
+
+    Args:
+        describe: what to say of the worker now.
+        stop: asked to drain when the broker says so.
+    """
+
+    def __init__(self, broker: Broker, desk: Desk, *, describe: Callable[[], WorkerBeat], stop: StopFlag) -> None:
+        self._broker = broker
+        self._desk = desk
+        self._describe = describe
+        self._stop = stop
+        self._wake = threading.Event()
+        self._ending = False
+        self._silent = False
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> "Heartbeat":
+        self.beat()
+        self._thread.start()
+        return self
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End the thread."""
+        self._ending = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def soon(self) -> None:
+        """Beat now instead of within a second: something changed that others wait for."""
+        self._wake.set()
+
+    def beat(self) -> None:
+        """Say it once; a broker that does not answer is asked again a second later."""
+        try:
+            reply = self._broker.pools.heartbeat(self._describe())
+        except BrokerError as error:
+            if not self._silent:
+                log.warning("cannot beat, trying again error=%s", error)
+            self._silent = True
+            return
+        self._silent = False
+        self._desk.set_quota(
+            Quota(floor=reply.floor, ceil=reply.ceil, someone_below=reply.someone_below, live=max(1, reply.live))
+        )
+        if reply.drain:
+            self._stop.drain("drained on request")
+
+    def _run(self) -> None:
+        while not self._ending:
+            self._wake.wait(BEAT_S)
+            self._wake.clear()
+            if not self._ending:
+                self.beat()

@@ -1,0 +1,59 @@
+"""The listener: writes news of policies and commands down at the desk the moment they are told.
+
+It never decides; news that are missed arrive with the next append or renewal.
+"""
+
+import threading
+
+from heddle.broker import Broker
+from heddle.producers.desk import Desk
+
+WAIT_S = 0.5
+
+
+class Listener:
+    """A thread between the broker's news and the desk."""
+
+    def __init__(self, broker: Broker, desk: Desk) -> None:
+        self._desk = desk
+        self._news = broker.events.listen()
+        self._lock = threading.Lock()
+        self._watched: set[str] = set()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+
+    def start(self) -> "Listener":
+        self._thread.start()
+        return self
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End the thread and the subscription."""
+        self._ending = True
+        self._news.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def watch(self, experiment: str) -> None:
+        """Hear of an experiment from now on; again is no mistake."""
+        with self._lock:
+            self._watched.add(experiment)
+        self._news.watch(experiment)
+
+    def unwatch(self, experiment: str) -> None:
+        """Hear of it no more."""
+        with self._lock:
+            self._watched.discard(experiment)
+        self._news.unwatch(experiment)
+
+    def _run(self) -> None:
+        while not self._ending:
+            if not self._news.wait(WAIT_S):
+                continue
+            with self._lock:
+                watched = list(self._watched)
+            for experiment in watched:
+                facts = self._news.facts(experiment)
+                if facts is not None:
+                    self._desk.hear(
+                        experiment, command=facts.command, policy=facts.policy, eval_policy=facts.eval_policy
+                    )

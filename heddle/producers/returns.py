@@ -1,0 +1,89 @@
+"""Returns: how a worker gives shards back, gently, for a reason, or in a hurry.
+
+It never plays; what is given back is written down at the desk only once the broker knows.
+"""
+
+import logging
+import threading
+
+from heddle.broker import Broker
+from heddle.errors import BrokerError, EnvError, HeddleError
+from heddle.producers.appender import Appender
+from heddle.producers.desk import Desk
+from heddle.producers.holdings import Holding
+
+log = logging.getLogger("heddle.worker")
+
+REASON_CHARS = 500
+HURRY_S = 0.8
+
+
+def reason_of(error: EnvError) -> str:
+    """Why an environment or policy failed, in one bounded line."""
+    reason = "; ".join(problem.reason for problem in error.problems) or str(error)
+    return " ".join(reason.split())[:REASON_CHARS]
+
+
+class Returns:
+    """Gives shards back for one worker."""
+
+    def __init__(self, broker: Broker, desk: Desk, appender: Appender, *, worker: str) -> None:
+        self._broker = broker
+        self._desk = desk
+        self._appender = appender
+        self._worker = worker
+
+    def release(self, holding: Holding) -> bool:
+        """Give a shard back; False while the broker is away: it stays, unplayed, and is released in a later round."""
+        batches, steps = holding.forgotten
+        try:
+            self._broker.shards.release(
+                holding.lease,
+                error=holding.error,
+                barren=holding.error is not None and holding.barren,
+                forgotten_batches=batches,
+                forgotten_steps=steps,
+            )
+        except BrokerError as error:
+            log.info("cannot release yet shard=%s error=%s", holding.name, error)
+            return False
+        log.info("released shard=%s seq=%d", holding.name, holding.accepted)
+        self._desk.drop(holding.key)
+        return True
+
+    def blame(self, holding: Holding, error: EnvError) -> None:
+        """Its environment or policy failed: it leaves with the reason, and this worker lives on."""
+        holding.error = reason_of(error)
+        log.error("giving back shard=%s because %s", holding.name, holding.error)
+        self._desk.counters.env_errors += 1
+        self._desk.leave([holding])
+        lease = holding.lease
+        self._broker.events.log(
+            lease.experiment, "worker", self._worker, "error", f"shard {lease.shard}: {holding.error}"
+        )
+
+    def abandon(self) -> None:
+        """Give back what could not be delivered in time; it was never accepted, so nobody counts on it."""
+        for holding in self._desk.holdings():
+            dropped = self._appender.forget(holding.lease)
+            self._desk.counters.unsent += len(dropped)
+            log.warning("abandoning shard=%s undelivered=%d", holding.name, holding.outstanding)
+            self.release(holding)
+
+    def release_quickly(self, error: str | None) -> None:
+        """Give everything back within a moment, the shard being stepped with `error`; for a process about to end."""
+        thread = threading.Thread(target=self._release_all, args=(error,), name="release", daemon=True)
+        thread.start()
+        thread.join(HURRY_S)
+
+    def _release_all(self, error: str | None) -> None:
+        if error is not None:
+            self._broker.events.log(None, "worker", self._worker, "error", error)
+        for holding in self._desk.holdings():
+            blamed = error is not None and holding.key == self._desk.stepping
+            try:
+                self._broker.shards.release(
+                    holding.lease, error=error if blamed else None, barren=blamed and holding.barren
+                )
+            except HeddleError as failure:
+                log.info("could not release shard=%s error=%s", holding.name, failure)

@@ -1,0 +1,174 @@
+"""One turn: play one segment of one shard with the right policy and make a parcel of it.
+
+It never chooses the shard and never waits for the broker longer than one call takes.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from heddle.batch import checksum, encode
+from heddle.broker import Broker
+from heddle.broker.types import AppendMeta, Renewal
+from heddle.clock import Clock
+from heddle.errors import BrokerError, BrokerUnreachable, EnvError
+from heddle.layout import Segments
+from heddle.lease import Action
+from heddle.producers.appender import Parcel
+from heddle.producers.desk import Desk
+from heddle.producers.holdings import Facts, Holding, stepping_changes
+from heddle.producers.player import Player
+from heddle.producers.stage import Stage
+
+T = TypeVar("T")
+
+log = logging.getLogger("heddle.worker")
+
+
+class Turns:
+    """Plays turns, and tells the watchdog what is being waited for.
+
+    Args:
+        renewed: told the answers to renewals made on the way.
+    """
+
+    def __init__(
+        self, broker: Broker, desk: Desk, *, clock: Clock, renewed: Callable[[Holding, int, Renewal], None]
+    ) -> None:
+        self._broker = broker
+        self._desk = desk
+        self._clock = clock
+        self._renewed = renewed
+        self._making: Action | None = None
+        self._playing: tuple[Player, float, str] | None = None
+
+    def doing(self) -> Action | None:
+        """What user code does right now; None while nothing of the user's runs."""
+        if (making := self._making) is not None:
+            return making
+        if (playing := self._playing) is None:
+            return None
+        player, limit_s, subject = playing
+        since = player.last_progress  # asked first: polling is what makes it precise
+        what = player.doing
+        return None if what is None else Action(what, since, limit_s, subject)
+
+    def cut(self) -> None:
+        """From another thread: end the segment being played at its next step."""
+        if (playing := self._playing) is not None:
+            playing[0].cut()
+
+    def play(self, holding: Holding, stage: Stage, facts: Facts) -> Parcel | None:
+        """Play one segment; None when there was nothing to record.
+
+        Raises:
+            EnvError: environment or policy failed; the shard must be given back.
+            NotFound, Gone, BrokerError: the policy cannot be fetched now.
+        """
+        self._mark_stepping(holding, stage)
+        player = self._player(holding, stage)
+        if holding.claim.kind == "eval":
+            return self._evaluate(holding, stage, player, facts)
+        self._have_newest(stage, facts, sync=holding.claim.sync)
+        version = stage.version("train")
+        segments = self._watched(player, stage, holding, lambda: player.play(version))
+        if holding.claim.sync:
+            holding.given = version
+        parcel = _pack(holding, stage, segments, given=version if holding.claim.sync else 0)
+        player.recycle(segments)
+        return parcel
+
+    def _evaluate(self, holding: Holding, stage: Stage, player: Player, facts: Facts) -> Parcel | None:
+        version = facts.eval_policy
+        self._count_fetch(stage.load_pinned(version))
+        if holding.evaluation is None or holding.evaluating != version:  # an older one interests nobody any more
+            holding.evaluation, holding.evaluating = stage.evaluation(holding.claim, player), version
+        evaluation = holding.evaluation
+        played = self._watched(player, stage, holding, lambda: next(evaluation, None))
+        if played is None:
+            holding.evaluation = None
+            return None
+        segments, last = played
+        if last:
+            holding.given, holding.evaluation = version, None
+        return _pack(holding, stage, segments, given=version if last else 0)
+
+    def _watched(self, player: Player, stage: Stage, holding: Holding, play: Callable[[], T]) -> T:
+        began = self._clock.monotonic()
+        self._playing = (player, stage.spec.env.step_timeout, holding.name)
+        try:
+            return play()
+        finally:
+            self._playing = None
+            self._desk.counters.play_s += self._clock.monotonic() - began
+
+    def _player(self, holding: Holding, stage: Stage) -> Player:
+        """The shard's environments, made at its first turn."""
+        if holding.player is None:
+            self._making = Action("make", self._clock.monotonic(), stage.spec.env.step_timeout, holding.name)
+            try:
+                holding.player = stage.make_player(holding.claim)
+            finally:
+                self._making = None
+        return holding.player
+
+    def _have_newest(self, stage: Stage, facts: Facts, *, sync: bool) -> None:
+        """Fetch the newest policy; without a barrier a broker that is away is no reason to stand still."""
+        try:
+            self._count_fetch(stage.load_newest(facts.policy))
+        except BrokerUnreachable:
+            if sync or stage.version("train") == 0:
+                raise
+            log.debug("playing on with version=%d, broker is away", stage.version("train"))
+
+    def _count_fetch(self, fetched: bool) -> None:
+        self._desk.counters.fetches += int(fetched)
+
+    def _mark_stepping(self, holding: Holding, stage: Stage) -> None:
+        """Tell the broker which shard is to blame should this process die now.
+
+        Only while nothing of the shard was accepted since it was claimed, so about once a claim. With
+        the broker away a death cannot be blamed, which is the lesser evil.
+        """
+        with self._desk.changed:
+            changes = stepping_changes(self._desk.holdings(), holding)
+        if not changes:
+            return
+        experiment, p = holding.key[:2]
+        asked = [(one.lease, wanted) for one, _, wanted in changes]
+        try:
+            renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=stage.ttl_ms)
+        except BrokerError as error:
+            log.debug("cannot mark shard=%s as stepped error=%s", holding.name, error)
+            return
+        for (one, accepted, wanted), renewal in zip(changes, renewals, strict=True):
+            one.stepping = wanted
+            self._renewed(one, accepted, renewal)
+
+
+def _pack(holding: Holding, stage: Stage, segments: Segments, *, given: int) -> Parcel:
+    """The parcel of one batch.
+
+    Raises:
+        EnvError: it is larger than the spec allows.
+    """
+    blob = encode(stage.layout(), segments, compression=stage.spec.rollout.compression)
+    cap = stage.spec.limits.batch_bytes
+    if len(blob) > cap:
+        raise EnvError(
+            f"a batch of {len(blob)} bytes is above the cap of {cap}",
+            key="limits.batch_bytes",
+            value=cap,
+            hint="raise it, or lower rollout.steps or env.envs_per_shard",
+        )
+    meta = AppendMeta(
+        kind=holding.claim.kind,
+        version_min=segments.version_min,
+        version_max=segments.version_max,
+        segments=segments.rows,
+        steps=segments.num_steps,
+        bytes=len(blob),
+        crc32=checksum(blob),
+        given=given,
+    )
+    return Parcel(lease=holding.lease, blob=blob, meta=meta, ttl_ms=stage.ttl_ms)

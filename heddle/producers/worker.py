@@ -1,0 +1,328 @@
+"""The worker: claims shards, plays them in turn and delivers what it played, until it is told to end.
+
+It keeps nothing that matters: whatever kills it, another worker continues at the last accepted batch.
+
+Threads: this one plays; the appender delivers; the keeper renews; the heartbeat says how it is; the
+listener hears news; the watchdog ends the process when user code hangs.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from heddle.broker import Broker, open_broker
+from heddle.broker.pools import WorkerBeat
+from heddle.broker.types import Claim
+from heddle.clock import Clock, SystemClock
+from heddle.errors import BrokerError, EnvError, Gone, HeddleError, NotFound
+from heddle.lease import Action, Keeper, Watchdog, retry_delay_s
+from heddle.producers.answers import Answers
+from heddle.producers.appender import Appender
+from heddle.producers.claims import DEFAULT_TTL_MS, Claimer
+from heddle.producers.desk import Desk
+from heddle.producers.heartbeat import Heartbeat, describe
+from heddle.producers.holdings import Holding
+from heddle.producers.identity import process_name
+from heddle.producers.listener import Listener
+from heddle.producers.quota import surplus
+from heddle.producers.returns import Returns
+from heddle.producers.stage import Stage
+from heddle.producers.turn import Turns
+from heddle.stop import StopFlag
+
+log = logging.getLogger("heddle.worker")
+
+STUCK_CODE = 70
+HURRIED_CODE = 130
+DRAIN_S = 20.0
+CUT_AFTER_S = 2.0
+WAIT_S = 0.25
+
+
+class Worker:
+    """One worker process.
+
+    Attributes:
+        id: its name.
+        desk: what it holds, for those who look on.
+
+    Args:
+        url: address of the broker.
+        worker_id: its name, never used by another process; None makes one.
+        stop: once = finish the segment, deliver, release and leave; twice = leave at once.
+        drain_s: seconds that delivering may take after the last segment.
+        connect: opens the broker instead of `url`.
+        exit_process: ends the process from a thread other than the main one.
+        entropy: gives that many random bytes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        pool: str = "default",
+        *,
+        worker_id: str | None = None,
+        stop: StopFlag,
+        drain_s: float = DRAIN_S,
+        connect: Callable[[], Broker] | None = None,
+        exit_process: Callable[[int], object] = os._exit,
+        entropy: Callable[[int], bytes] = os.urandom,
+        clock: Clock | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.pool = pool
+        self.id = worker_id or process_name(os.uname().nodename, os.getpid(), entropy(4))
+        self.desk = Desk()
+        self._connect = connect or partial(open_broker, url, role="worker")
+        self._stop = stop
+        self._drain_s = drain_s
+        self._exit_process = exit_process
+        self._entropy = entropy
+        self._clock = clock or SystemClock()
+        self._rng = rng or np.random.default_rng()
+        self._failure: BaseException | None = None
+        self._failures = 0
+        self._turn_number = 0
+        self._over = threading.Event()
+
+    def run(self) -> int:
+        """Work until asked to end; returns the exit code.
+
+        Raises:
+            BrokerError, Denied: the broker cannot be used at the start; later an absence is waited out.
+        """
+        self._broker = self._connect()
+        self._make_parts()
+        log.info("working worker=%s pool=%s", self.id, self.pool)
+        try:
+            self._start_parts()
+            while not self._stop.draining and self._failure is None:
+                self._work()
+            self._drain()
+        finally:
+            self._close()
+        if self._failure is not None:
+            raise self._failure
+        log.info("ended worker=%s reason=%s", self.id, self._stop.reason)
+        return 0
+
+    # ---- beginning and end
+
+    def _make_parts(self) -> None:
+        broker, desk, clock = self._broker, self.desk, self._clock
+        self._answers = Answers(broker, desk)
+        self._appender = self._answers.appender = Appender(
+            broker.shards.append,
+            number=self._answers.number,
+            stepping=self._answers.is_stepping,
+            on_outcome=self._answers.settled,
+            on_heard=self._answers.heard,
+            on_failure=self._fail,
+            clock=clock,
+        )
+        self._returns = Returns(broker, desk, self._appender, worker=self.id)
+        self._turns = Turns(broker, desk, clock=clock, renewed=self._answers.renewed)
+        self._claimer = Claimer(
+            broker,
+            desk,
+            pool=self.pool,
+            worker=self.id,
+            on_claim=self._claimed,
+            entropy=self._entropy,
+            clock=clock,
+            rng=self._rng,
+        )
+        self._keeper = Keeper(self._renew, ttl_s=DEFAULT_TTL_MS / 1000, on_lost=self._keeper_ended, clock=clock)
+        self._listener = Listener(broker, desk)
+        self._watchdog = Watchdog(self._turns.doing, self._stuck, clock=clock)
+        self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop)
+
+    def _start_parts(self) -> None:
+        self._stop.on_request(self._wake)
+        for part in (self._appender, self._keeper, self._listener, self._watchdog, self._heartbeat):
+            part.start()
+        threading.Thread(target=self._mind_stop, name="stop", daemon=True).start()
+
+    def _drain(self) -> None:
+        """Deliver what was played and give every shard back, for at most `drain_s`."""
+        self._heartbeat.soon()
+        deadline = self._clock.monotonic() + (self._drain_s if self._failure is None else 0.0)
+        self.desk.leave(self.desk.holdings())
+        while self._tidy() and self._clock.monotonic() < deadline:
+            with self.desk.changed:
+                if not self._ready_to_release():
+                    self.desk.changed.wait(WAIT_S)
+        self._returns.abandon()
+
+    def _close(self) -> None:
+        self._over.set()
+        undelivered = self._appender.stop()
+        if undelivered:
+            log.warning("left undelivered batches=%d", undelivered)
+        for part in (self._watchdog, self._heartbeat, self._listener, self._keeper):
+            part.stop()
+        for holding in [*self.desk.take_dropped(), *self.desk.holdings()]:
+            if holding.player is not None:
+                holding.player.close()
+        try:
+            self._broker.pools.bye(self.id, self.pool)
+        except HeddleError as error:
+            log.info("could not say goodbye error=%s", error)
+        self._broker.close()
+
+    # ---- the loop
+
+    def _work(self) -> None:
+        """Claim what may be claimed, then play one segment of one shard, or wait."""
+        self._tidy()
+        self._claimer.look()
+        if self._stop.draining:
+            return
+        holding = self.desk.choose()
+        if holding is None:
+            self._wait()
+        else:
+            self._play(holding)
+
+    def _play(self, holding: Holding) -> None:
+        experiment = holding.lease.experiment
+        self._turn_number += 1
+        holding.turn = self._turn_number
+        self._set_stepping(holding)
+        try:
+            parcel = self._turns.play(holding, self._claimer.stages[experiment], self.desk.facts(experiment))
+        except EnvError as error:
+            self._claimer.avoid(holding.key)
+            self._returns.blame(holding, error)
+            return
+        except Gone:
+            self._answers.gone(experiment)
+            return
+        except (NotFound, BrokerError) as error:
+            self._failed(f"cannot fetch the policy of {experiment}", error)
+            return
+        finally:
+            self._set_stepping(None)
+        self._failures = 0
+        if parcel is None:
+            return
+        with self.desk.changed:
+            if self.desk.find(holding.lease) is None:
+                self.desk.counters.unsent += 1
+                return
+            holding.outstanding += 1
+            self.desk.counters.batches += 1
+            self.desk.counters.steps += parcel.meta.steps
+            self._appender.hand_over(parcel)
+
+    def _wait(self) -> None:
+        """Until something may be playable, or it is time to look at tickets again."""
+        began = self._clock.monotonic()
+        with self.desk.changed:
+            if self.desk.choose() is None and self.desk.holdings() and not self._ready_to_release():
+                self.desk.changed.wait(min(WAIT_S, max(0.001, self._claimer.next_look - began)))
+        self.desk.counters.wait_s += self._clock.monotonic() - began
+
+    def _tidy(self) -> bool:
+        """Between two segments: close what is over, give up what is above quota, release what leaves.
+
+        Returns:
+            True while anything is held.
+        """
+        self._close_players()
+        self._heed_quota()
+        for holding in self.desk.holdings():
+            if self.desk.facts(holding.lease.experiment).command == "stop":
+                holding.leaving = True
+            if holding.leaving and holding.outstanding == 0:
+                if not self._returns.release(holding):
+                    self._failed("cannot release", None)
+                    break
+                self._heartbeat.soon()
+        self._close_players()
+        return bool(self.desk.holdings())
+
+    def _heed_quota(self) -> None:
+        with self.desk.changed:
+            if not self.desk.quota_news:
+                return
+            self.desk.quota_news = False
+            held = [holding for holding in self.desk.holdings() if not holding.leaving]
+            if surplus(len(held), self.desk.quota, chance=self._rng.random()):
+                log.info("giving up shard=%s, another worker has too few", held[-1].name)
+                self.desk.leave(held[-1:])
+
+    def _close_players(self) -> None:
+        for holding in self.desk.take_dropped():
+            if holding.player is not None:
+                holding.player.close()
+            experiment = holding.lease.experiment
+            if not self.desk.of(experiment):
+                self._listener.unwatch(experiment)
+                self.desk.forget_experiment(experiment)
+
+    def _failed(self, what: str, error: Exception | None) -> None:
+        """Note that the broker could not serve the playing thread, and let a moment pass."""
+        self._failures += 1
+        if self._failures == 1 and error is not None:
+            log.warning("%s, waiting error=%s", what, error)
+        with self.desk.changed:
+            self.desk.changed.wait(retry_delay_s(self._failures, self._rng.random()))
+
+    def _ready_to_release(self) -> bool:
+        return any(holding.leaving and holding.outstanding == 0 for holding in self.desk.holdings())
+
+    def _set_stepping(self, holding: Holding | None) -> None:
+        with self.desk.changed:
+            self.desk.stepping = None if holding is None else holding.key
+
+    # ---- called from other threads, and by the parts
+
+    def _claimed(self, claim: Claim, stage: Stage) -> None:
+        self._listener.watch(claim.lease.experiment)
+        self._keeper.shorten(stage.ttl_ms / 1000)
+        self._heartbeat.soon()
+
+    def _renew(self) -> bool:
+        ttl_ms = {experiment: stage.ttl_ms for experiment, stage in list(self._claimer.stages.items())}
+        return self._answers.renew_all(ttl_ms)
+
+    def _wake(self) -> None:
+        with self.desk.changed:
+            self.desk.changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._wake()
+
+    def _keeper_ended(self, reason: str) -> None:
+        self._fail(HeddleError(f"the keeper ended: {reason}"))
+
+    def _describe(self) -> WorkerBeat:
+        return describe(self.desk, worker=self.id, pool=self.pool, draining=self._stop.draining)
+
+    def _mind_stop(self) -> None:
+        """Shorten a long segment some time after the first request; leave at once after the second."""
+        while not self._stop.wait(1.0):
+            if self._over.is_set():
+                return
+        if not self._stop.wait_now(CUT_AFTER_S) and not self._over.is_set():
+            self._turns.cut()
+        while not self._stop.wait_now(1.0):
+            if self._over.is_set():
+                return
+        if not self._over.is_set():
+            log.warning("ending at once worker=%s", self.id)
+            self._returns.release_quickly(None)
+            self._exit_process(HURRIED_CODE)
+
+    def _stuck(self, action: Action, lasted_s: float) -> None:
+        """User code hangs: nothing in this process can end it, so the process ends."""
+        reason = f"{action.what} of {action.subject} lasted longer than {action.limit_s:g} s"
+        log.error("ending worker=%s because %s (%.1f s)", self.id, reason, lasted_s)
+        self._returns.release_quickly(reason)
+        self._exit_process(STUCK_CODE)
