@@ -15,6 +15,7 @@ from heddle.broker import Broker, keys, open_broker
 from heddle.broker.pools import WorkerBeat
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.types import Claim, Ticket
+from heddle.clock import SystemClock
 from heddle.coord.coordinator import Coordinator
 from heddle.errors import Gone
 from heddle.spec import load_spec
@@ -271,6 +272,7 @@ def test_of_two_coordinators_one_leads_and_hands_over_at_once(
 
 PROCESS = """
 import sys
+from heddle.clock import SystemClock
 from heddle.coord.coordinator import Coordinator
 from heddle.stop import StopFlag
 Coordinator(sys.argv[1], stop=StopFlag(), coordinator_id="doomed").run()
@@ -335,3 +337,56 @@ def test_it_goes_on_after_the_broker_was_killed_and_came_back(
         fresh.experiments.set_command(experiment, "pause")
         await_state(fresh, experiment, "paused")
         fresh.close()
+
+
+def test_a_worker_that_outlives_a_long_outage_of_the_broker_keeps_its_shard(
+    coordinate: Callable[[], StopFlag], server: LocalServer, broker: Broker
+) -> None:
+    # Given a worker with a lease of one second
+    coordinate()
+    experiment = submit(broker, env={"id": "CartPole-v1", "num_envs": 2}, faults={"lease_ttl": 1.0})
+    _, claim = take(broker, ttl_ms=1_000)
+    await_state(broker, experiment, "running")
+    # When the broker is away for longer than that
+    os.kill(server.pid, signal.SIGKILL)
+    eventually(lambda: not server.is_running())
+    SystemClock().sleep(1.5)
+    with restart(server) as again:
+        fresh = open_broker(again.url, role="test")
+        eventually(lambda: (now := fresh.coordinators.leader()) is not None and now.left_ms > 0)
+        SystemClock().sleep(0.5)  # the coordinator is back for half a TTL and has seen that the lease is over
+        # Then the worker, back as well, still owns it
+        [renewal] = fresh.shards.renew(experiment, 0, [(claim.lease, False)], ttl_ms=1_000)
+        assert renewal.status == "OK"
+        # And when it falls silent for good, it loses it
+        eventually(lambda: shard_states(fresh, experiment) == ["queued"], timeout_s=3.0)
+        fresh.close()
+
+
+def test_out_of_memory_does_not_keep_a_dead_workers_shard_from_being_reaped(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker, env={"id": "CartPole-v1", "num_envs": 2})
+    take(broker)
+    await_state(broker, experiment, "running")
+    broker.conn.main.config_set("maxmemory", "1")
+    eventually(lambda: shard_states(broker, experiment) == ["queued"], what="reaped")
+    broker.conn.main.config_set("maxmemory", "0")
+    take(broker, "w2")
+
+
+def test_every_change_of_state_is_one_line_in_the_log(broker: Broker, coordinate: Callable[[], StopFlag]) -> None:
+    coordinate()
+    experiment = submit(broker)
+    await_state(broker, experiment, "running")
+    broker.experiments.set_command(experiment, "stop")
+    await_state(broker, experiment, "stopped")
+    said = [event.message for event in broker.events.read(experiment) if event.role == "coordinator"]
+    assert said == [
+        "admitted pool=default shards=2",
+        "counted active=2 active_eval=0",
+        "running",
+        "stopping",
+        "stopped reason='no trainer was there to end it'",
+    ]

@@ -1,0 +1,95 @@
+"""When a coordinator looks, and when it may take shards away."""
+
+from dataclasses import replace
+
+import pytest
+
+from heddle.broker.types import Ctl
+from heddle.coord.admit import why_refused
+from heddle.coord.watch import Watched, contact_since
+from heddle.spec import load_spec
+
+CTL = Ctl(
+    command="run",
+    policy=3,
+    min_policy=0,
+    eval_policy=0,
+    seat_epoch=7,
+    leader_epoch=9,
+    active=4,
+    active_eval=0,
+    rev=1,
+    sync=True,
+    max_entries=10,
+    max_bytes=1_000,
+    outcome="",
+    reason="",
+    protocol=1,
+)
+
+
+def watched(shards: int = 4) -> Watched:
+    """An experiment that was looked at, at time 0, while CTL held."""
+    made = Watched("e", "default", 10_000, 5, "continue", contact_since_ms=0, last_ms=0)
+    made.looked(0, CTL, shards=shards, is_seat_held=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "ttl_ms", "begins_anew"),
+    [(500, 10_000, False), (3_333, 10_000, False), (3_334, 10_000, True), (900, 300, False), (1_001, 300, True),
+     (-1, 10_000, True)],
+)  # fmt: skip
+def test_contact_begins_anew_after_a_silence_in_which_others_could_not_renew(
+    gap_ms: int, ttl_ms: int, begins_anew: bool
+) -> None:
+    assert contact_since(1_000, 50_000, 50_000 + gap_ms, ttl_ms) == (50_000 + gap_ms if begins_anew else 1_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "now_ms", "looks"),
+    [
+        ({}, 999, False),
+        ({}, 1_000, True),
+        ({"policy": 4}, 1, False),
+        ({"command": "pause"}, 1, True),
+        ({"outcome": "completed"}, 1, True),
+        ({"active": 3}, 1, True),
+        ({"rev": 2}, 1, True),
+    ],
+)
+def test_a_change_is_looked_at_when_it_is_seen_and_the_rest_once_a_second(
+    change: dict[str, object], now_ms: int, looks: bool
+) -> None:
+    assert watched().must_look(now_ms, replace(CTL, **change)) == looks  # type: ignore[arg-type]
+
+
+def test_a_thousand_shards_are_looked_at_more_rarely() -> None:
+    assert not watched(shards=1_000).must_look(19_999, CTL)
+    assert watched(shards=1_000).must_look(20_000, CTL)
+    assert watched(shards=100_000).must_look(30_000, CTL)
+
+
+def test_the_seat_counts_as_free_from_when_it_was_seen_free_after_the_stop() -> None:
+    one = watched()
+    stop = replace(CTL, command="stop")
+    one.looked(1_000, stop, shards=4, is_seat_held=True)
+    assert one.seat_free_ms(2_000) == 0
+    one.looked(3_000, stop, shards=4, is_seat_held=False)
+    one.looked(4_000, stop, shards=4, is_seat_held=False)
+    assert one.seat_free_ms(5_000) == 2_000
+    one.looked(6_000, stop, shards=4, is_seat_held=True)  # a new trainer came
+    assert one.seat_free_ms(7_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("least", "broker", "is_refused"),
+    [(None, "memory", False), ("memory", "memory", False), ("fast", "memory", True), ("fast", "fast", False),
+     ("fast", "strict", False), ("strict", "fast", True)],
+)  # fmt: skip
+def test_a_broker_that_promises_less_than_the_spec_asks_for_is_refused(
+    least: str | None, broker: str, is_refused: bool
+) -> None:
+    limits = {} if least is None else {"durability": least}
+    raw = {"experiment": {"name": "x"}, "env": {"id": "y"}, "budget": {"wall": 1}, "limits": limits}
+    assert bool(why_refused(load_spec(raw).spec, broker)) == is_refused
