@@ -128,7 +128,7 @@ def load(path: Path) -> Checkpoint:
 def encode(checkpoint: Checkpoint) -> bytes:
     """A checkpoint as the bytes of its file."""
     tensors = {
-        f"{part}/{name}": np.ascontiguousarray(array)
+        f"{part}/{name}": np.asarray(array, order="C")
         for part in _PARTS
         for name, array in getattr(checkpoint, part).items()
     }

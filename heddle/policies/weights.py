@@ -41,7 +41,7 @@ class WeightsInfo:
 
 def pack(weights: Mapping[str, Array], *, version: int, update: int) -> bytes:
     """Weights as safetensors bytes."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in weights.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in weights.items()}
     # One text field, for safetensors writes several in no fixed order: equal weights shall be equal bytes.
     about = json.dumps({"format": FORMAT, "update": update, "version": version})
     return bytes(save(arrays, {"heddle": about}))
