@@ -144,6 +144,12 @@ class Connection:
         """Since the server was started, to a second."""
         return int(self.main.info("server")["uptime_in_seconds"]) * 1000
 
+    def out_of_memory(self) -> bool:
+        """Whether it refuses writes that need memory, now."""
+        memory = self.main.info("memory")
+        most = int(memory.get("maxmemory", 0))
+        return most > 0 and int(memory["used_memory"]) >= most
+
     def durability(self) -> str:
         """strict, fast or memory: what survives when the server is killed."""
         return durability_of(self.main)
