@@ -8,25 +8,23 @@ import logging
 from typing import Any
 
 from heddle.broker.records import Outcome
-from heddle.broker.types import Amount, Flow
+from heddle.broker.types import Flow
+from heddle.consumers.accounts import accounting
+from heddle.consumers.draining import POLL_MS, drain, say_stop
 from heddle.consumers.loop import Loop
-from heddle.errors import Conflict, SeatLost
 
 log = logging.getLogger("heddle.trainer")
 
 FINAL_EVALUATION_S = 30.0
 """How long the end waits for an evaluation of the last weights."""
-RELEASE_EXTRA_S = 5.0
-"""Beyond the lease's TTL, how long the end waits for workers to let go of their shards."""
 SAVE_S = 60.0
 """How long the end waits for a disk that does not take the last checkpoint."""
-POLL_MS = 100
 
 
 def leave(loop: Loop) -> None:
     """Make durable and ack what is trained; the experiment goes on with the next trainer."""
     parts = loop.parts
-    if parts.ledger.num_trained:
+    if loop.unsaved:
         _save(loop)
     parts.patience.call("ack", parts.ledger.flush_or_raise)
     parts.report.tell("info", f"left the seat at update {parts.progress.update}: {parts.stop.reason}")
@@ -35,9 +33,8 @@ def leave(loop: Loop) -> None:
 def complete(loop: Loop, reason: str) -> Outcome:
     """The budget is used: evaluate the last weights, then end."""
     spec = loop.parts.setting.spec
-    aim = spec.budget.target_return
-    hit = aim is not None and (loop.parts.progress.spent(evaluated=spec.eval is not None).mean_return or 0.0) >= aim
-    if not hit:
+    aim, mean = spec.budget.target_return, loop.parts.progress.spent(evaluated=spec.eval is not None).mean_return
+    if aim is None or mean is None or mean < aim:
         _evaluate_last(loop)
     return _end(loop, "completed", reason)
 
@@ -49,29 +46,54 @@ def stop(loop: Loop) -> Outcome:
 
 
 def fail(loop: Loop, reason: str) -> Outcome:
-    """The learner raised: the last good checkpoint stays, and nothing is trained any more."""
+    """The learner raised: the last good checkpoint stays, and nothing is trained any more.
+
+    The outcome is told first: a trainer that came after a death in the middle would not know it.
+    """
+    parts = loop.parts
     for pointer in loop.training_on:
-        loop.parts.ledger.bury(pointer, reason)
+        parts.ledger.bury(pointer, reason)
     loop.training_on = []
-    loop.parts.ledger.roll_back()
-    return _end(loop, "failed", reason)
+    parts.ledger.roll_back()
+    _finish(loop, "failed", reason)
+    _settle_rest(loop, train=False, save=False)
+    return "failed"
 
 
 def _end(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
+    say_stop(loop.parts.broker, loop.parts.experiment, loop.parts.patience)
+    _settle_rest(loop, train=outcome == "stopped", save=True)
+    return _finish(loop, outcome, reason)
+
+
+def _settle_rest(loop: Loop, *, train: bool, save: bool) -> None:
+    """Train, or count, everything that workers delivered, until they hold no shard; `save` what was trained."""
     parts = loop.parts
-    _tell_stop(loop)
-    _drain(loop)
+    drain(
+        parts.broker,
+        parts.experiment,
+        parts.partition,
+        intake=parts.intake,
+        patience=parts.patience,
+        clock=parts.clock,
+        lease_ttl_s=parts.setting.spec.faults.lease_ttl,
+        turn=loop.turn_eval,
+    )
     ctl = loop.ctl()
     same, version = parts.publisher.same, parts.publisher.version
-    rest = parts.intake.take_remainder(ctl, version=version, same=same, train=outcome == "stopped")
+    rest = parts.intake.take_remainder(ctl, version=version, same=same, train=train)
     if rest.batches:
         loop.update(rest)
     if parts.evaluator is not None:
         for pointer in parts.evaluator.drop():
             parts.ledger.set_aside(pointer, "evaluated")
-    if outcome != "failed":
+    if save and loop.unsaved:
         _save(loop)
     parts.patience.call("ack", parts.ledger.flush_or_raise)
+
+
+def _finish(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
+    parts = loop.parts
     result = result_of(loop, loop.flow())
     final = parts.patience.call(
         "tell the outcome",
@@ -82,45 +104,12 @@ def _end(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
     return outcome
 
 
-def _tell_stop(loop: Loop) -> None:
-    parts = loop.parts
-
-    def tell() -> None:
-        try:
-            parts.broker.experiments.set_command(parts.experiment, "stop")
-        except SeatLost:
-            raise
-        except Conflict as error:  # it is over already
-            log.info("cannot say stop error=%s", error)
-
-    parts.patience.call("say stop", tell)
-
-
-def _drain(loop: Loop) -> None:
-    """Read on until no worker holds a shard and nothing comes any more."""
-    parts = loop.parts
-    deadline = parts.clock.monotonic() + parts.setting.spec.faults.lease_ttl + RELEASE_EXTRA_S
-    while True:
-        shards = parts.patience.call(
-            "look at shards", lambda: parts.broker.shards.shards(parts.experiment, parts.partition)
-        )
-        leased = [shard.shard for shard in shards if shard.state == "leased"]
-        late = parts.clock.monotonic() >= deadline
-        loop.turn_eval(parts.intake.poll(block_ms=POLL_MS if leased else 1), loop.ctl())
-        if parts.intake.quiet and not leased:
-            return
-        if late and parts.intake.quiet:
-            log.warning("ending although workers hold shards=%s", leased)
-            return
-
-
 def _evaluate_last(loop: Loop) -> None:
     parts = loop.parts
     evaluator = parts.evaluator
-    if evaluator is None or evaluator.is_current(parts.publisher.version, parts.progress.update):
-        if evaluator is None or not evaluator.running:
-            return
-    else:
+    if evaluator is None or evaluator.evaluated(parts.progress.update):
+        return
+    if not evaluator.evaluating(parts.progress.update):
         for pointer in evaluator.drop():
             parts.ledger.set_aside(pointer, "evaluated")
     deadline = parts.clock.monotonic() + FINAL_EVALUATION_S
@@ -130,7 +119,7 @@ def _evaluate_last(loop: Loop) -> None:
         if ctl.command == "stop" or not ctl.active_eval:
             return
         asked = asked or loop.begin_evaluation()
-        if loop.turn_eval(parts.intake.poll(block_ms=POLL_MS), ctl) is not None:
+        if loop.turn_eval(parts.intake.poll(block_ms=POLL_MS)) is not None:
             return
     log.info("ending without an evaluation of the last weights update=%d", parts.progress.update)
 
@@ -162,11 +151,3 @@ def result_of(loop: Loop, flow: Flow) -> dict[str, Any]:
         "best": str(parts.saver.best or ""),
         "accounting": accounting(flow) | {"lost": parts.reader.losses.missing},
     }
-
-
-def accounting(flow: Flow) -> dict[str, Any]:
-    """The counters of promise P2, in batches and steps."""
-    names = ("appended", "trained", "evaluated", "stale", "dead", "dropped", "rolled_back", "discarded", "forgotten")
-    amounts: dict[str, Amount] = {name: getattr(flow, name) for name in names}
-    shown = {name: {"batches": amount.batches, "steps": amount.steps} for name, amount in amounts.items()}
-    return shown | {"in_flight": {"batches": flow.entries, "steps": flow.steps}}

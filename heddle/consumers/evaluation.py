@@ -126,10 +126,13 @@ class Evaluator:
         """True when the weights of `update` should be evaluated."""
         return self._running is None and update - self.last_update >= self._every
 
-    def is_current(self, version: int, update: int) -> bool:
-        """True when these weights are, or are being, evaluated."""
-        evaluated = self._running.update if self._running else self.last_update
-        return evaluated == update and update > 0
+    def evaluated(self, update: int) -> bool:
+        """True when the weights of `update` were evaluated, and nothing came after them."""
+        return self._running is None and self.last is not None and self.last_update == update
+
+    def evaluating(self, update: int) -> bool:
+        """True while the weights of `update` are being evaluated."""
+        return self._running is not None and self._running.update == update
 
     def begin(self, version: int, update: int, checkpoint: str) -> bool:
         """Pin `version`, which was just published; `checkpoint` is the name of the file that holds it.

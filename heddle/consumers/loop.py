@@ -39,6 +39,7 @@ class Loop:
         self._save_after = 0.0
         self._checkpoint_s = 0.0
         self._spoken: set[str] = set()
+        self._active_eval = 0
         self.training_on: list[Pointer] = []
 
     def begin(self) -> None:
@@ -46,23 +47,25 @@ class Loop:
         parts = self.parts
         parts.publisher.first(parts.training.weights(), parts.progress.update)
         parts.reader.start()
-        self.turn_eval(parts.intake.poll(block_ms=1), self.ctl())
+        self.turn_eval(parts.intake.poll(block_ms=0))
         self._roll_back()
         self.checkpoint()
 
     def run(self) -> str:
         """Take turns; why it is over: the limit that was reached, or "" for a command or request to stop."""
+        block_ms = 0
         while True:
             ctl = self.ctl()
             if ctl.command == "stop" or self.parts.stop.draining:
                 return ""
-            evaluated = self.parts.intake.poll(block_ms=BLOCK_MS)
+            evaluated = self.parts.intake.poll(block_ms=block_ms)
             self.count_time(running=ctl.command == "run")
-            self.turn_eval(evaluated, ctl)
+            self.turn_eval(evaluated)
             if ctl.command == "pause":
                 self._pause()
-            else:
-                self._turn(ctl)
+                block_ms = BLOCK_MS
+            else:  # after an update there may be enough for the next one already
+                block_ms = 0 if self._turn(ctl) else BLOCK_MS
             if why := self.reached():
                 return why
 
@@ -72,6 +75,7 @@ class Loop:
         parts.seat.check()
         ctl = parts.patience.call("read ctl", lambda: parts.broker.experiments.ctl(parts.experiment))
         parts.publisher.compare(ctl.policy)
+        self._active_eval = ctl.active_eval
         return ctl
 
     def flow(self) -> Flow:
@@ -91,7 +95,8 @@ class Loop:
             self.parts.progress.wall_s += now - self._turn_at
         self._turn_at = now
 
-    def _turn(self, ctl: Ctl) -> None:
+    def _turn(self, ctl: Ctl) -> bool:
+        """Update, or wait; True when there was an update."""
         parts = self.parts
         taken = parts.intake.take(ctl, version=parts.publisher.version, same=parts.publisher.same)
         if taken.batches:
@@ -99,15 +104,21 @@ class Loop:
         elif taken.why == "void":
             log.warning("every shard's batch was set aside, going on version=%d", parts.publisher.version)
             parts.publisher.renumber()
-        elif parts.ledger.num_trained and (parts.intake.high_water or self._idle_s() >= IDLE_CHECKPOINT_S):
+        elif self.unsaved and (parts.intake.high_water or self._idle_s() >= IDLE_CHECKPOINT_S):
             self.checkpoint()
         parts.ledger.flush()
+        return bool(taken.batches)
 
     def _pause(self) -> None:
         self.parts.intake.stop_waiting()
-        if self.parts.ledger.num_trained:
+        if self.unsaved:
             self.checkpoint()
         self.parts.ledger.flush()
+
+    @property
+    def unsaved(self) -> bool:
+        """True while no checkpoint holds all that was trained."""
+        return self._saved_update != self.parts.progress.update or self.parts.ledger.num_trained > 0
 
     def _idle_s(self) -> float:
         return self.parts.clock.monotonic() - self._busy_at
@@ -186,13 +197,13 @@ class Loop:
         name = parts.saver.last.name if parts.saver.last else ""
         return parts.evaluator.begin(parts.publisher.version, parts.progress.update, name)
 
-    def turn_eval(self, loaded: list[Loaded], ctl: Ctl) -> Finished | None:
+    def turn_eval(self, loaded: list[Loaded]) -> Finished | None:
         """Take note of eval batches; the evaluation, when it is over with them."""
         parts = self.parts
         for item in loaded:
             if parts.evaluator is None or not parts.evaluator.add(item.pointer, item.segments):
                 parts.ledger.set_aside(item.pointer, "evaluated")
-        done = parts.evaluator.finish(ctl.active_eval) if parts.evaluator else None
+        done = parts.evaluator.finish(self._active_eval) if parts.evaluator else None
         if parts.evaluator is None or done is None:
             return None
         finished, name, pointers = done

@@ -4,8 +4,10 @@ It never trains and never reads experience.
 """
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from heddle.broker import Broker
 from heddle.checkpoint import Checkpoint
@@ -18,13 +20,13 @@ from heddle.consumers.patience import Patience
 from heddle.consumers.progress import Progress, carried_of
 from heddle.consumers.publisher import Publisher
 from heddle.consumers.quorum import rules_of
-from heddle.consumers.reader import Reader
+from heddle.consumers.reader import Loaded, Reader
 from heddle.consumers.report import Report
 from heddle.consumers.saver import Saver, marks_of
 from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Describe, Setting, read_setting
-from heddle.consumers.training import Training
-from heddle.errors import CheckpointError
+from heddle.errors import CheckpointError, HeddleError
+from heddle.policies.base import Arrays
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.trainer")
@@ -34,6 +36,44 @@ PARTITION = 0
 
 class CheckpointMissing(CheckpointError):
     """The experiment has been trained, and its checkpoints are somewhere else."""
+
+
+class Interrupted(HeddleError):
+    """Whoever trains leaves in the middle of a batch, which then counts as not trained."""
+
+
+class Trains(Protocol):
+    """What a loop asks of whoever trains: a learner behind `Training`, or the body of a user's own loop."""
+
+    @property
+    def min_steps(self) -> int:
+        """Fewest steps an update can be given."""
+        ...
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on where a checkpoint stands. Raises CheckpointError."""
+        ...
+
+    def update(self, batches: Sequence[Loaded], progress: Progress) -> dict[str, float]:
+        """Train on these, and count them in `progress`; metrics.
+
+        Raises:
+            ExperimentFailed: it cannot be trained.
+            Interrupted: it was not trained, and nobody is there to train any more.
+        """
+        ...
+
+    def probe(self, loaded: Loaded, progress: Progress) -> None:
+        """Train on one batch and forget it again, to see whether the process dies of it."""
+        ...
+
+    def weights(self) -> Arrays:
+        """Of the policy, copies."""
+        ...
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """Everything else that a continuation needs, copies."""
+        ...
 
 
 @dataclass(slots=True)
@@ -48,7 +88,7 @@ class Parts:
     experiment: str
     seat: Seat
     setting: Setting
-    training: Training
+    training: Trains
     progress: Progress
     reader: Reader
     ledger: Ledger
@@ -69,14 +109,14 @@ class Source:
 
     Attributes:
         home: the experiment's own folder.
-        device: "cpu", "cuda" or "auto" instead of what the spec says; None for what it says.
+        train: makes what trains; may raise EnvError.
         describe: see `setting.read_setting`.
     """
 
     broker: Broker
     experiment: str
     home: Path
-    device: str | None
+    train: Callable[[Setting], Trains]
     describe: Describe | None
     patience: Patience
     clock: Clock
@@ -108,13 +148,13 @@ def build(source: Source, seat: Seat) -> Parts:
     saver = Saver(source.home, experiment, setting.spec, setting.spaces_json(), seat_epoch=seat.epoch)
     restored = _restore(source, setting, saver)
     checkpoint, own = restored.checkpoint, restored.own
-    training = Training(setting, device=source.device)
+    training = source.train(setting)
     progress = Progress()
     if checkpoint is not None:
         training.resume(checkpoint)
         progress = Progress.resumed(checkpoint, same_stream=own is not None)
         log.info("resumed update=%d env_steps=%d", checkpoint.update, checkpoint.env_steps)
-    ledger = make_ledger(broker, experiment, seat.epoch, own)
+    ledger = _ledger(source, seat, own)
     reader = _reader(source, setting, seat, ledger, training, progress)
     ctl = call("read ctl", lambda: broker.experiments.ctl(experiment))
     return Parts(
@@ -127,7 +167,7 @@ def build(source: Source, seat: Seat) -> Parts:
         reader=reader,
         ledger=ledger,
         intake=_intake(source, setting, reader, ledger, min_steps=training.min_steps),
-        publisher=make_publisher(broker, experiment, seat.epoch, published=ctl.policy, restored=restored),
+        publisher=_publisher(source, seat, restored, published=ctl.policy),
         evaluator=_evaluator(source, setting, seat, own, ctl.eval_policy),
         saver=saver,
         report=Report(broker, experiment, seat_epoch=seat.epoch, trainer=seat.trainer, clock=source.clock),
@@ -137,25 +177,23 @@ def build(source: Source, seat: Seat) -> Parts:
     )
 
 
-def make_ledger(broker: Broker, experiment: str, seat_epoch: int, own: Checkpoint | None) -> Ledger:
-    """A ledger that begins where this experiment's checkpoint stands."""
+def _ledger(source: Source, seat: Seat, own: Checkpoint | None) -> Ledger:
     return Ledger(
-        broker,
-        experiment,
+        source.broker,
+        source.experiment,
         PARTITION,
-        seat_epoch=seat_epoch,
+        seat_epoch=seat.epoch,
         ordering=Ordering(marks_of(own, PARTITION) if own else {}),
         carried=carried_of(own.extra) if own else {},
     )
 
 
-def make_publisher(
-    broker: Broker, experiment: str, seat_epoch: int, *, published: int, restored: Restored
-) -> Publisher:
-    """A publisher that goes on above every version that was published or checkpointed."""
+def _publisher(source: Source, seat: Seat, restored: Restored, *, published: int) -> Publisher:
+    """It goes on above every version that was published or checkpointed."""
     checkpointed = restored.checkpoint.policy_version if restored.checkpoint else 0
     same = frozenset({restored.own.policy_version} if restored.own else ())
-    return Publisher(broker, experiment, seat_epoch=seat_epoch, version=max(published, checkpointed), same=same)
+    version = max(published, checkpointed)
+    return Publisher(source.broker, source.experiment, seat_epoch=seat.epoch, version=version, same=same)
 
 
 def _restore(source: Source, setting: Setting, saver: Saver) -> Restored:
@@ -174,7 +212,7 @@ def _restore(source: Source, setting: Setting, saver: Saver) -> Restored:
 
 
 def _reader(
-    source: Source, setting: Setting, seat: Seat, ledger: Ledger, training: Training, progress: Progress
+    source: Source, setting: Setting, seat: Seat, ledger: Ledger, training: Trains, progress: Progress
 ) -> Reader:
     return Reader(
         source.broker,

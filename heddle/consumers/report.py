@@ -83,7 +83,4 @@ class Report:
 
     def tell(self, level: str, message: str) -> None:
         """One line for the experiment's log, which everybody sees."""
-        try:
-            self._broker.events.log(self._experiment, "trainer", self._trainer, level, message)
-        except BrokerError as error:
-            log.debug("cannot send a line message=%s error=%s", message, error)
+        self._broker.events.log(self._experiment, "trainer", self._trainer, level, message)

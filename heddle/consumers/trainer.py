@@ -4,6 +4,7 @@ It never trains by itself: it builds the parts, hands them to the loop, and turn
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from heddle.broker.seats import SEAT_TTL_MS
 from heddle.clock import Clock, SystemClock
 from heddle.consumers import ending
 from heddle.consumers.loop import Loop
-from heddle.consumers.parts import CheckpointMissing, Source, build
+from heddle.consumers.parts import CheckpointMissing, Interrupted, Source, Trains, build
 from heddle.consumers.patience import GivenUp, Patience
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
-from heddle.consumers.setting import Describe
+from heddle.consumers.setting import Describe, Setting
 from heddle.errors import CheckpointError, Conflict, EnvError, ExperimentFailed, Gone, SpecError
 from heddle.policies.weights import WeightsError
 from heddle.stop import StopFlag
@@ -38,6 +39,7 @@ class Trainer:
         stop: asks to end: once = checkpoint, ack, leave the seat; twice = at once.
         device: "cpu", "cuda" or "auto", instead of what the spec says.
         describe: makes one environment to see its spaces, where whoever submitted the spec did not.
+        train: makes what trains, instead of the spec's learner.
         ttl_ms: how long the seat outlives this process.
         broker: used instead of connecting to `url`.
     """
@@ -51,6 +53,7 @@ class Trainer:
         stop: StopFlag | None = None,
         device: str | None = None,
         describe: Describe | None = None,
+        train: Callable[[Setting], Trains] | None = None,
         ttl_ms: int = SEAT_TTL_MS,
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
@@ -60,7 +63,7 @@ class Trainer:
         self._experiment = experiment
         self._directory = directory
         self._stop = stop or StopFlag()
-        self._device = device
+        self._train = train or partial(_learner, device=device)
         self._describe = describe
         self._ttl_ms = ttl_ms
         self._clock = clock or SystemClock()
@@ -151,6 +154,9 @@ class Trainer:
             else:
                 ending.leave(loop)
                 return 0
+        except Interrupted:
+            ending.leave(loop)
+            return 0
         except ExperimentFailed as error:
             log.error("failed experiment=%s reason=%s", self._experiment, error)
             outcome = ending.fail(loop, str(error))
@@ -169,9 +175,16 @@ class Trainer:
             broker=broker,
             experiment=self._experiment,
             home=self._directory,
-            device=self._device,
+            train=self._train,
             describe=self._describe,
             patience=self._patience,
             clock=self._clock,
             stop=self._stop,
         )
+
+
+def _learner(setting: Setting, *, device: str | None) -> Trains:
+    """The spec's learner; loads torch."""
+    from heddle.consumers.training import Training
+
+    return Training(setting, device=device)

@@ -1,0 +1,64 @@
+"""Draining: the end of a run, from saying stop to the last batch that workers still deliver.
+
+It never settles a batch: what is read goes to the intake and to `turn`.
+"""
+
+import logging
+from collections.abc import Callable
+
+from heddle.broker import Broker
+from heddle.clock import Clock
+from heddle.consumers.intake import Intake
+from heddle.consumers.patience import Patience
+from heddle.consumers.reader import Loaded
+from heddle.errors import Conflict, SeatLost
+
+log = logging.getLogger("heddle.trainer")
+
+RELEASE_EXTRA_S = 5.0
+"""Beyond the lease's TTL, how long the end waits for workers to let go of their shards."""
+POLL_MS = 100
+
+
+def say_stop(broker: Broker, experiment: str, patience: Patience) -> None:
+    """Tell workers to release their shards; no mistake when somebody did already."""
+
+    def tell() -> None:
+        try:
+            broker.experiments.set_command(experiment, "stop")
+        except SeatLost:
+            raise
+        except Conflict as error:  # it is over already
+            log.info("cannot say stop error=%s", error)
+
+    patience.call("say stop", tell)
+
+
+def drain(
+    broker: Broker,
+    experiment: str,
+    partition: int,
+    *,
+    intake: Intake,
+    patience: Patience,
+    clock: Clock,
+    lease_ttl_s: float,
+    turn: Callable[[list[Loaded]], object],
+) -> None:
+    """Read on until no worker holds a shard and nothing comes any more.
+
+    Args:
+        turn: given the eval batches of every poll; train batches stay in the intake.
+    """
+    deadline = clock.monotonic() + lease_ttl_s + RELEASE_EXTRA_S
+    while True:
+        shards = patience.call("look at shards", lambda: broker.shards.shards(experiment, partition))
+        leased = [shard.shard for shard in shards if shard.state == "leased"]
+        turn(intake.poll(block_ms=POLL_MS if leased else 0))
+        if not intake.quiet:
+            continue
+        if not leased:
+            return
+        if clock.monotonic() >= deadline:
+            log.warning("ending although workers hold shards=%s", leased)
+            return

@@ -1,0 +1,291 @@
+"""A trainer of one's own: `with heddle.trainer(exp) as t: for batch in t: ...; t.publish(weights)`.
+
+It never learns: the body of that loop does. The seat, fences, order, repeats, staleness, checkpoints, acks, evaluations
+and the end of the run are the trainer's as ever, which runs in a thread and has the body as its learner.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle.broker import Broker
+from heddle.broker.seats import SEAT_TTL_MS
+from heddle.checkpoint import Checkpoint
+from heddle.clock import Clock
+from heddle.consumers.evaluation import ended_episodes
+from heddle.consumers.parts import Interrupted
+from heddle.consumers.progress import Progress
+from heddle.consumers.reader import Loaded
+from heddle.consumers.setting import Describe, Setting
+from heddle.consumers.tensors import assembler
+from heddle.consumers.trainer import Trainer
+from heddle.errors import ExperimentFailed, UsageError
+from heddle.layout import Segments
+from heddle.policies.base import Array, Arrays, Policy
+from heddle.stop import StopFlag
+
+if TYPE_CHECKING:
+    from heddle.consumers.learners import TrainBatch
+
+log = logging.getLogger("heddle.trainer")
+
+LOOK_S = 0.2
+
+
+@dataclass(slots=True)
+class SessionBatch:
+    """What one update is made of.
+
+    Attributes:
+        segments: one for each batch of a shard; `heddle.layout` says which arrays it has. Read-only.
+        shards: the shard of each.
+        num_steps: valid environment steps in all.
+    """
+
+    segments: list[Segments]
+    shards: list[int]
+    num_steps: int
+    _session: "TrainerSession"
+
+    def torch(self, device: str = "auto") -> "TrainBatch":
+        """As tensors; good until the next batch is asked for. Raises MissingExtra."""
+        return self._session.assemble(self.segments, self.shards, device)
+
+
+class TrainerSession:
+    """The seat of an experiment, and its train batches one after another.
+
+    Use it as a context manager and iterate over it. A batch counts as trained once the next one is asked for. The
+    iteration ends when the experiment's budget is used or somebody stopped it; leaving earlier, by break or by an
+    exception, leaves the experiment to the next trainer (and the batch in hand untrained, after an exception).
+
+    Args:
+        directory: the experiment's own folder, for checkpoints.
+        url, broker: one of them.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        *,
+        directory: Path,
+        url: str = "",
+        broker: Broker | None = None,
+        describe: Describe | None = None,
+        ttl_ms: int = SEAT_TTL_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        if not url and broker is None:
+            raise UsageError("a trainer needs the URL of a broker")
+        self.body = _Body()
+        self._stop = StopFlag()
+        self._code: int | None = None
+        self._error: BaseException | None = None
+        self._assemblers: dict[str, Any] = {}
+        self._trainer = Trainer(
+            url,
+            experiment,
+            directory=directory,
+            stop=self._stop,
+            describe=describe,
+            train=self.body.attach,
+            ttl_ms=ttl_ms,
+            clock=clock,
+            broker=broker,
+        )
+        self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
+
+    # ---- what the user calls
+
+    def __enter__(self) -> "TrainerSession":
+        """Wait for the seat. Raises what `Trainer.run` does; ExperimentFailed when it cannot be trained."""
+        self._thread.start()
+        try:
+            while not self.body.attached.wait(LOOK_S):
+                if not self._thread.is_alive():
+                    self._raise()
+                    raise UsageError("this experiment is over: there is nothing to train")
+        except BaseException:
+            self._leave(trained=False)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(trained=kind is None)
+        if kind is None:
+            self._raise()
+
+    def __iter__(self) -> Iterator[SessionBatch]:
+        while (batches := self._next()) is not None:
+            yield SessionBatch(
+                segments=[item.segments for item in batches],
+                shards=[item.pointer.shard for item in batches],
+                num_steps=sum(item.pointer.steps for item in batches),
+                _session=self,
+            )
+
+    def publish(self, weights: Mapping[str, Array]) -> None:
+        """Have workers play these weights, from the moment the next batch is asked for. Raises WeightsError."""
+        self.policy.set_weights(weights)
+        self.body.publish({name: np.array(array) for name, array in weights.items()})
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Add to the metrics of the update in hand."""
+        self.body.metrics.update({name: float(value) for name, value in metrics.items()})
+
+    def keep(self, tensors: Mapping[str, Array], meta: Mapping[str, Any] | None = None) -> None:
+        """What the next checkpoints hold beside the weights: an optimizer's arrays and JSON values."""
+        self.body.kept = ({name: np.array(array) for name, array in tensors.items()}, dict(meta or {}))
+
+    @property
+    def resumed(self) -> Checkpoint | None:
+        """The checkpoint that this run goes on from: its weights, `learner` and `learner_meta` are what `keep` kept."""
+        return self.body.checkpoint
+
+    @property
+    def policy(self) -> Policy:
+        """The spec's policy, with the weights published last."""
+        if self.body.setting is None:
+            raise UsageError("enter the session first: with heddle.trainer(...) as t")
+        return self.body.setting.policy
+
+    @property
+    def setting(self) -> Setting:
+        """Spec, spaces, layout and shards."""
+        if self.body.setting is None:
+            raise UsageError("enter the session first: with heddle.trainer(...) as t")
+        return self.body.setting
+
+    def assemble(self, segments: Sequence[Segments], shards: Sequence[int], device: str) -> "TrainBatch":
+        """Tensors of some segments; see `SessionBatch.torch`."""
+        if device not in self._assemblers:
+            self._assemblers[device] = assembler(self.setting.layout, device)
+        made: TrainBatch = self._assemblers[device](segments, shards)
+        return made
+
+    # ---- inside
+
+    def _run(self) -> None:
+        try:
+            self._code = self._trainer.run()
+        except BaseException as error:  # noqa: BLE001  top of a thread: raised again where the user waits
+            self._error = error
+        finally:
+            self.body.end()
+
+    def _next(self) -> Sequence[Loaded] | None:
+        self.body.done()
+        batches = self.body.wait_for_batches()
+        if batches is None:
+            self._thread.join()
+            self._raise()
+        return batches
+
+    def _leave(self, *, trained: bool) -> None:
+        self._stop.drain("the session was left")
+        if trained:
+            self.body.done()
+        self.body.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if self._code == 1:
+            self._code = None
+            raise ExperimentFailed("the experiment failed; `heddle status` says why")
+
+
+class _Body:
+    """The body of the user's loop, as the trainer's thread sees it: a learner that takes a while."""
+
+    min_steps = 1
+
+    def __init__(self) -> None:
+        self.attached = threading.Event()
+        self.setting: Setting | None = None
+        self.checkpoint: Checkpoint | None = None
+        self.metrics: dict[str, float] = {}
+        self.kept: tuple[Arrays, dict[str, Any]] = ({}, {})
+        self._weights: Arrays = {}
+        self._given: queue.SimpleQueue[Sequence[Loaded] | None] = queue.SimpleQueue()
+        self._ready = threading.Event()
+        self._trained = threading.Event()
+        self._closed = threading.Event()
+
+    def attach(self, setting: Setting) -> "_Body":
+        """The trainer has the seat and knows the experiment."""
+        self.setting = setting
+        self._weights = setting.policy.get_weights()
+        return self
+
+    # ---- from the user's thread
+
+    def publish(self, weights: Arrays) -> None:
+        self._weights = weights
+
+    def done(self) -> None:
+        """The batch in hand, if there is one, is trained; the next may come."""
+        self._trained.set()
+        self._ready.set()
+
+    def wait_for_batches(self) -> Sequence[Loaded] | None:
+        while True:
+            try:
+                return self._given.get(timeout=LOOK_S)  # short, so that Ctrl-C is heard
+            except queue.Empty:
+                continue
+
+    def close(self) -> None:
+        """Nobody asks for batches any more."""
+        self._closed.set()
+        self._ready.set()
+
+    def end(self) -> None:
+        """The trainer's thread is over."""
+        self._given.put(None)
+
+    # ---- from the trainer's thread
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        assert self.setting is not None
+        self.setting.policy.set_weights(checkpoint.weights)
+        self.checkpoint, self._weights = checkpoint, checkpoint.weights
+        self.kept = (checkpoint.learner, checkpoint.learner_meta)
+
+    def update(self, batches: Sequence[Loaded], progress: Progress) -> dict[str, float]:
+        if self._closed.is_set():
+            raise Interrupted("nobody trains any more")
+        self._trained.clear()
+        self.metrics = {}
+        self._given.put(batches)
+        while not self._trained.wait(LOOK_S):
+            if self._closed.is_set() and not self._trained.is_set():
+                raise Interrupted("the loop's body was left")
+        progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
+        for item in batches:
+            progress.add_episodes(*ended_episodes(item.segments))
+        return dict(self.metrics)
+
+    def probe(self, loaded: Loaded, progress: Progress) -> None:
+        """A body cannot be asked to forget: only decoding is tried alone."""
+
+    def weights(self) -> Arrays:
+        """Waits, at the very start, until the user has said what the first weights are, or asked for a batch."""
+        self.attached.set()
+        self._ready.wait()
+        return dict(self._weights)
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        return self.kept

@@ -1,0 +1,167 @@
+"""The tap: somebody's own look at an experiment's experience, beside the trainer's.
+
+It never deletes, and never holds anything up: what the trainer's ack deleted before the tap came to it is missed, and
+counted. One process at a time reads a tap; the next one of the same name goes on where it stood.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from heddle.batch import decode
+from heddle.broker import Broker
+from heddle.broker.types import Pointer
+from heddle.clock import Clock, SystemClock
+from heddle.consumers.patience import Patience
+from heddle.consumers.setting import Describe, read_setting
+from heddle.errors import BatchError, UsageError
+from heddle.layout import Segments
+
+if TYPE_CHECKING:
+    from heddle.consumers.learners import TrainBatch
+
+log = logging.getLogger("heddle.tap")
+
+BLOCK_MS = 500
+READ_AT_ONCE = 16
+PREFIX = "tap-"
+CONSUMER = "tap"
+
+
+@dataclass(frozen=True, slots=True)
+class TapBatch:
+    """One batch as a tap sees it.
+
+    Attributes:
+        shard, epoch, seq: its identity.
+        kind: train or eval.
+        segments: its arrays; `heddle.layout` says which there are. Read-only.
+    """
+
+    shard: int
+    epoch: int
+    seq: int
+    kind: str
+    segments: Segments
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """By name: obs, action, reward, terminated, truncated, out.log_prob ..."""
+        return self.segments.arrays
+
+
+class Tap:
+    """A reader of one experiment's batches, in the order in which they were accepted.
+
+    Iterate over it: batches come as they are accepted, until the experiment is over and all of its batches are read.
+
+    Attributes:
+        missed: batches that were deleted before this tap came to them.
+        refused: batches that could not be decoded.
+
+    Args:
+        name: of the tap; where it stands is kept under it, in the broker.
+        describe: makes one environment to see its spaces, where whoever submitted the spec did not.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        experiment: str,
+        name: str,
+        *,
+        partition: int = 0,
+        describe: Describe | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not name:
+            raise UsageError("a tap needs a name")
+        self.missed = 0
+        self.refused = 0
+        self._broker = broker
+        self._experiment = experiment
+        self._at = (experiment, partition)
+        self._group = PREFIX + name
+        self._clock = clock or SystemClock()
+        self._patience = Patience(clock=self._clock)
+        self._setting = read_setting(broker, experiment, describe=describe)
+        self._last: dict[int, int] = {}
+        self._stranded = True
+        self._patience.call("make the group", lambda: broker.experience.ensure_group(*self._at, self._group))
+
+    def __iter__(self) -> Iterator[TapBatch]:
+        while True:
+            ended = self._is_over()
+            batches = self.poll(block_ms=0 if ended else BLOCK_MS)
+            yield from batches
+            if ended and not batches:
+                return
+
+    def poll(self, *, block_ms: int = BLOCK_MS) -> list[TapBatch]:
+        """The next batches, waiting at most `block_ms` for the first; [] when there is none."""
+        experience = self._broker.experience
+        pointers = self._take_over() if self._stranded else []
+        self._stranded = False
+        pointers += self._patience.call(
+            "read experience",
+            lambda: experience.read(
+                *self._at, self._group, CONSUMER, count=READ_AT_ONCE, block_ms=0 if pointers else block_ms
+            ),
+            on_trouble=self._strand,
+        )
+        blobs = self._patience.call("fetch batches", lambda: experience.fetch(pointers)) if pointers else []
+        found = [batch for pair in zip(pointers, blobs, strict=True) if (batch := self._open(*pair)) is not None]
+        ids = [pointer.entry_id for pointer in pointers]
+        self._patience.call("ack the tap", lambda: experience.ack_tap(*self._at, self._group, ids))
+        return found
+
+    def torch(self, device: str = "cpu") -> Iterator["TrainBatch"]:
+        """The same as torch tensors, train batches only; each is good until the next one is asked for.
+
+        Raises:
+            MissingExtra: torch is not installed.
+        """
+        from heddle.consumers.tensors import assembler
+
+        assemble = assembler(self._setting.layout, device)
+        for batch in self:
+            if batch.kind == "train" and batch.segments.rows:
+                yield assemble([batch.segments], [batch.shard])
+
+    def remove(self) -> None:
+        """Forget where this tap stands."""
+        self._broker.experience.remove_tap(*self._at, self._group)
+
+    def _open(self, pointer: Pointer, blob: bytes | None) -> TapBatch | None:
+        before = self._last.get(pointer.shard)
+        self._last[pointer.shard] = max(pointer.seq, before or 0)
+        if before is not None and pointer.seq > before + 1:
+            self.missed += pointer.seq - before - 1
+        if blob is None:
+            self.missed += 1
+            return None
+        size_cap = self._setting.spec.limits.batch_bytes
+        try:
+            segments = decode(self._setting.layout, blob, crc32=pointer.crc32, size_cap=size_cap)
+        except BatchError as error:
+            self.refused += 1
+            log.warning("passed over a batch shard=%d seq=%d reason=%s", pointer.shard, pointer.seq, error)
+            return None
+        return TapBatch(pointer.shard, pointer.epoch, pointer.seq, pointer.kind, segments)
+
+    def _take_over(self) -> list[Pointer]:
+        """What was given out and not finished, by an earlier process or in an answer that was lost."""
+        return self._patience.call(
+            "take over pending entries",
+            lambda: self._broker.experience.take_over(*self._at, self._group, CONSUMER),
+        )
+
+    def _strand(self) -> None:
+        self._stranded = True
+
+    def _is_over(self) -> bool:
+        status = self._patience.call("read status", lambda: self._broker.experiments.status(self._experiment))
+        return status.ended
