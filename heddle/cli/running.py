@@ -4,6 +4,7 @@ It never decides how a run heals; `heddle.launch` does.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,20 @@ class Outcome:
         return 0 if self.state in ("completed", "stopped") else 1
 
 
+class _Warnings(logging.Handler):
+    """Hands what our own process warns of to the live view."""
+
+    logger = "heddle"
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        self._say(record.getMessage())
+
+
 class _Watch:
     """The experiment, as the facts reader sees it."""
 
@@ -139,6 +154,7 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
         session = Session(local, role, _Watch(reader), experiment.stop, stop, reader.say)
         running = Running(session, reader, local)
         reader.start()
+        heard = _hear_warnings(reader.say)
         try:
             with Screen(reader, title=order.title, to_stderr=order.to_stderr).open() as screen:
                 while not session.over():
@@ -150,7 +166,17 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
                 _last_look(session, reader)
             return _outcome(order, session, reader)
         finally:
+            logging.getLogger(heard.logger).removeHandler(heard)
             reader.stop()
+
+
+def _hear_warnings(say: Callable[[str], None]) -> _Warnings:
+    """Have warnings said on the screen from now on, instead of in the middle of it."""
+    heard = _Warnings(say)
+    logger = logging.getLogger(heard.logger)
+    logger.addHandler(heard)
+    logger.propagate = False
+    return heard
 
 
 @contextlib.contextmanager

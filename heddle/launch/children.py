@@ -140,7 +140,7 @@ class Role:
         self._start_at = self._clock.monotonic() + delay_s
         said = " | ".join(line for line in child.tail(SHOWN_LINES) if line.strip())
         why = f"{self.name} ended with {describe_exit(code)}{f': {said}' if said else ''}"
-        log.warning("restarting role=%s in=%.1fs because %s", self.name, delay_s, why)
+        log.info("restarting role=%s in=%.1fs because %s", self.name, delay_s, why)
         ending = Ending(self.name, code, why)
         self.endings.append(ending)
         return ending

@@ -191,8 +191,6 @@ class Local:
             if self._stop.now and not hurry.is_set():
                 hurry.set()
                 self._supervisor_stop.request("hurried")
-            for role in self.roles:
-                role.step()
             thread.join(0.02)
         self._supervisor_thread = None
 
@@ -214,7 +212,7 @@ class Local:
         self._server_failures = 0
         self.server_restarts += 1
         why = f"server ended with {describe_exit(code or 0)}: {said}"
-        log.warning("restarted the server because %s", why)
+        log.info("restarted the server because %s", why)
         self.endings.append(Ending("server", code or 0, why))
 
     def _end_server(self) -> None:

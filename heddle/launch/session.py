@@ -100,7 +100,7 @@ class Session:
             if ending.role == self.trainer.name and self._trainer_ended(ending):
                 continue
             self.restarts.append(ending)
-            self.tell(f"restarting: {ending.why}")
+            self.tell(f"restarting {ending.role}, because {ending.why}")
 
     def _trainer_ended(self, ending: Ending) -> bool:
         """Whether the trainer's end is the end of the run, or of all hope."""

@@ -1,6 +1,6 @@
 """Each role alone, given only the broker's address, and every command that speaks to experiments."""
 
-import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from heddle.broker.server import LocalServer, start_server
+from heddle.broker.server_setup import PASSWORD_FILE
 from tests.e2e.shell import ROOT, heddle, heddle_json, process_of, processes_of, started
 from tests.helpers import eventually
 
@@ -161,16 +162,17 @@ def test_up_is_found_from_its_folder_and_ends_without_a_process(tmp_path: Path) 
 
 
 def test_up_with_bind_prints_the_line_for_other_hosts(tmp_path: Path) -> None:
-    with started("up", "--workers", "0", "--bind", "127.0.0.1", "--port", "0", cwd=tmp_path) as up:
-        up.says("heddle enqueue")
-        password = (tmp_path / ".heddle" / "password").read_text().strip()
-        port = (
-            json.loads((tmp_path / ".heddle" / "server.json").read_text())["url"].rpartition(":")[2].partition("/")[0]
-        )
-        heddle("ls", cwd=tmp_path.parent, url=f"redis://:{password}@127.0.0.1:{port}/0")
-        denied = heddle("ls", cwd=tmp_path.parent, url=f"redis://:wrong@127.0.0.1:{port}/0", code=6)
+    with started("up", "--workers", "0", "--bind", "0.0.0.0", "--port", "0", cwd=tmp_path) as up:
+        out = up.says("heddle enqueue")
+        url = re.findall(r"export HEDDLE_REDIS_URL='(redis://:.+@.+:\d+/0)'", out)[0]
+        password, port = re.findall(r":(.+)@.*:(\d+)/0", url.removeprefix("redis://"))[0]
+        assert (tmp_path / ".heddle" / PASSWORD_FILE).read_text().strip() == password
+        assert (tmp_path / ".heddle" / PASSWORD_FILE).stat().st_mode & 0o077 == 0
+        elsewhere = tmp_path.parent
+        heddle("ls", cwd=elsewhere, url=f"redis://:{password}@127.0.0.1:{port}/0")
+        denied = heddle("ls", cwd=elsewhere, url=f"redis://:wrong@127.0.0.1:{port}/0", code=6)
         assert len(denied.stderr.splitlines()) == 1
-        assert password not in up.output()
+    assert not (tmp_path / ".heddle" / PASSWORD_FILE).exists()
 
 
 def test_roles_end_with_the_one_who_started_them(server: LocalServer, tmp_path: Path) -> None:
