@@ -1,0 +1,111 @@
+"""Servers for tests: every kind there is, one process each for the whole run, empty at the start of each test.
+
+Valkey comes with the package and must be there. Redis is the one on PATH: without it its tests are skipped,
+and fail where HEDDLE_ALL_SERVERS is set, as in CI.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from heddle.broker import Broker, open_broker
+from heddle.broker.binary import FLOOR, ServerBinary, examine, server_binary
+from heddle.broker.server import LocalServer, start_server
+from tests.broker_kit import fake_broker
+
+KINDS = ("redis", "valkey")
+MEMORY = 512 << 20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-redis", action="store_true", help="skip tests on the redis-server on PATH")
+
+
+def _binary(kind: str) -> ServerBinary | None:
+    if kind == "valkey":
+        return server_binary(os.devnull)
+    path = shutil.which("redis-server")
+    found = examine(Path(path)) if path else None
+    return found if found is not None and found.kind == kind and found.version >= FLOOR[kind] else None
+
+
+@pytest.fixture(scope="session")
+def server_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], LocalServer]]:
+    """Gives the running server of a kind, started at its first use."""
+    running: dict[str, LocalServer] = {}
+
+    def give(kind: str) -> LocalServer:
+        if kind == "redis" and request.config.getoption("--no-redis"):
+            pytest.skip("--no-redis")
+        if kind not in running:
+            binary = _binary(kind)
+            if binary is None and os.environ.get("HEDDLE_ALL_SERVERS"):
+                pytest.fail("no redis-server 7.0 or newer on PATH, and HEDDLE_ALL_SERVERS is set")
+            if binary is None:
+                pytest.skip("no redis-server 7.0 or newer on PATH")
+            folder = tmp_path_factory.mktemp(kind)
+            running[kind] = start_server(folder, durability="memory", maxmemory=MEMORY, binary=binary)
+        return running[kind]
+
+    yield give
+    for server in running.values():
+        server.stop()
+
+
+def _emptied(server: LocalServer) -> LocalServer:
+    client = redis.Redis.from_url(server.url)
+    client.config_set("maxmemory", MEMORY)
+    client.flushall()
+    client.close()
+    return server
+
+
+@pytest.fixture(params=KINDS)
+def redis_server(request: pytest.FixtureRequest, server_of: Callable[[str], LocalServer]) -> LocalServer:
+    """Each real server in turn, empty."""
+    return _emptied(server_of(request.param))
+
+
+@pytest.fixture
+def valkey_server(server_of: Callable[[str], LocalServer]) -> LocalServer:
+    """The server that is always there, empty: for tests that do not depend on the kind."""
+    return _emptied(server_of("valkey"))
+
+
+@pytest.fixture
+def broker(redis_server: LocalServer) -> Iterator[Broker]:
+    """A broker on each real server in turn."""
+    with open_broker(redis_server.url, role="test") as connected:
+        yield connected
+
+
+@pytest.fixture(params=[*KINDS, "fake"])
+def any_broker(request: pytest.FixtureRequest, server_of: Callable[[str], LocalServer]) -> Iterator[Broker]:
+    """A broker on each real server and on fakeredis: for what needs no memory limit, restart or blocking read."""
+    if request.param == "fake":
+        yield fake_broker()
+        return
+    with open_broker(_emptied(server_of(request.param)).url, role="test") as connected:
+        yield connected
+
+
+@pytest.fixture
+def raw(broker: Broker) -> redis.Redis:
+    """A plain client beside `broker`, for looking and for breaking things."""
+    return broker.conn.main
+
+
+@pytest.fixture
+def full_memory(broker: Broker) -> Callable[[], None]:
+    """Makes the server refuse everything that needs memory, until the next test."""
+
+    def fill() -> None:
+        broker.conn.main.config_set("maxmemory", 1)
+
+    return fill
