@@ -236,7 +236,7 @@ class Experiments:
 
     def queue_ack(self, entry: QueueEntry) -> None:
         """Take an entry that was admitted, or refused for good, out of the queue; again is no mistake."""
-        queue.ack(self._conn, entry)
+        queue.ack(self._conn, entry.entry_id)
 
     def queue_waiting(self) -> list[QueueEntry]:
         """Every entry in the queue, read or not, oldest first."""

@@ -28,11 +28,15 @@ def read(conn: Connection, consumer: str, *, block_ms: int, count: int) -> list[
     return [entry for entry in entries if _keep(conn, entry)]
 
 
-def ack(conn: Connection, entry: QueueEntry) -> None:
-    """Take an entry that was admitted (or refused for good) out of the queue; again is no mistake."""
-    pipe = conn.main.pipeline(transaction=True)
-    pipe.xack(keys.QUEUE, keys.QUEUE_GROUP, entry.entry_id)
-    pipe.xdel(keys.QUEUE, entry.entry_id)
+def ack(conn: Connection, entry_id: str) -> None:
+    """Take an entry that was admitted (or refused for good) out of the queue; again is no mistake.
+
+    No MULTI, which is refused when the memory is full. XDEL goes first: an entry deleted and still pending is dropped
+    by the next take-over, one acked and not deleted would stay for ever.
+    """
+    pipe = conn.pipeline()
+    pipe.xdel(keys.QUEUE, entry_id)
+    pipe.xack(keys.QUEUE, keys.QUEUE_GROUP, entry_id)
     pipe.execute()
 
 
@@ -94,5 +98,5 @@ def _keep(conn: Connection, entry: QueueEntry) -> bool:
     own = [keys.ctl(experiment), keys.spec(experiment), keys.status(experiment), keys.experience(experiment, 0)]
     if text(conn.script("submit_confirm", own, [""])) == "OK":
         return True
-    ack(conn, entry)
+    ack(conn, entry.entry_id)
     return False

@@ -8,7 +8,7 @@ What is left to others: tickets in the pool (they turn GONE at claim) and blobs 
 (their TTL, at most a minute).
 """
 
-from heddle.broker import keys
+from heddle.broker import keys, queue
 from heddle.broker.connection import Connection
 from heddle.broker.records import entries, text
 from heddle.errors import Conflict
@@ -55,7 +55,4 @@ def _unqueue(conn: Connection, experiment: str) -> None:
     """Take an experiment that no coordinator has admitted out of the queue."""
     for entry_id, fields in entries(conn.main.xrange(keys.QUEUE)):
         if fields.get("experiment") == experiment:
-            pipe = conn.main.pipeline(transaction=True)
-            pipe.xack(keys.QUEUE, keys.QUEUE_GROUP, entry_id)
-            pipe.xdel(keys.QUEUE, entry_id)
-            pipe.execute()
+            queue.ack(conn, entry_id)
