@@ -24,34 +24,14 @@ from heddle.layout import Column, ColumnLike, Layout, Per, Segments, make_layout
 from heddle.segment_checks import first_problem
 from heddle.wire import declared_bytes
 
-__all__ = [
-    "Column",
-    "ColumnLike",
-    "Layout",
-    "Per",
-    "Segments",
-    "checksum",
-    "decode",
-    "encode",
-    "make_layout",
-]
+__all__ = ["Column", "ColumnLike", "Layout", "Per", "Segments", "checksum", "decode", "encode", "make_layout"]
 
-FORMAT = b"1"
+_FORMAT = b"1"
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream; a reader would also take a cut for the end
 
 # What Arrow raises on bytes that are not what they claim to be; seen by flipping and cutting bytes.
-_REFUSALS = (
-    pa.ArrowException,
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    OverflowError,
-    MemoryError,
-    EOFError,
-    NotImplementedError,
-    StopIteration,
-)
+_VALUES = (ValueError, TypeError, LookupError, OverflowError, NotImplementedError, StopIteration)
+_REFUSALS = (pa.ArrowException, OSError, MemoryError, EOFError, *_VALUES)
 
 
 def encode(layout: Layout, segments: Segments, *, compression: Literal["lz4", "zstd"] | None = None) -> memoryview:
@@ -102,90 +82,109 @@ def checksum(data: bytes | memoryview) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class _Coded:
+    """One column and its Arrow types, worked out once.
+
+    Attributes:
+        shape: of one row's (or one list entry's) array.
+        dtype: of the array; `stored` the one on the wire.
+        arrow_type: plain or tensor; `list_type` a list of those.
+        elements: numbers in one row (or list entry).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stored: np.dtype[Any]
+    arrow_type: pa.DataType
+    value_type: pa.DataType
+    storage_type: pa.DataType | None
+    list_type: pa.DataType
+    elements: int
+
+    def field(self, arrow_type: pa.DataType) -> pa.Field:
+        metadata = {b"heddle.dtype": b"bool"} if self.dtype.kind == "b" else None
+        return pa.field(self.name, arrow_type, nullable=False, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
 class _Codec:
     """What is worked out once for a layout.
 
     Attributes:
+        columns: fixed columns, in order; `finals` the list columns behind them.
         schema: exact Arrow schema.
         framing_bytes: of the stream besides the record batch: schema message and end mark.
-        finals: list columns of final observations, as columns of one entry.
     """
 
     layout: Layout
+    columns: tuple[_Coded, ...]
+    finals: tuple[_Coded, ...]
     schema: pa.Schema
     framing_bytes: int
-    finals: tuple[Column, ...]
 
 
 @functools.lru_cache(maxsize=64)
 def _codec(layout: Layout) -> _Codec:
-    finals = [Column("final_step", "int32", (), "segment")]
-    finals += [
-        Column(f"final.{leaf.name}", leaf.space.dtype, leaf.space.shape, "segment")
-        for leaf in layout.observation_leaves
-    ]
-    fields = [_field(column, _fixed_type(column, layout.steps)) for column in layout.columns]
-    fields += [_field(column, _list_type(column)) for column in finals]
-    schema = pa.schema(fields, metadata={b"heddle.format": FORMAT, b"heddle.steps": str(layout.steps).encode()})
-    end_mark = 8
-    return _Codec(layout, schema, schema.serialize().size + end_mark, tuple(finals))
+    columns = [_coded(column.name, column.dtype, column.row_shape(layout.steps)) for column in layout.columns]
+    finals = [_coded("final_step", "int32", ())]
+    finals += [_coded(f"final.{leaf.name}", leaf.space.dtype, leaf.space.shape) for leaf in layout.observation_leaves]
+    fields = [column.field(column.arrow_type) for column in columns]
+    fields += [column.field(column.list_type) for column in finals]
+    schema = pa.schema(fields, metadata={b"heddle.format": _FORMAT, b"heddle.steps": str(layout.steps).encode()})
+    return _Codec(layout, tuple(columns), tuple(finals), schema, schema.serialize().size + len(_END))
 
 
-def _field(column: Column, arrow_type: pa.DataType) -> pa.Field:
-    metadata = {b"heddle.dtype": b"bool"} if column.dtype == "bool" else None
-    return pa.field(column.name, arrow_type, nullable=False, metadata=metadata)
-
-
-def _value_type(column: Column) -> pa.DataType:
-    return pa.from_numpy_dtype(np.dtype("uint8" if column.dtype == "bool" else column.dtype))
-
-
-def _fixed_type(column: Column, steps: int) -> pa.DataType:
-    shape = column.row_shape(steps)
-    return pa.fixed_shape_tensor(_value_type(column), shape) if shape else _value_type(column)
-
-
-def _list_type(column: Column) -> pa.DataType:
-    return pa.list_(pa.field("item", _fixed_type(column, 0), nullable=False))
+def _coded(name: str, dtype: str, shape: tuple[int, ...]) -> _Coded:
+    stored = np.dtype("uint8" if dtype == "bool" else dtype)
+    value_type = pa.from_numpy_dtype(stored)
+    arrow_type = pa.fixed_shape_tensor(value_type, shape) if shape else value_type
+    return _Coded(
+        name=name,
+        shape=shape,
+        dtype=np.dtype(dtype),
+        stored=stored,
+        arrow_type=arrow_type,
+        value_type=value_type,
+        storage_type=arrow_type.storage_type if shape else None,
+        list_type=pa.list_(pa.field("item", arrow_type, nullable=False)),
+        elements=math.prod(shape),
+    )
 
 
 def _arrow_columns(codec: _Codec, segments: Segments) -> Iterator[pa.Array]:
-    layout, rows = codec.layout, segments.rows
-    for column in layout.columns:
-        shape = (rows, *column.row_shape(layout.steps))
-        yield _fixed_array(_fixed_type(column, layout.steps), _bytes_of(segments, column, shape), rows)
-    counts = np.bincount(segments.arrays["final_row"], minlength=rows) if rows else np.zeros(0, np.int64)
+    rows, arrays = segments.rows, segments.arrays
+    for column in codec.columns:
+        yield _fixed_array(column, _bytes_of(arrays.get(column.name), column, rows), rows)
+    final_row, final_step = arrays["final_row"], arrays["final_step"]
+    if len(final_row) and (final_row.min() < 0 or final_row.max() >= rows):
+        raise ValueError(f"final_row is outside 0..{rows - 1}")
     offsets = np.zeros(rows + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    order = np.lexsort((segments.arrays["final_step"], segments.arrays["final_row"]))
+    np.cumsum(np.bincount(final_row, minlength=rows), out=offsets[1:])
+    order = np.lexsort((final_step, final_row))
     in_order = bool((order[1:] > order[:-1]).all())
     for column in codec.finals:
-        values = segments.arrays[column.name]
-        flat = _bytes_of(segments, column, (segments.num_finals, *column.shape))
-        if not in_order:
-            flat = pa.py_buffer(np.ascontiguousarray(values[order]))
-        items = _fixed_array(_fixed_type(column, 0), flat, segments.num_finals)
-        list_type = _list_type(column)
-        yield pa.Array.from_buffers(list_type, rows, [None, pa.py_buffer(offsets)], null_count=0, children=[items])
+        values = arrays.get(column.name)
+        flat = _bytes_of(values if in_order or values is None else values[order], column, len(order))
+        items = _fixed_array(column, flat, len(order))
+        yield pa.Array.from_buffers(column.list_type, rows, [None, pa.py_buffer(offsets)], 0, children=[items])
 
 
-def _fixed_array(arrow_type: pa.DataType, flat: pa.Buffer, rows: int) -> pa.Array:
+def _fixed_array(column: _Coded, flat: pa.Buffer, rows: int) -> pa.Array:
     """`rows` values of a plain or tensor type over the flat elements in `flat`."""
-    if not isinstance(arrow_type, pa.FixedShapeTensorType):
-        return pa.Array.from_buffers(arrow_type, rows, [None, flat], null_count=0)
-    elements = rows * math.prod(arrow_type.shape)
-    values = pa.Array.from_buffers(arrow_type.value_type, elements, [None, flat], null_count=0)
-    storage_type = arrow_type.storage_type
-    storage = pa.Array.from_buffers(storage_type, rows, [None], null_count=0, children=[values])
-    return pa.ExtensionArray.from_storage(arrow_type, storage)
+    values = pa.Array.from_buffers(column.value_type, rows * column.elements, [None, flat], 0)
+    if column.storage_type is None:
+        return values
+    storage = pa.Array.from_buffers(column.storage_type, rows, [None], 0, children=[values])
+    return pa.ExtensionArray.from_storage(column.arrow_type, storage)
 
 
-def _bytes_of(segments: Segments, column: Column, shape: tuple[int, ...]) -> pa.Buffer:
-    array = segments.arrays.get(column.name)
+def _bytes_of(array: NDArray[Any] | None, column: _Coded, rows: int) -> pa.Buffer:
     if array is None:
         raise ValueError(f"the segments lack {column.name}")
-    if array.shape != shape or array.dtype != np.dtype(column.dtype):
-        raise ValueError(f"{column.name} is {array.dtype}{list(array.shape)}, the layout says {column.dtype}{shape}")
+    if array.shape != (rows, *column.shape) or array.dtype != column.dtype:
+        wanted = f"{column.dtype}{[rows, *column.shape]}"
+        raise ValueError(f"{column.name} is {array.dtype}{list(array.shape)}, the layout says {wanted}")
     return pa.py_buffer(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
@@ -193,7 +192,6 @@ def _write(sink: Any, batch: pa.RecordBatch, compression: str | None) -> None:
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
-    sink.flush()
 
 
 def _read(codec: _Codec, data: bytes | memoryview, size_cap: int) -> pa.RecordBatch:
@@ -214,16 +212,18 @@ def _read(codec: _Codec, data: bytes | memoryview, size_cap: int) -> pa.RecordBa
         batch.validate(full=True)
     except _REFUSALS as error:
         raise BatchError(f"not a whole Arrow stream of one batch: {_one_line(error)}") from error
-    _expect_end(messages, source, len(data))
+    _expect_end(messages, source, data)
     return batch
 
 
-def _expect_end(messages: Any, source: Any, size: int) -> None:
+def _expect_end(messages: Any, source: Any, data: bytes | memoryview) -> None:
     try:
         extra = messages.read_next_message()
     except StopIteration:
-        if source.tell() != size:
-            raise BatchError(f"{size - source.tell()} bytes follow the end of the stream") from None
+        if source.tell() != len(data):
+            raise BatchError(f"{len(data) - source.tell()} bytes follow the end of the stream") from None
+        if bytes(data[-len(_END) :]) != _END:
+            raise BatchError("the stream has no end mark: it was cut") from None
         return
     except _REFUSALS as error:
         raise BatchError(f"not a whole Arrow stream of one batch: {_one_line(error)}") from error
@@ -231,12 +231,12 @@ def _expect_end(messages: Any, source: Any, size: int) -> None:
 
 
 def _views(codec: _Codec, batch: pa.RecordBatch) -> Segments:
-    layout, rows = codec.layout, batch.num_rows
+    rows = batch.num_rows
     arrays: dict[str, NDArray[Any]] = {}
-    for place, column in enumerate(layout.columns):
-        arrays[column.name] = _flat(batch.column(place), column).reshape(rows, *column.row_shape(layout.steps))
+    for place, column in enumerate(codec.columns):
+        arrays[column.name] = _flat(batch.column(place), column).reshape(rows, *column.shape)
     offsets: NDArray[np.int32] | None = None
-    for place, column in enumerate(codec.finals, start=len(layout.columns)):
+    for place, column in enumerate(codec.finals, start=len(codec.columns)):
         lists = batch.column(place)
         mine = _offsets(lists, rows)
         if offsets is not None and not np.array_equal(offsets, mine):
@@ -246,9 +246,9 @@ def _views(codec: _Codec, batch: pa.RecordBatch) -> Segments:
         if len(values) != mine[-1]:
             raise ValueError(f"{column.name} has {len(values)} values for {mine[-1]} places")
         arrays[column.name] = _flat(values, column).reshape(len(values), *column.shape)
-    assert offsets is not None  # final_step always exists
+    assert offsets is not None
     arrays["final_row"] = _frozen(np.repeat(np.arange(rows, dtype=np.int32), np.diff(offsets)))
-    return Segments(layout, rows, arrays)
+    return Segments(codec.layout, rows, arrays)
 
 
 def _offsets(lists: pa.Array, rows: int) -> NDArray[np.int32]:
@@ -262,19 +262,16 @@ def _offsets(lists: pa.Array, rows: int) -> NDArray[np.int32]:
     return offsets
 
 
-def _flat(array: pa.Array, column: Column) -> NDArray[Any]:
+def _flat(array: pa.Array, column: _Coded) -> NDArray[Any]:
     """All elements of a plain or tensor array, in order, read-only."""
-    if array.null_count or array.offset:
-        raise ValueError(f"{column.name} has nulls or an offset")
-    values = array.storage.values if isinstance(array, pa.FixedShapeTensorArray) else array
-    if values.null_count or values.offset:
+    values = array if column.storage_type is None else array.storage.values
+    if array.null_count or array.offset or values.null_count or values.offset:
         raise ValueError(f"{column.name} has nulls or an offset")
     buffer = values.buffers()[1]
-    dtype = np.dtype("uint8" if column.dtype == "bool" else column.dtype)
     if buffer is None or not len(values):
         return _frozen(np.zeros(0, column.dtype))
-    flat = np.frombuffer(buffer, dtype, count=len(values))
-    if column.dtype == "bool":
+    flat = np.frombuffer(buffer, column.stored, count=len(values))
+    if column.dtype.kind == "b":
         if flat.max() > 1:
             raise ValueError(f"{column.name} has a value that is neither 0 nor 1")
         flat = flat.view(np.bool_)

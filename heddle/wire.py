@@ -30,20 +30,21 @@ def declared_bytes(metadata: bytes | memoryview, body: bytes | memoryview) -> in
         vector = _table(view, batch, _BUFFERS)
         if vector is None:
             return 0
-        packed = _table(view, batch, _COMPRESSION) is not None
+        if _table(view, batch, _COMPRESSION) is None:
+            return len(payload)  # views of the body: nothing is allocated
         start = _followed(view, vector)
         count = _at(view, start, "<I", 0)
         buffers = [struct.unpack_from("<qq", view, start + 4 + 16 * index) for index in range(count)]
-        return sum(_unpacked(payload, offset, length, packed) for offset, length in buffers)
+        return sum(_unpacked(payload, offset, length) for offset, length in buffers)
     except struct.error as error:
         raise ValueError(f"the message's metadata is cut short: {error}") from error
 
 
-def _unpacked(payload: memoryview, offset: int, length: int, packed: bool) -> int:
+def _unpacked(payload: memoryview, offset: int, length: int) -> int:
     if offset < 0 or length < 0 or offset + length > len(payload):
         raise ValueError(f"a buffer at {offset} of {length} bytes lies outside the body of {len(payload)}")
-    if not packed or length == 0:
-        return length
+    if length == 0:
+        return 0
     (size,) = struct.unpack_from("<q", payload, offset)
     if size < -1:
         raise ValueError(f"a packed buffer states {size} bytes")

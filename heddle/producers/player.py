@@ -77,7 +77,7 @@ class Player:
         self._counters = [counter_of(env) for env in self._envs]
         self._choose = choices_for(layout.action)
         self._tape = NoiseTape(policy.noise, self._chance)
-        self._tally = Tally(n)
+        self._tally = Tally(n, layout.steps)
         self._episodes = [first_episode - 1] * n
         self._seeds = [0] * n
         self._begun_at = [0] * n  # step of the running segment in which the running episode began

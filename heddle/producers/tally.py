@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 
 class Tally:
-    """What the running episodes of `n` environments have gathered in earlier segments."""
+    """What the running episodes of `n` environments have gathered in earlier segments of at most `steps` steps."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, steps: int) -> None:
         self._returns = [0.0] * n
         self.lengths = [0] * n
+        self._scratch = np.zeros((n, steps + 1), np.float64)
 
     def clear(self, env: int) -> None:
         """A fresh episode starts."""
@@ -37,16 +38,16 @@ class Tally:
             lengths: steps played in this batch, per environment.
             ended: (env, step) of every ending, rising in step.
         """
-        begin = [0] * len(lengths)
+        n, begin = len(lengths), [0] * len(lengths)
+        sums = self._scratch[:, : rewards.shape[1] + 1]
+        sums[:, 0], sums[:, 1:] = self._returns, rewards
         for env, step in ended:
-            arrays["episode_return"][env, step] = self._plus(env, rewards[env, begin[env] : step + 1])
+            piece = sums[env, begin[env] : step + 2]
+            arrays["episode_return"][env, step] = np.add.accumulate(piece)[-1]
             arrays["episode_length"][env, step] = self.lengths[env] + step + 1 - begin[env]
-            self.clear(env)
-            begin[env] = step + 1
-        for env, length in enumerate(lengths):
-            if length > begin[env]:
-                self._returns[env] = self._plus(env, rewards[env, begin[env] : length])
-                self.lengths[env] += length - begin[env]
-
-    def _plus(self, env: int, rewards: NDArray[np.float64]) -> float:
-        return float(np.add.accumulate(np.concatenate(([self._returns[env]], rewards)))[-1])
+            self.lengths[env], begin[env] = 0, step + 1
+            sums[env, : step + 2] = 0.0  # x + 0.0 is x: what follows sums up as if it came first
+        totals = np.add.accumulate(sums, axis=1)
+        for env in range(n):
+            self._returns[env] = float(totals[env, lengths[env]])
+            self.lengths[env] += lengths[env] - begin[env]
