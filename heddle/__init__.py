@@ -6,12 +6,12 @@ Importing it loads nothing heavy: each public name is fetched from its module wh
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from heddle.version import __version__
+
 if TYPE_CHECKING:
     from heddle.client import Client, Experiment, connect, submit
     from heddle.errors import HeddleError
     from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Client": "heddle.client",

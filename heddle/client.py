@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle import __version__
 from heddle.broker import Broker, open_broker
 from heddle.broker.events import Metric
 from heddle.broker.records import ENDED, Status
@@ -20,6 +19,7 @@ from heddle.broker.types import ShardState
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerUnreachable, ExperimentFailed, NotFound, TimedOut
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec, spec_from_json
+from heddle.version import __version__
 
 if TYPE_CHECKING:
     from heddle.consumers.tap import Tap

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from heddle import __version__
+from heddle.version import __version__
 
 
 @dataclass(slots=True)

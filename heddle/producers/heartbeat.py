@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable
 
-from heddle import __version__
 from heddle.broker import Broker
 from heddle.broker.pools import WorkerBeat
 from heddle.errors import BrokerError
@@ -16,6 +15,7 @@ from heddle.producers.desk import Desk
 from heddle.producers.holdings import reason_to_wait
 from heddle.producers.quota import Quota
 from heddle.stop import StopFlag
+from heddle.version import __version__
 
 log = logging.getLogger("heddle.worker")
 
