@@ -30,7 +30,7 @@ def all_keys(broker: Broker) -> set[str]:
 def out_of_memory(broker: Broker) -> Iterator[None]:
     """Within it, the server refuses every command that could need memory."""
     main = broker.conn.main
-    before = main.config_get("maxmemory")["maxmemory"]
+    before = main.config_get("maxmemory")["maxmemory"] or "0"
     main.config_set("maxmemory", 1)
     try:
         yield

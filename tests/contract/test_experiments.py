@@ -1,14 +1,29 @@
-"""Experiments: submitted whole or not at all, one active per name, commands that only go forward, removed to the last key."""
+"""Experiments: submitted whole or not at all, one active per name, stopped for good, removed to the last key."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from heddle.broker import Broker, keys
+from heddle.broker import Broker, keys, open_broker
 from heddle.broker.experiments import Experiments
+from heddle.broker.server import LocalServer
 from heddle.errors import BrokerFull, Conflict, Gone, LeaderLost, NotFound, SeatLost
 from tests.contract.specs import all_keys, out_of_memory, submission, submitted
+
+
+@pytest.fixture
+def broker(any_broker: Broker) -> Broker:
+    """Every server, the fake one too."""
+    return any_broker
+
+
+@pytest.fixture
+def real_broker(redis_server: LocalServer) -> Iterator[Broker]:
+    """For what a fake server does not do: memory limits, blocking reads, idle times."""
+    with open_broker(redis_server.url, role="test") as connected:
+        yield connected
 
 
 class Died(BaseException):
@@ -85,7 +100,12 @@ def test_a_submitted_experiment_is_queued_listed_and_told_to_run(broker: Broker)
     assert (stored.json, stored.toml, stored.sha256, stored.name) == spec
     assert (stored.owner, stored.resume_from, stored.protocol) == ("ada", "old-1", keys.PROTOCOL)
     status = broker.experiments.status(made.id)
-    assert (status.state, status.name, status.pool, status.created_ms) == ("queued", "cartpole", "default", stored.created_ms)
+    assert (status.state, status.name, status.pool, status.created_ms) == (
+        "queued",
+        "cartpole",
+        "default",
+        stored.created_ms,
+    )
     assert [listed.experiment for listed in broker.experiments.ls()] == [made.id]
     assert [entry.experiment for entry in broker.experiments.queue_read("c1")] == [made.id]
     groups = broker.conn.main.xinfo_groups(keys.experience(made.id, 0))
@@ -189,7 +209,8 @@ def test_a_client_that_dies_at_any_point_of_a_submit_blocks_nobody_for_ever(brok
         assert left == set(), (call, after)
 
 
-def test_a_submit_that_finds_no_memory_says_so_and_stores_nothing(broker: Broker) -> None:
+def test_a_submit_that_finds_no_memory_says_so_and_stores_nothing(real_broker: Broker) -> None:
+    broker = real_broker
     with out_of_memory(broker), pytest.raises(BrokerFull):
         submitted(broker)
     assert all_keys(broker) == set()
@@ -239,7 +260,7 @@ def test_stop_cannot_be_undone(broker: Broker) -> None:
     assert broker.experiments.set_command(experiment, "stop").command == "stop"
     for command in ("run", "pause"):
         with pytest.raises(Conflict, match="cannot be undone"):
-            broker.experiments.set_command(experiment, command)  # type: ignore[arg-type]
+            broker.experiments.set_command(experiment, command)
 
 
 def test_an_experiment_that_is_over_takes_no_command_but_stop(broker: Broker) -> None:
@@ -299,7 +320,8 @@ def test_the_holder_of_the_seat_ends_an_experiment_and_its_first_word_stays(brok
     assert status.result == {"return": None, "env_steps": 10}
 
 
-def test_an_experiment_can_be_stopped_ended_and_removed_when_the_broker_is_out_of_memory(broker: Broker) -> None:
+def test_an_experiment_can_be_stopped_ended_and_removed_when_the_broker_is_out_of_memory(real_broker: Broker) -> None:
+    broker = real_broker
     experiment = submitted(broker)
     with out_of_memory(broker):
         seat = broker.seats.claim_seat(experiment, "t1")
@@ -379,7 +401,8 @@ def test_a_removal_cut_short_at_any_point_can_be_repeated_to_the_last_key(broker
 # ---- queue
 
 
-def test_an_entry_that_a_vanished_coordinator_read_is_read_by_the_next(broker: Broker) -> None:
+def test_an_entry_that_a_vanished_coordinator_read_is_read_by_the_next(real_broker: Broker) -> None:
+    broker = real_broker
     experiment = submitted(broker)
     (entry,) = broker.experiments.queue_read("c1")
     assert broker.experiments.queue_read("c2") == []
@@ -399,13 +422,15 @@ def test_entries_of_removed_experiments_are_not_read(broker: Broker) -> None:
     assert broker.experiments.queue_waiting() == []
 
 
-def test_waiting_for_the_queue_ends_in_time_and_makes_the_group(broker: Broker) -> None:
+def test_waiting_for_the_queue_ends_in_time_and_makes_the_group(real_broker: Broker) -> None:
+    broker = real_broker
     assert broker.experiments.queue_read("c1", block_ms=20) == []
     submitted(broker)
     assert len(broker.experiments.queue_read("c1", block_ms=20)) == 1
 
 
-def test_consumers_of_vanished_coordinators_are_deleted_unless_they_hold_an_entry(broker: Broker) -> None:
+def test_consumers_of_vanished_coordinators_are_deleted_unless_they_hold_an_entry(real_broker: Broker) -> None:
+    broker = real_broker
     submitted(broker)
     broker.experiments.queue_read("holds")
     broker.experiments.queue_read("empty")

@@ -1,0 +1,180 @@
+"""Events: a log that never fails its writer, metrics that outlive a full memory, news that wake who waits."""
+
+import math
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from heddle.broker import Broker, keys, open_broker
+from heddle.broker.events import LINE_CHARS
+from heddle.broker.news import Facts, NewsListener
+from heddle.broker.server import LocalServer
+from heddle.errors import Gone, SeatLost
+from tests.contract.specs import all_keys, out_of_memory, submitted
+from tests.helpers import eventually
+
+
+def seated(broker: Broker) -> tuple[str, int]:
+    experiment = submitted(broker)
+    seat = broker.seats.claim_seat(experiment, "t1")
+    assert seat is not None
+    return experiment, seat
+
+
+# ---- log
+
+
+def test_the_log_tells_of_one_experiment_or_of_all_oldest_first(any_broker: Broker) -> None:
+    events = any_broker.events
+    for number in range(6):
+        events.log("a-1" if number % 2 else None, "worker", "w1", "info", f"line {number}")
+    assert [event.message for event in events.read()] == [f"line {number}" for number in range(6)]
+    assert [event.message for event in events.read("a-1", count=2)] == ["line 3", "line 5"]
+    last = events.read(count=1)[0]
+    assert (last.experiment, last.role, last.worker, last.level) == ("a-1", "worker", "w1", "info")
+    assert abs(last.time_ms - any_broker.conn.now_ms()) < 5_000
+
+
+def test_the_log_is_followed_from_a_line_on(any_broker: Broker) -> None:
+    events = any_broker.events
+    for number in range(4):
+        events.log("a-1", "worker", None, "info", f"line {number}")
+    first = events.read(count=4)[0]
+    assert [event.message for event in events.read(after_id=first.entry_id, count=2)] == ["line 1", "line 2"]
+    assert [event.message for event in events.read("a-1", after_id="0", count=9)] == [f"line {n}" for n in range(4)]
+    assert events.read("other", after_id="0") == []
+
+
+def test_a_long_line_keeps_its_end(any_broker: Broker) -> None:
+    any_broker.events.log(None, "worker", None, "error", "x" * LINE_CHARS + "the reason")
+    assert any_broker.events.read()[0].message.endswith("the reason")
+
+
+def test_the_log_never_fails_who_writes_it(broker: Broker) -> None:
+    with out_of_memory(broker):
+        broker.events.log(None, "worker", None, "info", "lost")
+    broker.conn.main.set(keys.LOG, "not a stream")
+    broker.events.log(None, "worker", None, "info", "lost")
+
+
+def test_the_log_is_capped(broker: Broker) -> None:
+    for number in range(10_500):
+        broker.events.log(None, "w", None, "info", str(number))
+    assert broker.conn.main.xlen(keys.LOG) <= 10_200
+
+
+# ---- metrics
+
+
+def test_the_metrics_of_an_update_arrive_together(any_broker: Broker) -> None:
+    experiment, seat = seated(any_broker)
+    events = any_broker.events
+    events.metrics_add(experiment, 1, {"return": 20.5, "kl": math.nan}, seat_epoch=seat)
+    events.metrics_add(experiment, 2, {"return": 30.0}, seat_epoch=seat)
+    first, second = events.metrics_read(experiment)
+    assert (first.update, first.values["return"], second.update) == (1, 20.5, 2)
+    assert math.isnan(first.values["kl"])
+    assert [metric.update for metric in events.metrics_read(experiment, first.entry_id)] == [2]
+    assert events.metrics_read(experiment, second.entry_id) == []
+    last = events.metrics_last(experiment)
+    assert last["return"] == 30.0 and math.isnan(last["kl"])
+
+
+def test_waiting_for_metrics_ends_when_they_come_or_in_time(broker: Broker) -> None:
+    experiment, _ = seated(broker)
+    assert broker.events.metrics_read(experiment, block_ms=20) == []
+    adding = threading.Timer(0.05, lambda: broker.events.metrics_add(experiment, 1, {"return": 1.0}))
+    adding.start()
+    assert [metric.update for metric in broker.events.metrics_read(experiment, block_ms=2_000)] == [1]
+    adding.join()
+
+
+def test_metrics_come_from_the_holder_of_the_seat_and_never_bring_back_what_was_removed(any_broker: Broker) -> None:
+    experiment, seat = seated(any_broker)
+    with pytest.raises(SeatLost):
+        any_broker.events.metrics_add(experiment, 1, {"return": 1.0}, seat_epoch=seat - 1)
+    any_broker.experiments.remove(experiment)
+    before = all_keys(any_broker)
+    with pytest.raises(Gone):
+        any_broker.events.metrics_add(experiment, 1, {"return": 1.0}, seat_epoch=seat)
+    assert all_keys(any_broker) == before
+
+
+def test_metrics_are_stored_when_the_memory_is_full(broker: Broker) -> None:
+    experiment, seat = seated(broker)
+    with out_of_memory(broker):
+        broker.events.metrics_add(experiment, 1, {"return": 1.0}, seat_epoch=seat)
+        assert broker.events.metrics_last(experiment) == {"return": 1.0}
+
+
+# ---- news
+
+
+@pytest.fixture
+def listener(broker: Broker) -> Iterator[NewsListener]:
+    found = broker.events.listen()
+    yield found
+    found.close()
+
+
+def test_a_watched_experiment_tells_its_facts_and_every_change(broker: Broker, listener: NewsListener) -> None:
+    experiment, seat = seated(broker)
+    assert listener.facts(experiment) is None
+    listener.watch(experiment)
+    eventually(lambda: listener.facts(experiment) == Facts(0, 0, "run"))
+    broker.policies.publish(experiment, seat, 3, b"weights", update=0)
+    eventually(lambda: listener.facts(experiment) == Facts(3, 0, "run"))
+    broker.policies.set_eval(experiment, seat, 3)
+    eventually(lambda: listener.facts(experiment) == Facts(3, 3, "run"))
+    broker.experiments.set_command(experiment, "pause")
+    eventually(lambda: listener.facts(experiment) == Facts(3, 3, "pause"))
+    broker.experiments.finish(experiment, seat, "completed", "", {})
+    eventually(lambda: listener.facts(experiment) == Facts(3, 3, "stop"))
+
+
+def test_news_wake_who_waits_long_before_its_time_is_over(broker: Broker, listener: NewsListener) -> None:
+    experiment, _ = seated(broker)
+    listener.watch(experiment)
+    assert listener.wait(5.0)
+    assert not listener.wait(0.0)
+    broker.experiments.set_command(experiment, "pause")
+    assert listener.wait(5.0)
+
+
+def test_what_is_not_watched_is_not_heard(broker: Broker, listener: NewsListener) -> None:
+    experiment = submitted(broker)
+    other = submitted(broker, name="other")
+    listener.watch(experiment)
+    listener.watch(other)
+    eventually(lambda: listener.facts(experiment) and listener.facts(other))
+    listener.unwatch(experiment)
+    broker.experiments.set_command(experiment, "pause")
+    broker.experiments.set_command(other, "pause")
+    eventually(lambda: listener.facts(other) == Facts(0, 0, "pause"))
+    assert listener.facts(experiment) is None
+
+
+def test_a_listener_that_was_cut_off_listens_again_and_catches_up(broker: Broker, listener: NewsListener) -> None:
+    experiment = submitted(broker)
+    listener.watch(experiment)
+    eventually(lambda: listener.facts(experiment))
+    broker.conn.main.client_kill_filter(_type="pubsub")
+    broker.experiments.set_command(experiment, "pause")
+    eventually(lambda: listener.facts(experiment) == Facts(0, 0, "pause"))
+    broker.experiments.set_command(experiment, "run")
+    eventually(lambda: listener.facts(experiment) == Facts(0, 0, "run"))
+
+
+def test_a_removed_experiment_has_no_command(broker: Broker, listener: NewsListener) -> None:
+    listener.watch("gone-1")
+    assert eventually(lambda: listener.facts("gone-1")) == Facts(0, 0, "")
+
+
+def test_a_closed_listener_leaves_no_thread(redis_server: LocalServer) -> None:
+    with open_broker(redis_server.url, role="test") as broker:
+        listener = broker.events.listen()
+        listener.watch("a-1")
+        eventually(lambda: listener.facts("a-1"))
+        listener.close()
+        assert not any(thread.name == "heddle-news" for thread in threading.enumerate())

@@ -1,0 +1,162 @@
+"""Policies: readable before they are announced, by the holder of the seat alone, only rising, the last few kept."""
+
+import hashlib
+from collections.abc import Iterator
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.broker.policies import KEEP, Policies
+from heddle.errors import BrokerFull, Conflict, Gone, NotFound, SeatLost
+from heddle.policies.weights import WeightsError
+from tests.contract.specs import all_keys, out_of_memory, submitted
+
+
+@pytest.fixture(params=["inline", "chunks"])
+def policies(request: pytest.FixtureRequest, any_broker: Broker) -> Iterator[Policies]:
+    """Small weights, and the same ones in chunks."""
+    if request.param == "inline":
+        yield Policies(any_broker.conn)
+    else:
+        yield Policies(any_broker.conn, inline_bytes=4, chunk_bytes=3)
+
+
+def seated(broker: Broker) -> tuple[str, int]:
+    experiment = submitted(broker)
+    seat = broker.seats.claim_seat(experiment, "t1")
+    assert seat is not None
+    return experiment, seat
+
+
+def test_what_was_published_is_fetched_bit_for_bit(any_broker: Broker, policies: Policies) -> None:
+    experiment, seat = seated(any_broker)
+    assert policies.publish(experiment, seat, 1, b"\x00weights\xff", update=0) == 1
+    assert policies.publish(experiment, seat, 5, memoryview(b"other weights"), update=4) == 5
+    assert policies.fetch(experiment) == (5, b"other weights")
+    assert policies.fetch(experiment, 1) == (1, b"\x00weights\xff")
+    assert policies.latest(experiment) == any_broker.experiments.ctl(experiment).policy == 5
+    kept = policies.kept(experiment)
+    assert [(info.version, info.update, info.size_bytes, info.seat_epoch) for info in kept] == [
+        (1, 0, 9, seat),
+        (5, 4, 13, seat),
+    ]
+
+
+def test_weights_of_many_megabytes_come_back_whole(broker: Broker) -> None:
+    experiment, seat = seated(broker)
+    data = bytes(range(256)) * (20 << 12)
+    broker.policies.publish(experiment, seat, 1, data, update=0)
+    assert broker.policies.fetch(experiment) == (1, data)
+    assert broker.conn.main.strlen(next(key for key in broker.conn.main.scan_iter("*:policy:1:*:0"))) == 8 << 20
+
+
+def test_versions_only_rise_and_the_same_publish_again_is_no_mistake(any_broker: Broker, policies: Policies) -> None:
+    experiment, seat = seated(any_broker)
+    policies.publish(experiment, seat, 3, b"weights", update=0)
+    assert policies.publish(experiment, seat, 3, b"weights", update=0) == 3
+    for version, data in ((2, b"weights"), (3, b"different")):
+        with pytest.raises(Conflict, match="not above 3"):
+            policies.publish(experiment, seat, version, data, update=0)
+    assert policies.fetch(experiment) == (3, b"weights")
+    digest = hashlib.sha256(b"weights").hexdigest()[:16]
+    live = [key for key in all_keys(any_broker) if f":policy:3:{digest}" in key or key.endswith(":policy:3")]
+    assert live and all(any_broker.conn.main.pttl(key) == -1 for key in live)
+
+
+def test_a_trainer_that_lost_its_seat_can_neither_publish_nor_pin_nor_spoil(
+    any_broker: Broker, policies: Policies
+) -> None:
+    experiment, old = seated(any_broker)
+    policies.publish(experiment, old, 1, b"weights 1", update=0)
+    any_broker.seats.release_seat(experiment, old)
+    new = any_broker.seats.claim_seat(experiment, "t2")
+    assert new is not None
+    policies.publish(experiment, new, 2, b"weights 2", update=0)
+    for version, data in ((2, b"zombie  2"), (3, b"zombie  3"), (2, b"weights 2")):
+        with pytest.raises(SeatLost):
+            policies.publish(experiment, old, version, data, update=9)
+    with pytest.raises(SeatLost):
+        policies.set_eval(experiment, old, 2)
+    assert policies.fetch(experiment) == (2, b"weights 2")
+    # What the zombie sent ahead dissolves; what is announced does not.
+    main = any_broker.conn.main
+    for key in list(main.scan_iter("*:policy:*")):
+        if main.pttl(key) > 0:
+            main.unlink(key)
+    assert policies.fetch(experiment) == (2, b"weights 2")
+    assert any_broker.experiments.ctl(experiment).eval_policy == 0
+
+
+def test_the_last_versions_and_the_pinned_one_are_kept_and_no_others(any_broker: Broker, policies: Policies) -> None:
+    experiment, seat = seated(any_broker)
+    policies.publish(experiment, seat, 1, b"weights 1", update=0)
+    policies.set_eval(experiment, seat, 1)
+    for version in range(2, 9):
+        policies.publish(experiment, seat, version, b"weights %d" % version, update=0)
+    assert [info.version for info in policies.kept(experiment)] == [1, 6, 7, 8]
+    assert policies.fetch(experiment, 1) == (1, b"weights 1")
+    policies.set_eval(experiment, seat, 8)
+    policies.publish(experiment, seat, 9, b"weights 9", update=0)
+    assert [info.version for info in policies.kept(experiment)] == [7, 8, 9]
+    assert KEEP == 3
+    hashes = [key for key in all_keys(any_broker) if ":policy:" in key and key.count(":") == 3]
+    assert len(hashes) == 3
+    with pytest.raises(NotFound, match="policy 1 is not kept.*latest is 9"):
+        policies.fetch(experiment, 1)
+
+
+def test_only_what_is_kept_can_be_pinned_and_pins_only_rise(any_broker: Broker) -> None:
+    experiment, seat = seated(any_broker)
+    policies = any_broker.policies
+    with pytest.raises(NotFound):
+        policies.set_eval(experiment, seat, 1)
+    for version in (1, 2):
+        policies.publish(experiment, seat, version, b"weights", update=0)
+    policies.set_eval(experiment, seat, 2)
+    policies.set_eval(experiment, seat, 2)
+    with pytest.raises(Conflict):
+        policies.set_eval(experiment, seat, 1)
+    assert any_broker.experiments.ctl(experiment).eval_policy == 2
+
+
+def test_before_the_first_publish_there_is_nothing_to_fetch(any_broker: Broker) -> None:
+    experiment, _ = seated(any_broker)
+    with pytest.raises(NotFound, match="no policy is published yet"):
+        any_broker.policies.fetch(experiment)
+
+
+@pytest.mark.parametrize("field", ["weights", "sha256"])
+def test_bytes_that_are_not_those_published_are_refused(any_broker: Broker, field: str) -> None:
+    experiment, seat = seated(any_broker)
+    any_broker.policies.publish(experiment, seat, 1, b"weights", update=0)
+    any_broker.conn.main.hset(keys.policy(experiment, 1), field, b"tampered")
+    with pytest.raises(WeightsError, match="sha256"):
+        any_broker.policies.fetch(experiment)
+
+
+def test_a_removed_experiment_has_no_policies_and_gets_none(any_broker: Broker) -> None:
+    experiment, seat = seated(any_broker)
+    any_broker.experiments.remove(experiment)
+    before = all_keys(any_broker)
+    with pytest.raises(Gone):
+        any_broker.policies.publish(experiment, seat, 1, b"weights", update=0)
+    with pytest.raises(Gone):
+        any_broker.policies.set_eval(experiment, seat, 1)
+    with pytest.raises(Gone):
+        any_broker.policies.fetch(experiment)
+    with pytest.raises(Gone):
+        any_broker.policies.kept(experiment)
+    assert all_keys(any_broker) == before
+
+
+def test_a_publish_that_finds_no_memory_changes_nothing_and_a_pin_needs_none(broker: Broker) -> None:
+    experiment, seat = seated(broker)
+    broker.policies.publish(experiment, seat, 1, b"weights", update=0)
+    for policies in (broker.policies, Policies(broker.conn, inline_bytes=4, chunk_bytes=3)):
+        with out_of_memory(broker):
+            with pytest.raises(BrokerFull):
+                policies.publish(experiment, seat, 2, b"weights", update=0)
+            policies.set_eval(experiment, seat, 1)
+            assert policies.fetch(experiment) == (1, b"weights")
+    broker.policies.publish(experiment, seat, 2, b"weights", update=0)
+    assert broker.policies.latest(experiment) == 2

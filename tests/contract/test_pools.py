@@ -1,0 +1,126 @@
+"""Pools: heartbeats answered with what the pool asks, sizes compared and set, quotas of the leader alone."""
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.broker.pools import PRUNE_MS, WorkerBeat
+from heddle.errors import Conflict, LeaderLost, NotFound, UsageError
+from tests.contract.specs import all_keys, out_of_memory
+from tests.helpers import eventually
+
+BEAT = WorkerBeat(
+    "w1", host="h", pid=7, state="playing", shards=2, experiments=("a-1", "b-2"), envs=8, steps=100, ms_per_step=0.5
+)
+
+
+def test_a_worker_is_listed_with_what_it_said(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    reply = pools.heartbeat(BEAT)
+    assert (reply.drain, reply.desired, reply.live, reply.floor, reply.ceil, reply.someone_below) == (
+        False,
+        None,
+        0,
+        0,
+        0,
+        False,
+    )
+    (worker,) = pools.workers()
+    assert worker.beat == BEAT
+    assert worker.alive and not worker.draining and worker.silent_ms < 5_000
+    pools.bye("w1")
+    pools.bye("w1")
+    assert pools.workers() == []
+
+
+def test_a_worker_that_falls_silent_is_shown_as_gone_and_later_not_at_all(broker: Broker) -> None:
+    broker.pools.heartbeat(BEAT, ttl_ms=1)
+    (gone,) = eventually(lambda: [worker for worker in broker.pools.workers() if not worker.alive])
+    assert gone.beat.worker == "w1"
+    long_ago = broker.conn.now_ms() - PRUNE_MS - 1
+    broker.conn.main.zadd(keys.pool_workers("default"), {"w1": long_ago})
+    assert broker.pools.workers() == []
+    assert all_keys(broker) == set()
+
+
+def test_a_worker_asked_to_drain_learns_it_with_its_next_heartbeat_and_keeps_its_ttl(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    pools.heartbeat(BEAT)
+    pools.drain("w1")
+    assert 0 < any_broker.conn.main.pttl(keys.worker("w1")) <= 15_000
+    assert pools.heartbeat(BEAT).drain
+    assert pools.workers()[0].draining
+    with pytest.raises(NotFound, match="heddle workers ls"):
+        pools.drain("w2")
+    assert any_broker.conn.main.exists(keys.worker("w2")) == 0
+
+
+def test_desired_is_compared_and_set(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    assert (pools.pool("big").desired, pools.pool("big").rev) == (None, 0)
+    first = pools.set_desired("big", 64, rev=0)
+    assert (first.desired, first.rev) == (64, 1)
+    with pytest.raises(Conflict, match="64 desired at rev 1"):
+        pools.set_desired("big", 3, rev=0)
+    assert pools.set_desired("big", 0).desired == 0
+    assert pools.set_desired("big", None).desired is None
+    with pytest.raises(UsageError):
+        pools.set_desired("big", -1)
+    pools.set_desired("big", 2)
+    assert pools.heartbeat(WorkerBeat("w1", pool="big")).desired == 2
+    assert pools.pools() == ["big"]
+
+
+def test_quota_is_written_by_the_leader_alone_and_told_to_workers(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    pools.set_quota("default", leader_epoch=7, floor=2, ceil=3, below=1, live=5)
+    with pytest.raises(LeaderLost):
+        pools.set_quota("default", leader_epoch=6, floor=0, ceil=9, below=0, live=1)
+    reply = pools.heartbeat(BEAT)
+    assert (reply.floor, reply.ceil, reply.someone_below, reply.live) == (2, 3, True, 5)
+
+
+def test_supervisors_learn_who_shares_a_pool(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    alone = pools.supervisor_beat("default", "s2", 4)
+    assert (alone.desired, alone.supervisors, dict(alone.wants)) == (None, ("s2",), {"s2": 4})
+    pools.set_desired("default", 10)
+    both = pools.supervisor_beat("default", "s1", 2)
+    assert (both.desired, both.supervisors, dict(both.wants)) == (10, ("s1", "s2"), {"s1": 2, "s2": 4})
+    pools.supervisor_bye("default", "s2")
+    pools.supervisor_bye("default", "s2")
+    assert pools.supervisor_beat("default", "s1", 2).supervisors == ("s1",)
+
+
+def test_a_supervisor_that_fell_silent_has_no_part_any_more_until_it_returns(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    pools.supervisor_beat("default", "s1", 1)
+    any_broker.conn.main.zadd(keys.pool_supervisors("default"), {"s1": any_broker.conn.now_ms() - 60_000})
+    share = pools.supervisor_beat("default", "s2", 2)
+    assert (share.supervisors, dict(share.wants)) == (("s2",), {"s2": 2})
+    assert any_broker.conn.main.hget(keys.pool("default"), "wants:s1") is None
+    assert dict(pools.supervisor_beat("default", "s1", 1).wants) == {"s1": 1, "s2": 2}
+
+
+def test_consumers_of_vanished_workers_are_deleted_unless_they_hold_a_ticket(broker: Broker) -> None:
+    main, key = broker.conn.main, keys.pool_tickets("default")
+    assert broker.pools.tidy_tickets("default") == 0
+    main.xgroup_create(key, keys.TICKET_GROUP, id="0", mkstream=True)
+    main.xadd(key, {"shard": "0"})
+    main.xreadgroup(keys.TICKET_GROUP, "holds", {key: ">"}, count=1)
+    main.xgroup_createconsumer(key, keys.TICKET_GROUP, "idle")
+    assert broker.pools.tidy_tickets("default") == 0
+    assert broker.pools.tidy_tickets("default", idle_ms=0) == 1
+    assert [consumer["name"] for consumer in main.xinfo_consumers(key, keys.TICKET_GROUP)] == [b"holds"]
+
+
+def test_workers_and_supervisors_are_heard_and_scaled_when_the_memory_is_full(broker: Broker) -> None:
+    with out_of_memory(broker):
+        broker.pools.heartbeat(BEAT)
+        broker.pools.set_desired("default", 3)
+        broker.pools.set_quota("default", leader_epoch=1, floor=1, ceil=1, below=0, live=1)
+        broker.pools.drain("w1")
+        assert broker.pools.heartbeat(BEAT).drain
+        assert broker.pools.supervisor_beat("default", "s1", 1).desired == 3
+        assert broker.pools.workers()[0].beat == BEAT
+        broker.pools.bye("w1")
+        broker.pools.supervisor_bye("default", "s1")

@@ -1,0 +1,159 @@
+"""Seats and the leader's lease: one holder at a time, by an epoch that only rises, also when the memory is full."""
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.errors import Gone
+from tests.contract.specs import all_keys, out_of_memory, submitted
+from tests.helpers import eventually
+
+
+def claimed(broker: Broker, experiment: str, trainer: str, ttl_ms: int = 30_000) -> int:
+    epoch = broker.seats.claim_seat(experiment, trainer, ttl_ms=ttl_ms)
+    assert epoch is not None
+    return epoch
+
+
+# ---- the trainer's seat
+
+
+def test_a_seat_is_given_once_and_tells_who_holds_it(any_broker: Broker) -> None:
+    broker = any_broker
+    experiment = submitted(broker)
+    assert broker.seats.holder(experiment) is None
+    epoch = claimed(broker, experiment, "t1")
+    assert abs(epoch - broker.conn.now_ms()) < 5_000
+    assert broker.seats.claim_seat(experiment, "t2") is None
+    holder = broker.seats.holder(experiment)
+    assert holder is not None
+    assert (holder.trainer, holder.epoch) == ("t1", epoch)
+    assert 0 < holder.left_ms <= 30_000
+
+
+def test_the_fence_is_raised_by_the_claim_itself(any_broker: Broker) -> None:
+    experiment = submitted(any_broker)
+    epoch = claimed(any_broker, experiment, "t1")
+    assert any_broker.experiments.ctl(experiment).seat_epoch == epoch
+
+
+def test_a_claim_whose_reply_was_lost_is_answered_the_same_again(any_broker: Broker) -> None:
+    experiment = submitted(any_broker)
+    assert claimed(any_broker, experiment, "t1") == claimed(any_broker, experiment, "t1")
+
+
+def test_when_the_ttl_is_over_the_next_trainer_sits_with_a_higher_epoch(broker: Broker) -> None:
+    experiment = submitted(broker)
+    first = claimed(broker, experiment, "t1", ttl_ms=1)
+    second = eventually(lambda: broker.seats.claim_seat(experiment, "t2", ttl_ms=30_000))
+    assert second is not None and second > first
+    assert not broker.seats.renew_seat(experiment, "t1", first)
+    assert not broker.seats.release_seat(experiment, first)
+    holder = broker.seats.holder(experiment)
+    assert holder is not None and holder.trainer == "t2"
+
+
+def test_a_seat_whose_ttl_passed_is_kept_by_a_renewal_when_nobody_took_it(broker: Broker) -> None:
+    experiment = submitted(broker)
+    epoch = claimed(broker, experiment, "t1", ttl_ms=1)
+    eventually(lambda: broker.seats.holder(experiment) is None)
+    assert broker.seats.renew_seat(experiment, "t1", epoch, ttl_ms=30_000)
+    assert broker.seats.claim_seat(experiment, "t2") is None
+
+
+def test_a_released_seat_is_free_at_once_and_no_late_call_of_its_holder_counts(any_broker: Broker) -> None:
+    broker = any_broker
+    experiment = submitted(broker)
+    epoch = claimed(broker, experiment, "t1")
+    assert broker.seats.release_seat(experiment, epoch)
+    assert not broker.seats.release_seat(experiment, epoch)
+    assert not broker.seats.renew_seat(experiment, "t1", epoch)
+    assert claimed(broker, experiment, "t2") > epoch
+
+
+def test_epochs_rise_when_the_servers_clock_went_back(any_broker: Broker) -> None:
+    broker = any_broker
+    experiment = submitted(broker)
+    ahead = broker.conn.now_ms() + 10**9
+    broker.conn.main.hset(keys.ctl(experiment), "seat_epoch", str(ahead))
+    assert claimed(broker, experiment, "t1") == ahead + 1
+
+
+def test_a_seat_of_a_removed_experiment_is_gone_and_leaves_no_key(any_broker: Broker) -> None:
+    broker = any_broker
+    experiment = submitted(broker)
+    epoch = claimed(broker, experiment, "t1")
+    broker.experiments.remove(experiment)
+    before = all_keys(broker)
+    with pytest.raises(Gone):
+        broker.seats.claim_seat(experiment, "t2")
+    with pytest.raises(Gone):
+        broker.seats.renew_seat(experiment, "t1", epoch)
+    assert not broker.seats.release_seat(experiment, epoch)
+    assert all_keys(broker) == before
+
+
+def test_a_seat_is_claimed_renewed_revived_and_released_when_the_memory_is_full(broker: Broker) -> None:
+    experiment = submitted(broker)
+    with out_of_memory(broker):
+        epoch = claimed(broker, experiment, "t1")
+        assert broker.seats.renew_seat(experiment, "t1", epoch)
+        broker.conn.main.delete(keys.seat(experiment))
+        assert broker.seats.renew_seat(experiment, "t1", epoch)
+        assert broker.seats.release_seat(experiment, epoch)
+        assert claimed(broker, experiment, "t2") > epoch
+
+
+# ---- the leader
+
+
+def test_one_coordinator_leads_and_the_next_takes_over_when_its_lease_is_over(broker: Broker) -> None:
+    assert broker.coordinators.leader() is None
+    first = broker.coordinators.claim_leader("c1", ttl_ms=3_000)
+    assert first is not None
+    assert broker.coordinators.claim_leader("c2") is None
+    assert broker.coordinators.claim_leader("c1") == first
+    leader = broker.coordinators.leader()
+    assert leader is not None and (leader.coordinator, leader.epoch) == ("c1", first)
+    assert 0 < leader.left_ms <= 3_000
+    assert broker.coordinators.renew_leader("c1", first, ttl_ms=1)
+    second = eventually(lambda: broker.coordinators.claim_leader("c2"))
+    assert second is not None and second > first
+    assert not broker.coordinators.renew_leader("c1", first)
+    assert not broker.coordinators.release_leader("c1", first)
+
+
+def test_a_lease_that_ran_out_is_kept_by_a_renewal_when_nobody_took_it(broker: Broker) -> None:
+    epoch = broker.coordinators.claim_leader("c1", ttl_ms=1)
+    assert epoch is not None
+    assert broker.coordinators.renew_leader("c1", epoch, ttl_ms=30_000)
+    assert broker.coordinators.claim_leader("c2") is None
+
+
+def test_a_leader_that_leaves_is_followed_at_once_and_cannot_come_back_by_a_late_renewal(any_broker: Broker) -> None:
+    coordinators = any_broker.coordinators
+    first = coordinators.claim_leader("c1")
+    assert first is not None
+    assert coordinators.release_leader("c1", first)
+    assert coordinators.leader() is None
+    assert not coordinators.renew_leader("c1", first)
+    second = coordinators.claim_leader("c2")
+    assert second is not None and second > first
+
+
+def test_a_lease_far_in_the_future_does_not_keep_others_out_for_ever(any_broker: Broker) -> None:
+    # The clock of the server was set back by days.
+    broker = any_broker
+    first = broker.coordinators.claim_leader("c1")
+    assert first is not None
+    broker.conn.main.hset(keys.COORDINATOR, "until", str(broker.conn.now_ms() + 10**9))
+    second = broker.coordinators.claim_leader("c2")
+    assert second is not None and second > first
+
+
+def test_leading_works_when_the_memory_is_full(broker: Broker) -> None:
+    with out_of_memory(broker):
+        epoch = broker.coordinators.claim_leader("c1")
+        assert epoch is not None
+        assert broker.coordinators.renew_leader("c1", epoch)
+        assert broker.coordinators.release_leader("c1", epoch)
+        assert broker.coordinators.claim_leader("c2") is not None
