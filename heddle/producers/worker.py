@@ -38,7 +38,7 @@ log = logging.getLogger("heddle.worker")
 
 STUCK_CODE = 70
 HURRIED_CODE = 130
-DRAIN_S = 20.0
+DRAIN_S = 10.0
 CUT_AFTER_S = 2.0
 WAIT_S = 0.25
 

@@ -1,0 +1,295 @@
+"""The worker on a real server, with a real coordinator, and environments that misbehave."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.broker.server import LocalServer
+from tests.helpers import eventually
+from tests.worker_kit import Reader, Running, coordinating, fresh, states, submit
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def url(valkey_server: LocalServer) -> Iterator[str]:
+    with coordinating(valkey_server.url):
+        yield valkey_server.url
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
+    with fresh(url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def start(url: str) -> Iterator[Start]:
+    """Starts workers in threads, and ends those that still run."""
+    running: list[Running] = []
+
+    def begin(name: str = "w1", **kwargs: object) -> Running:
+        running.append(Running(url, name, **kwargs))
+        return running[-1]
+
+    yield begin
+    for worker in running:
+        if worker.thread.is_alive() and not worker.exits:
+            worker.end()
+
+
+def held(worker: Running) -> int:
+    return len(worker.worker.desk.holdings())
+
+
+def read_until(reader: Reader, count: int, timeout_s: float = 15.0, *, ack: bool = True) -> None:
+    """Read until `count` batches came, settling them."""
+
+    def enough() -> bool:
+        new = reader.pull(block_ms=50)
+        if ack:
+            reader.ack(new)
+        return len(reader.read) >= count
+
+    eventually(enough, timeout_s=timeout_s, what=f"{count} batches; got {len(reader.read)}")
+
+
+def test_a_worker_plays_every_shard_with_the_newest_policy_and_its_batches_can_be_read(
+    broker: Broker, start: Start
+) -> None:
+    experiment = submit(broker)
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    eventually(lambda: held(worker) == 2)
+    read_until(reader, 6)
+    reader.publish(2)
+    eventually(lambda: reader.pull(block_ms=50) and reader.read[-1].version_min == 2, what="version 2")
+    reader.check_continuity()
+    assert {pointer.shard for pointer in reader.read} == {0, 1}
+    assert all(pointer.version_min == pointer.version_max for pointer in reader.read)
+    segments = reader.batch(reader.read[-1])
+    assert segments.rows == 2
+    assert segments.arrays["obs"].shape == (2, 9, 2)
+    assert set(segments.arrays["obs"][:, 0, 0]) <= {0.0, 1.0, 2.0, 3.0}
+
+
+def test_in_sync_every_shard_gives_each_version_once(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, rollout={"steps": 8, "sync": True})
+    worker = start()
+    reader = Reader(broker, experiment)
+    for version in range(1, 6):
+        reader.publish(version)
+        read_until(reader, 2 * version)
+    eventually(lambda: worker.worker.desk.choose() is None)
+    assert reader.pull(block_ms=100) == []
+    assert sorted((p.given, p.shard) for p in reader.read) == [(v, s) for v in range(1, 6) for s in (0, 1)]
+
+
+def test_a_paused_worker_keeps_its_leases_and_goes_on_when_told(broker: Broker, start: Start) -> None:
+    experiment = submit(broker)
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    eventually(lambda: held(worker) == 2)
+    read_until(reader, 4)
+    broker.experiments.set_command(experiment, "pause")
+    eventually(lambda: not reader.pull(block_ms=300) and worker.worker.desk.choose() is None, what="silence")
+    attempts = [shard.attempts for shard in broker.shards.shards(experiment, 0)]
+    assert states(broker, experiment) == {0: "leased", 1: "leased"}
+    broker.experiments.set_command(experiment, "run")
+    read_until(reader, len(reader.read) + 4)
+    assert [shard.attempts for shard in broker.shards.shards(experiment, 0)] == attempts
+
+
+def test_stop_makes_a_worker_release_and_look_for_other_work(broker: Broker, start: Start) -> None:
+    experiment = submit(broker)
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    eventually(lambda: held(worker) == 2)
+    read_until(reader, 4)
+    broker.experiments.set_command(experiment, "stop")
+    eventually(lambda: set(states(broker, experiment).values()) == {"stopped"})
+    eventually(lambda: held(worker) == 0)
+    other = submit(broker, experiment={"name": "other"})
+    second = Reader(broker, other)
+    second.publish(1)
+    read_until(second, 2)
+
+
+def test_a_full_stream_makes_a_worker_wait_without_losing_anything(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, limits={"max_entries": 4})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    desk = worker.worker.desk
+    eventually(lambda: held(worker) == 2 and desk.choose() is None and desk.counters.batches >= 8, what="a full stream")
+    assert broker.experience.flow(experiment, 0).entries == 4
+    assert desk.counters.batches <= 4 + 2 * 2
+    read_until(reader, 20)
+    reader.check_continuity()
+    assert desk.counters.unsent == 0
+
+
+def test_a_drained_worker_delivers_all_it_played_and_gives_everything_back(broker: Broker, start: Start) -> None:
+    experiment = submit(broker)
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 4)
+    broker.pools.drain("w1")
+    eventually(lambda: not worker.thread.is_alive(), what="the worker ends")
+    assert worker.code == 0
+    counters = worker.worker.desk.counters
+    assert (counters.accepted, counters.unsent) == (counters.batches, 0)
+    assert set(states(broker, experiment).values()) == {"queued"}
+    assert broker.pools.workers() == []
+    reader.pull()
+    reader.check_continuity()
+    assert len(reader.read) == counters.accepted
+
+
+def test_a_failing_environment_is_told_with_its_reason_and_does_not_end_the_worker(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    experiment = submit(broker, env={"kwargs": {"fail_file": str(broken)}}, faults={"barren_deaths": 2})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 2)
+    broken.touch()
+    eventually(
+        lambda: set(states(broker, experiment).values()) == {"quarantined"}, timeout_s=30, what="both quarantined"
+    )
+    for shard in broker.shards.shards(experiment, 0):
+        assert "the arm fell off" in shard.last_error
+    assert worker.thread.is_alive()
+    assert any("the arm fell off" in event.message for event in broker.events.read(experiment))
+    other = submit(broker, experiment={"name": "other"})
+    second = Reader(broker, other)
+    second.publish(1)
+    read_until(second, 2)
+
+
+def test_a_hanging_environment_ends_the_process_and_is_blamed(broker: Broker, start: Start, tmp_path: Path) -> None:
+    hang = tmp_path / "hang"
+    experiment = submit(broker, env={"kwargs": {"hang_file": str(hang)}, "step_timeout": 0.5})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 2)
+    hang.touch()
+    eventually(lambda: worker.exits == [70], what="exit 70")
+    errors = [shard.last_error for shard in broker.shards.shards(experiment, 0)]
+    assert any("step of test-" in error and "lasted longer than 0.5 s" in error for error in errors), errors
+
+
+def test_waiting_for_a_policy_room_or_command_is_not_hanging(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, env={"step_timeout": 0.3}, limits={"max_entries": 2})
+    worker = start(drain_s=0.5)
+    eventually(lambda: held(worker) == 2)
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    eventually(lambda: worker.worker.desk.counters.batches >= 6)
+    worker.thread.join(1.0)
+    assert worker.exits == []
+    assert worker.thread.is_alive()
+
+
+def test_a_worker_that_lost_its_shards_drops_what_it_played_and_claims_anew(broker: Broker, start: Start) -> None:
+    experiment = submit(broker)
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 4)
+    eventually(lambda: held(worker) == 2)
+    epochs = {shard.shard: shard.epoch for shard in broker.shards.shards(experiment, 0)}
+    assert len(broker.shards.release_worker("w1")) == 2  # as if its supervisor had seen it die
+    eventually(
+        lambda: all(s.state == "leased" and s.epoch > epochs[s.shard] for s in broker.shards.shards(experiment, 0)),
+        what="claimed anew",
+    )
+    read_until(reader, len(reader.read) + 4)
+    reader.check_continuity()
+    assert worker.worker.desk.counters.lost == 2
+
+
+def test_batches_that_the_broker_forgot_are_reported_and_the_shard_goes_on(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, env={"num_envs": 2, "envs_per_shard": 2})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 6)
+    broker.experiments.set_command(experiment, "pause")
+    eventually(lambda: not reader.pull(block_ms=200) and worker.worker.desk.choose() is None)
+    shard = keys.shard(experiment, 0, 0)
+    seq = int(broker.conn.main.hget(shard, "seq") or 0)
+    broker.conn.main.hset(shard, "seq", seq - 2)  # as a broker that came back without its last writes
+    eventually(lambda: broker.experience.flow(experiment, 0).forgotten.batches == 2, what="reported")
+    assert broker.experience.flow(experiment, 0).forgotten.steps == 2 * 2 * 8
+    broker.experiments.set_command(experiment, "run")
+    eventually(lambda: any(p.seq == seq - 1 and p.epoch > reader.read[0].epoch for p in reader.pull()), what="goes on")
+    assert worker.worker.desk.counters.gap + worker.worker.desk.counters.forgotten >= 2
+
+
+def test_evaluation_shards_play_their_episodes_with_the_pinned_version_once(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, eval={"num_envs": 2, "episodes": 6}, env={"num_envs": 2, "envs_per_shard": 2})
+    start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 2)
+    assert all(pointer.kind == "train" for pointer in reader.read)
+    broker.policies.set_eval(experiment, reader.epoch, 1)
+
+    def given() -> bool:
+        reader.ack(reader.pull(block_ms=50))
+        return any(pointer.kind == "eval" and pointer.given == 1 for pointer in reader.read)
+
+    eventually(given)
+    played = [pointer for pointer in reader.read if pointer.kind == "eval"]
+    assert [pointer.given for pointer in played] == [0] * (len(played) - 1) + [1]
+    assert {pointer.version_max for pointer in played} == {1}
+    assert sum(pointer.steps for pointer in played) == 6 * 5
+
+
+def test_shards_are_shared_evenly_and_a_newcomer_gets_its_part(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, env={"num_envs": 8, "envs_per_shard": 2})
+    first = start("w1")
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    eventually(lambda: held(first) == 4)
+    second = start("w2")
+
+    def even() -> bool:
+        reader.ack(reader.pull(block_ms=50))
+        return (held(first), held(second)) == (2, 2)
+
+    eventually(even, timeout_s=15, what="2 and 2")
+    reader.check_continuity()
+
+
+def test_a_removed_experiment_leaves_nothing_behind(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, limits={"max_entries": 3})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    eventually(lambda: worker.worker.desk.counters.batches >= 5)
+    broker.experiments.remove(experiment, force=True)
+    eventually(lambda: held(worker) == 0)
+    eventually(lambda: not list(broker.conn.main.scan_iter(f"heddle:*{experiment}*")), what="no key left")
+    assert worker.thread.is_alive()
+
+
+def test_a_worker_that_plays_a_numpy_policy_imports_no_torch() -> None:
+    program = (
+        "import sys; import heddle.producers.worker; print(sorted(m for m in ('torch', 'rich') if m in sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

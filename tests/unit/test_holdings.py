@@ -1,0 +1,108 @@
+"""What a worker holds, and what it plays next."""
+
+from typing import Any
+
+import pytest
+
+from heddle.broker.types import Claim, Kind, Lease
+from heddle.producers.desk import Desk
+from heddle.producers.holdings import Facts, Holding, choose, hold, reason_to_wait, stepping_changes, version_to_play
+from heddle.producers.stage import episodes_of
+from heddle.shard import ShardPlan
+
+E = "test-1a2b"
+
+
+def claim(shard: int = 0, *, kind: Kind = "train", sync: bool = False, epoch: int = 1, **changes: Any) -> Claim:
+    facts: dict[str, Any] = {"seq": 4, "given": 0, "command": "run", "policy": 0, "eval_policy": 0} | changes
+    lease = Lease(E, 0, shard, "w1", epoch, "nonce")
+    return Claim(lease=lease, min_policy=0, snapshot=None, kind=kind, attempts=1, sync=sync, **facts)
+
+
+def holding(**changes: Any) -> Holding:
+    return hold(claim(**changes))
+
+
+@pytest.mark.parametrize(
+    ("held", "facts", "version"),
+    [
+        (holding(), Facts("run", policy=0), None),  # nothing is published yet
+        (holding(), Facts("run", policy=3), 3),
+        (holding(given=3), Facts("run", policy=3), 3),  # without a barrier the same version is played again
+        (holding(), Facts("pause", policy=3), None),
+        (holding(), Facts("stop", policy=3), None),
+        (holding(sync=True, given=3), Facts("run", policy=3), None),
+        (holding(sync=True, given=3), Facts("run", policy=4), 4),
+        (holding(kind="eval"), Facts("run", policy=3), None),
+        (holding(kind="eval"), Facts("run", policy=3, eval_policy=2), 2),
+        (holding(kind="eval", given=2), Facts("run", policy=9, eval_policy=2), None),
+    ],
+)
+def test_a_shard_is_played_only_with_a_version_that_it_may_give(
+    held: Holding, facts: Facts, version: int | None
+) -> None:
+    assert version_to_play(held, facts) == version
+    assert bool(reason_to_wait([held], {E: facts})) == (version is None)
+
+
+def test_at_most_two_batches_of_a_shard_are_unanswered() -> None:
+    one = holding()
+    for outstanding, playable in ((0, True), (1, True), (2, False)):
+        one.outstanding = outstanding
+        assert (version_to_play(one, Facts("run", policy=1)) is not None) is playable
+
+
+def test_shards_take_turns() -> None:
+    first, second, third = holding(shard=0), holding(shard=1), holding(shard=2)
+    first.turn, second.turn, third.turn = 3, 1, 2
+    facts = {E: Facts("run", policy=1)}
+    assert choose([first, second, third], facts) is second
+    second.outstanding = 2
+    assert choose([first, second, third], facts) is third
+    assert choose([second], facts) is None
+
+
+def test_facts_only_move_forward_and_stop_is_for_good() -> None:
+    facts = Facts()
+    assert facts.hear(command="pause", policy=3)
+    assert not facts.hear(command="pause", policy=2)
+    assert facts.policy == 3
+    facts.hear(command="stop")
+    assert not facts.hear(command="run")
+    assert facts.command == "stop"
+
+
+def test_only_the_shard_being_stepped_can_be_blamed_and_only_before_its_first_batch() -> None:
+    fresh, stepped, proven = holding(shard=0), holding(shard=1), holding(shard=2)
+    stepped.stepping = True
+    proven.note_accepted(5, 16)
+    changes = stepping_changes([fresh, stepped, proven], fresh)
+    assert [(one.lease.shard, wanted) for one, _, wanted in changes] == [(0, True), (1, False)]
+    assert stepping_changes([fresh, stepped, proven], proven) == [(stepped, 4, False)]
+
+
+def test_what_a_broker_forgot_is_counted_in_batches_and_steps() -> None:
+    one = holding()
+    for seq, steps in ((5, 10), (6, 20), (7, 30)):
+        one.note_accepted(seq, steps)
+    one.note_forgotten(5)
+    assert one.forgotten == (2, 50)
+    assert one.leaving
+
+
+def test_a_shard_that_is_claimed_anew_is_another_holding() -> None:
+    desk = Desk()
+    old = desk.take(claim(epoch=1))
+    new = desk.take(claim(epoch=2))
+    assert desk.find(old.lease) is None
+    assert desk.find(new.lease) is new
+    assert desk.lose(old.lease) is None
+    assert desk.holdings() == [new]
+    assert desk.take_dropped() == [old]
+    assert desk.take_dropped() == []
+
+
+def test_the_episodes_of_an_evaluation_are_shared_by_environments() -> None:
+    plans = (ShardPlan(0, "train", 0, 8), ShardPlan(1, "eval", 8, 3), ShardPlan(2, "eval", 11, 1))
+    assert [episodes_of(plan, plans, 20) for plan in plans[1:]] == [15, 5]
+    assert [episodes_of(plan, plans, 1) for plan in plans[1:]] == [1, 1]
