@@ -105,7 +105,9 @@ def _taken(name: str, holder: str) -> Conflict:
 
 def _create(conn: Connection, submission: Submission, new: str) -> int:
     """Write the experiment's own keys, to dissolve later; server ms of its creation."""
-    spec, ctl = _spec_fields(submission), _ctl_fields(submission)
+    # The present leader's epoch: one that lost its lease and has not noticed yet cannot admit this experiment.
+    leader_epoch = text(conn.main.hget(keys.COORDINATOR, "epoch")) or "0"
+    spec, ctl = _spec_fields(submission), {**_ctl_fields(submission), "leader_epoch": leader_epoch}
     args: list[str | int] = [DISSOLVE_MS, keys.TRAINER_GROUP, len(spec)]
     for name, value in [*spec.items(), *ctl.items()]:
         args += [name, value]
@@ -159,7 +161,6 @@ def _ctl_fields(submission: Submission) -> dict[str, str]:
         "min_policy": "0",
         "eval_policy": "0",
         "seat_epoch": "0",
-        "leader_epoch": "0",
         "active": "0",
         "active_eval": "0",
         "rev": "1",

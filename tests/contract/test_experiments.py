@@ -113,6 +113,18 @@ def test_a_submitted_experiment_is_queued_listed_and_told_to_run(broker: Broker)
     assert all(broker.conn.main.pttl(key) == -1 for key in all_keys(broker))
 
 
+def test_a_leader_that_lost_its_lease_before_a_submit_cannot_admit_it(broker: Broker) -> None:
+    old = broker.coordinators.claim_leader("c1")
+    assert old is not None
+    broker.coordinators.release_leader("c1", old)
+    new = broker.coordinators.claim_leader("c2")
+    assert new is not None
+    experiment = submitted(broker)
+    with pytest.raises(LeaderLost):
+        broker.experiments.set_status(experiment, "running", leader_epoch=old)
+    assert broker.experiments.set_status(experiment, "running", leader_epoch=new) == "running"
+
+
 def test_the_same_spec_while_active_is_the_same_experiment_and_is_queued_once(broker: Broker) -> None:
     first = submitted(broker, suffix="aaaa")
     again = broker.experiments.submit(*submission(), suffix="bbbb")

@@ -3,10 +3,12 @@
 -- ARGV  1 group  2 least idle ms
 -- Reply number of consumers deleted
 local deleted = 0
-if redis.call('EXISTS', KEYS[1]) == 0 then
+-- An error here means that the stream or the group is not there (yet).
+local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
+if consumers.err then
   return deleted
 end
-for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+for _, flat in ipairs(consumers) do
   local fact = {}
   for i = 1, #flat, 2 do
     fact[flat[i]] = flat[i + 1]
