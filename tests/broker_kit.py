@@ -26,7 +26,7 @@ def fake_broker() -> Broker:
     """A broker on a fakeredis of its own."""
     server = fakeredis.FakeServer(version=(7,))
     pool = redis.ConnectionPool(
-        connection_class=fakeredis.FakeConnection, server=server, protocol=2, retry=Retry(NoBackoff(), 0)
+        connection_class=fakeredis.FakeRedisConnection, server=server, protocol=2, retry=Retry(NoBackoff(), 0)
     )
     client = Client(connection_pool=pool)
     return Broker(Connection(client, client, "fake", ServerInfo("redis", (7, 0, 0))))

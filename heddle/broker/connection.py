@@ -44,7 +44,7 @@ class Client(redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         with translated(self.url_redacted, self.secret):
-            return super().execute_command(*args, **options)
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "Pipe":
         """As redis-py's, with Heddle's errors, and scripts by name."""
@@ -74,7 +74,7 @@ class Pipe(redis.client.Pipeline):
 
     def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> "Pipe":
         """Add a script call."""
-        self.execute_command("EVALSHA", script(name).sha, len(keys), *keys, *args)
+        self.execute_command("EVALSHA", script(name).sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         self._named = {**getattr(self, "_named", {}), len(self.command_stack) - 1: name}
         return self
 
@@ -103,7 +103,7 @@ class Pipe(redis.client.Pipeline):
         client = redis.Redis(connection_pool=self.connection_pool)
         client.script_load(script(name).source)
         try:
-            return client.execute_command(*command)
+            return client.execute_command(*command)  # type: ignore[no-untyped-call]
         except redis.exceptions.ResponseError as error:
             return error
 
@@ -199,13 +199,12 @@ def _client(url: str, role: str, *, extra_s: float) -> Client:
     except (ValueError, TypeError) as error:
         raise UsageError(f"not a broker URL: {redact(url)}; write redis://host:6379 or unix:///path: {error}") from None
     # What a URL may not change: replies as bytes in RESP2 shapes, no retries, blobs sent without a copy.
-    encode = redis.connection.Encoder("utf-8", "strict", False).encode
     pool.connection_kwargs.update(
         protocol=2,
         decode_responses=False,
         retry=Retry(NoBackoff(), 0),
         retry_on_error=[],
-        command_packer=PythonRespSerializer(CHUNK_CUTOFF_BYTES, encode),
+        command_packer=PythonRespSerializer(CHUNK_CUTOFF_BYTES, pool.get_encoder().encode),
         socket_timeout=float(pool.connection_kwargs.get("socket_timeout") or CALL_TIMEOUT_S) + extra_s,
     )
     client = Client(connection_pool=pool)

@@ -3,9 +3,9 @@
 This module never decides whether a call is repeated.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit, urlunsplit
 
 from redis import exceptions as theirs
 
@@ -18,19 +18,10 @@ NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
 
 
 def redact(url: str) -> str:
-    """`url` without its password."""
-    if url.startswith("unix:"):
-        head, mark, options = url.partition("?")
-        return f"{head}{mark}{_redact_options(options)}"
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if at and ":" in user:
-        parts = parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}")
-    return urlunsplit(parts._replace(query=_redact_options(parts.query)))
-
-
-def _redact_options(options: str) -> str:
-    return "&".join("password=***" if option.startswith("password=") else option for option in options.split("&"))
+    """`url` without its password, even where that was not encoded as it should be."""
+    where, mark, options = url.partition("?")
+    shown = [option if not option.startswith("password=") else "password=***" for option in options.split("&")]
+    return re.sub(r"^([a-z]+://[^:@/]*):.*@", r"\1:***@", where) + mark + "&".join(shown)
 
 
 @contextmanager

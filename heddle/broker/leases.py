@@ -5,7 +5,7 @@ This module never plays or retries; every rule about who may write a shard is in
 
 import re
 from collections.abc import Sequence
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from redis.exceptions import OutOfMemoryError
 
@@ -163,8 +163,8 @@ class Leases(Tickets):
 
     def snapshot(self, key: str) -> bytes | None:
         """The environments' state at `Claim.snapshot`; None when the broker lost it."""
-        found: bytes | None = self._conn.main.get(key)
-        return found
+        found: Any = self._conn.main.get(key)
+        return None if found is None else bytes(found)
 
     def forget_blob(self, lease: Lease, seq: int) -> None:
         """After GONE: remove the blob and snapshot of a batch that nobody will ever accept."""

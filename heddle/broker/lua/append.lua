@@ -90,7 +90,7 @@ for _, ahead in ipairs((full or place == 0) and {} or redis.call('ZRANGE', KEYS[
   end
 end
 if full then
-  redis.call('ZADD', KEYS[7], 'NX', string.format('%.0f', now), ARGV[1])
+  redis.call('ZADD', KEYS[7], 'NX', string.format('%.0f', tonumber(t[1]) * 1000000 + tonumber(t[2])), ARGV[1])
   redis.call('HSET', KEYS[2], 'refused', string.format('%.0f:%.0f', now, size))
   unpark(redis.call('PEXPIRE', KEYS[8], ARGV[8]) * size)
   return reply('FULL')

@@ -1,0 +1,701 @@
+"""What the broker promises about shards: tickets, claims, leases, the fenced append, release and reaping."""
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from heddle.broker import Broker, keys
+from heddle.broker.types import Claim, Lease, Ticket
+from heddle.errors import BrokerFull, Gone, LeaderLost
+from heddle.shard import ShardPlan
+from tests.broker_kit import (
+    LEADER,
+    POOL,
+    TTL_MS,
+    Books,
+    E,
+    admit,
+    append,
+    claim_next,
+    ctl,
+    meta_of,
+    payload,
+    read_all,
+    reap,
+    run_out,
+)
+
+
+def states(broker: Broker) -> list[str]:
+    return [shard.state for shard in broker.shards.shards(E, 0)]
+
+
+def take_ticket(broker: Broker, worker: str = "w1") -> Ticket:
+    ticket = broker.shards.read_ticket(POOL, worker, block_ms=0)
+    assert ticket is not None
+    return ticket
+
+
+# ---- create and tickets
+
+
+def test_creating_shards_again_touches_none_that_exists(any_broker: Broker) -> None:
+    admit(any_broker, shards=2)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1)
+    plans = [ShardPlan(index, "train", 2 * index, 2) for index in range(3)]
+    assert any_broker.shards.create(E, 0, plans, leader_epoch=LEADER) == 1
+    assert states(any_broker) == ["leased", "queued", "queued"]
+    assert any_broker.shards.shards(E, 0)[0].seq == 1
+
+
+def test_only_the_newest_leader_creates_and_reaps(any_broker: Broker) -> None:
+    admit(any_broker)
+    run_out(any_broker, claim_next(any_broker).lease)
+    with pytest.raises(LeaderLost):
+        any_broker.shards.create(E, 0, [ShardPlan(9, "train", 0, 1)], leader_epoch=LEADER - 1)
+    with pytest.raises(LeaderLost):
+        any_broker.shards.reap(E, 0, leader_epoch=LEADER - 1)
+    assert states(any_broker) == ["leased", "queued"]
+
+
+def test_a_new_shard_is_queued_without_a_ticket(any_broker: Broker) -> None:
+    admit(any_broker, shards=0)
+    any_broker.shards.create(E, 0, [ShardPlan(0, "eval", 0, 3)], leader_epoch=LEADER)
+    (waiting,) = any_broker.shards.tickets_of(E, 0)
+    assert (waiting.shard, waiting.entry_id, waiting.in_stream, waiting.read_ms_ago) == (0, "", False, None)
+    (state,) = any_broker.shards.shards(E, 0)
+    assert (state.kind, state.num_envs, state.seq, state.attempts) == ("eval", 3, 0, 0)
+
+
+def test_a_ticket_goes_to_one_worker(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    assert take_ticket(any_broker, "w1").shard == 0
+    assert any_broker.shards.read_ticket(POOL, "w2", block_ms=0) is None
+
+
+def test_peeking_shows_the_oldest_ticket_that_nobody_took_and_takes_nothing(any_broker: Broker) -> None:
+    admit(any_broker, shards=2)
+    for expected in (0, 0):
+        seen = any_broker.shards.peek_ticket(POOL)
+        assert seen is not None and seen.shard == expected and not seen.urgent
+    take_ticket(any_broker)
+    seen = any_broker.shards.peek_ticket(POOL)
+    assert seen is not None and seen.shard == 1
+    take_ticket(any_broker)
+    assert any_broker.shards.peek_ticket(POOL) is None
+
+
+def test_peeking_into_a_pool_that_never_was_finds_nothing(any_broker: Broker) -> None:
+    assert any_broker.shards.peek_ticket("nowhere") is None
+
+
+def test_a_new_ticket_replaces_the_one_before(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    old = take_ticket(any_broker)
+    assert any_broker.shards.queue_ticket(E, 0, 0, POOL)
+    new = take_ticket(any_broker)
+    assert new.entry_id != old.entry_id
+    assert any_broker.conn.main.xlen(keys.pool_tickets(POOL)) == 1
+    assert any_broker.conn.main.xpending(keys.pool_tickets(POOL), keys.TICKET_GROUP)["pending"] == 1
+
+
+def test_a_shard_that_does_not_wait_gets_no_ticket(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    claim_next(any_broker)
+    assert not any_broker.shards.queue_ticket(E, 0, 0, POOL)
+    assert any_broker.conn.main.xlen(keys.pool_tickets(POOL)) == 0
+
+
+def test_a_ticket_that_was_read_and_not_finished_can_be_told(any_broker: Broker) -> None:
+    admit(any_broker, shards=2)
+    take_ticket(any_broker)
+    read, unread = any_broker.shards.tickets_of(E, 0)
+    assert read.in_stream and read.read_ms_ago is not None
+    assert unread.in_stream and unread.read_ms_ago is None
+
+
+def test_a_ticket_that_left_the_stream_can_be_told(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    any_broker.shards.drop_ticket(take_ticket(any_broker))
+    (waiting,) = any_broker.shards.tickets_of(E, 0)
+    assert waiting.entry_id and not waiting.in_stream
+
+
+def test_dropping_tickets_takes_only_those_of_the_experiment(any_broker: Broker) -> None:
+    admit(any_broker, shards=2)
+    admit(any_broker, shards=1, experiment="other-1")
+    assert any_broker.shards.drop_tickets(E, 0, POOL) == 2
+    assert take_ticket(any_broker).experiment == "other-1"
+
+
+def test_a_pool_that_lost_its_group_is_read_on(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    any_broker.conn.main.xgroup_create(keys.pool_tickets(POOL), keys.TICKET_GROUP, id="0", mkstream=True)
+    any_broker.conn.main.xgroup_destroy(keys.pool_tickets(POOL), keys.TICKET_GROUP)
+    assert take_ticket(any_broker).shard == 0
+
+
+# ---- claim
+
+
+def test_of_two_workers_one_gets_the_shard(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    ticket = take_ticket(any_broker)
+    first = any_broker.shards.claim(ticket, worker="w1", nonce="a", ttl_ms=TTL_MS)
+    assert isinstance(first, Claim)
+    assert any_broker.shards.claim(ticket, worker="w2", nonce="b", ttl_ms=TTL_MS) == "HELD"
+    assert any_broker.shards.claim(ticket, worker="w1", nonce="c", ttl_ms=TTL_MS) == "HELD"
+
+
+def test_the_same_claim_gets_the_same_answer(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    ticket = take_ticket(any_broker)
+    first = any_broker.shards.claim(ticket, worker="w1", nonce="a", ttl_ms=TTL_MS)
+    assert any_broker.shards.claim(ticket, worker="w1", nonce="a", ttl_ms=TTL_MS) == first
+
+
+def test_a_claim_creates_nothing(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    ticket = take_ticket(any_broker)
+    before = set(any_broker.conn.main.keys())
+    for stray in (Ticket(E, 0, 5, POOL, "1-1", 0), Ticket("removed-1", 0, 0, POOL, "1-1", 0)):
+        assert any_broker.shards.claim(stray, worker="w1", nonce="a", ttl_ms=TTL_MS) == "GONE"
+    ctl(any_broker, command="stop")
+    assert any_broker.shards.claim(ticket, worker="w1", nonce="a", ttl_ms=TTL_MS) == "GONE"
+    assert set(any_broker.conn.main.keys()) == before
+
+
+def test_an_epoch_is_above_the_last_one_even_when_the_clock_went_back(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    ahead = any_broker.conn.now_ms() + 10**9
+    any_broker.conn.main.hset(keys.shard(E, 0, 0), "epoch", ahead)
+    assert claim_next(any_broker).lease.epoch == ahead + 1
+
+
+def test_an_epoch_follows_the_servers_clock(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    before = any_broker.conn.now_ms()
+    assert before <= claim_next(any_broker).lease.epoch <= any_broker.conn.now_ms()
+
+
+def test_a_shard_whose_lease_is_over_is_claimed_only_after_it_was_reaped(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    ticket = take_ticket(any_broker)
+    claim = any_broker.shards.claim(ticket, worker="w1", nonce="a", ttl_ms=TTL_MS)
+    assert isinstance(claim, Claim)
+    run_out(any_broker, claim.lease)
+    assert any_broker.shards.claim(ticket, worker="w2", nonce="b", ttl_ms=TTL_MS) == "HELD"
+    assert reap(any_broker) == [0]
+    assert isinstance(any_broker.shards.claim(ticket, worker="w2", nonce="b", ttl_ms=TTL_MS), Claim)
+
+
+def test_a_claim_tells_where_the_shard_stands(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, sync=1, policy=9, min_policy=3, eval_policy=4)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1, given=8, snapshot=b"state after 1")
+    any_broker.shards.release(lease)
+    claim = claim_next(any_broker, "w2")
+    assert (claim.seq, claim.given, claim.kind, claim.attempts, claim.sync) == (1, 8, "train", 2, True)
+    assert (claim.command, claim.policy, claim.min_policy, claim.eval_policy) == ("run", 9, 3, 4)
+    assert claim.snapshot is not None and any_broker.shards.snapshot(claim.snapshot) == b"state after 1"
+
+
+@pytest.mark.parametrize("nonce", ["", "a b", "a:b", "x" * 65])
+def test_a_nonce_that_could_not_be_part_of_a_key_is_refused(any_broker: Broker, nonce: str) -> None:
+    with pytest.raises(ValueError, match="nonce"):
+        any_broker.shards.claim(Ticket(E, 0, 0, POOL, "1-1", 0), worker="w1", nonce=nonce, ttl_ms=TTL_MS)
+
+
+# ---- append
+
+
+def test_batches_are_accepted_in_order_and_once(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    answers = [append(any_broker, lease, seq).status for seq in (1, 1, 2, 1, 2, 3)]
+    assert answers == ["OK", "DUP", "OK", "DUP", "DUP", "OK"]
+    assert [pointer.seq for pointer in read_all(any_broker)] == [1, 2, 3]
+    Books(any_broker).check()
+
+
+def test_a_pointer_tells_what_the_append_said(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    data = payload(lease, 1, 3000)
+    meta = meta_of(data, steps=77, given=0, version=6)
+    any_broker.shards.append(lease, seq=1, blob=memoryview(data), meta=meta, ttl_ms=TTL_MS)
+    (pointer,) = read_all(any_broker)
+    assert (pointer.shard, pointer.epoch, pointer.nonce, pointer.seq) == (0, lease.epoch, lease.nonce, 1)
+    assert (pointer.kind, pointer.version_min, pointer.version_max) == ("train", 6, 6)
+    assert (pointer.segments, pointer.steps, pointer.bytes, pointer.crc32) == (2, 77, 3000, meta.crc32)
+    assert any_broker.experience.fetch([pointer]) == [data]
+
+
+def test_an_accepted_blob_stays_and_a_refused_one_goes_by_itself(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1)
+    append(any_broker, lease, 3)
+    main = any_broker.conn.main
+    assert main.ttl(keys.blob(E, 0, 0, lease.epoch, lease.nonce, 1)) == -1
+    assert 0 < main.ttl(keys.blob(E, 0, 0, lease.epoch, lease.nonce, 3)) <= 60
+
+
+def test_a_late_blob_never_spoils_an_accepted_one(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1)
+    data = b"z" * 1000
+    late = any_broker.shards.append(lease, seq=1, blob=data, meta=meta_of(data), ttl_ms=TTL_MS)
+    assert late.status == "DUP"
+    (pointer,) = read_all(any_broker)
+    assert any_broker.experience.fetch([pointer]) == [payload(lease, 1)]
+    assert any_broker.conn.main.ttl(pointer.blob_key) == -1
+
+
+def test_seq_goes_on_across_owners(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    first = claim_next(any_broker).lease
+    append(any_broker, first, 1)
+    any_broker.shards.release(first)
+    second = claim_next(any_broker, "w2").lease
+    assert append(any_broker, second, 1).status == "GAP"  # it belongs to the owner before
+    assert append(any_broker, second, 2).status == "OK"
+    assert second.epoch > first.epoch
+
+
+def test_who_lost_the_shard_can_never_append(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1)
+    run_out(any_broker, lease)
+    reap(any_broker)
+    assert append(any_broker, lease, 2).status == "FENCED"
+    claim_next(any_broker, "w2")
+    assert append(any_broker, lease, 2).status == "FENCED"
+    assert [pointer.seq for pointer in read_all(any_broker)] == [1]
+
+
+def test_fenced_tells_whether_that_batch_had_been_accepted(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    owners: list[Lease] = []
+    for number in range(4):
+        lease = claim_next(any_broker, f"w{number}").lease
+        append(any_broker, lease, number + 1)
+        any_broker.shards.release(lease)
+        owners.append(lease)
+    for number, lease in enumerate(owners):
+        before, after = append(any_broker, lease, number + 1), append(any_broker, lease, number + 2)
+        assert (before.status, before.accepted_before) == ("FENCED", True)
+        assert (after.status, after.accepted_before) == ("FENCED", False)
+
+
+def test_a_discarded_batch_is_counted_once_however_often_it_is_sent(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1)
+    any_broker.shards.release(lease)
+    for _ in range(3):
+        append(any_broker, lease, 1)
+        append(any_broker, lease, 2, steps=50)
+    claim_next(any_broker, "w2")
+    append(any_broker, lease, 2, steps=50)
+    discarded = any_broker.experience.flow(E, 0).discarded
+    assert (discarded.batches, discarded.steps) == (1, 50)
+
+
+def test_a_fenced_append_deletes_nothing(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1)
+    run_out(any_broker, lease)
+    reap(any_broker)
+    claim_next(any_broker, "w2")
+    assert append(any_broker, lease, 1).status == "FENCED"
+    Books(any_broker).check()
+
+
+def test_a_batch_after_a_gap_is_refused_and_the_answer_tells_what_is_known(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1)
+    reply = append(any_broker, lease, 4)
+    assert (reply.status, reply.seq) == ("GAP", 1)
+    assert any_broker.experience.flow(E, 0).discarded.batches == 1
+
+
+def test_a_synchronous_shard_gives_each_version_once_across_owners(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, sync=1)
+    first = claim_next(any_broker).lease
+    assert append(any_broker, first, 1, given=1).status == "OK"
+    any_broker.shards.release(first)
+    second = claim_next(any_broker, "w2").lease
+    assert append(any_broker, second, 2, given=1).status == "GIVEN"
+    assert append(any_broker, second, 2, given=2).status == "OK"
+    Books(any_broker).check()
+
+
+def test_the_bytes_of_a_given_batch_do_not_become_those_of_the_next(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, sync=1)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1, given=1)
+    stale = b"old" * 100
+    any_broker.shards.append(lease, seq=2, blob=stale, meta=meta_of(stale, given=1), ttl_ms=TTL_MS)
+    fresh = b"new" * 100
+    reply = any_broker.shards.append(lease, seq=2, blob=fresh, meta=meta_of(fresh, given=2), ttl_ms=TTL_MS)
+    assert reply.status == "OK"
+    assert any_broker.experience.fetch(read_all(any_broker))[-1] == fresh
+
+
+def test_without_sync_versions_may_repeat(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    assert [append(any_broker, lease, seq, given=1).status for seq in (1, 2)] == ["OK", "OK"]
+
+
+def test_an_eval_shard_gives_a_version_with_its_last_batch(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, kind="eval")
+    lease = claim_next(any_broker).lease
+    assert append(any_broker, lease, 1, kind="eval").status == "OK"
+    assert append(any_broker, lease, 2, kind="eval", given=5).status == "OK"
+    assert append(any_broker, lease, 3, kind="eval", given=5).status == "GIVEN"
+    any_broker.shards.release(lease)
+    assert claim_next(any_broker, "w2").given == 5
+
+
+def test_the_cap_refuses_and_an_ack_makes_room(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, max_entries=2)
+    lease = claim_next(any_broker).lease
+    replies = [append(any_broker, lease, seq) for seq in (1, 2, 3)]
+    assert [reply.status for reply in replies] == ["OK", "OK", "FULL"]
+    assert [reply.room_entries for reply in replies] == [1, 0, 0]
+    Books(any_broker).check()
+    any_broker.experience.ack(E, 0, 5, [(read_all(any_broker)[0], "trained")])
+    assert append(any_broker, lease, 3, bare=True).status == "OK"
+    Books(any_broker).check()
+
+
+def test_the_cap_in_bytes_refuses(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, max_bytes=2500)
+    lease = claim_next(any_broker).lease
+    replies = [append(any_broker, lease, seq) for seq in (1, 2, 3)]
+    assert [reply.status for reply in replies] == ["OK", "OK", "FULL"]
+    assert replies[-1].room_bytes == 500
+
+
+def test_a_batch_above_the_cap_passes_when_nothing_is_in_flight(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, max_bytes=100)
+    lease = claim_next(any_broker).lease
+    assert append(any_broker, lease, 1, size=5000).status == "OK"
+    assert append(any_broker, lease, 2, size=5000).status == "FULL"
+
+
+def test_a_batch_that_waits_for_room_is_counted_as_parked_until_it_does_not(any_broker: Broker) -> None:
+    admit(any_broker, shards=2, max_entries=1)
+    first, second = claim_next(any_broker, "w1").lease, claim_next(any_broker, "w2").lease
+    append(any_broker, first, 1)
+    for _ in range(2):
+        append(any_broker, first, 2)
+        append(any_broker, second, 1, size=2000)
+    flow = any_broker.experience.flow(E, 0)
+    assert (flow.parked, flow.waiting) == (3000, 2)
+    Books(any_broker).check()
+    any_broker.shards.release(first)
+    flow = any_broker.experience.flow(E, 0)
+    assert (flow.parked, flow.waiting) == (2000, 1)
+    run_out(any_broker, second)
+    reap(any_broker)
+    flow = any_broker.experience.flow(E, 0)
+    assert (flow.parked, flow.waiting) == (0, 0)
+
+
+def test_room_goes_to_who_waits_longest(any_broker: Broker) -> None:
+    admit(any_broker, shards=3, max_entries=1)
+    leases = [claim_next(any_broker, f"w{number}").lease for number in range(3)]
+    append(any_broker, leases[0], 1)
+    assert append(any_broker, leases[2], 1).status == "FULL"
+    assert append(any_broker, leases[1], 1).status == "FULL"
+    any_broker.experience.ack(E, 0, 5, [(pointer, "trained") for pointer in read_all(any_broker)])
+    assert append(any_broker, leases[0], 2).status == "FULL"
+    assert append(any_broker, leases[1], 1, bare=True).status == "FULL"
+    assert append(any_broker, leases[2], 1, bare=True).status == "OK"
+
+
+def test_a_waiter_that_went_silent_does_not_hold_up_the_others(any_broker: Broker) -> None:
+    admit(any_broker, shards=2, max_entries=1)
+    first, second = claim_next(any_broker, "w1").lease, claim_next(any_broker, "w2").lease
+    append(any_broker, first, 1)
+    append(any_broker, second, 1)
+    any_broker.experience.ack(E, 0, 5, [(pointer, "trained") for pointer in read_all(any_broker)])
+    assert append(any_broker, first, 2).status == "FULL"
+    silent = any_broker.conn.now_ms() - 2001
+    any_broker.conn.main.hset(keys.shard(E, 0, 1), "refused", f"{silent}:1000")
+    assert append(any_broker, first, 2).status == "OK"
+
+
+def test_who_sends_the_script_alone_is_told_when_the_bytes_are_gone(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    assert append(any_broker, lease, 1, bare=True).status == "NOBLOB"
+    assert append(any_broker, lease, 1).status == "OK"
+
+
+def test_bytes_of_another_length_are_not_taken_for_the_batch(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    any_broker.conn.main.set(keys.blob(E, 0, 0, lease.epoch, lease.nonce, 1), b"torn")
+    assert append(any_broker, lease, 1).status == "NOBLOB"
+    assert append(any_broker, lease, 1).status == "OK"
+    Books(any_broker).check()
+
+
+def test_a_batch_whose_length_is_not_what_its_meta_says_is_never_sent(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    with pytest.raises(ValueError, match="999 bytes"):
+        any_broker.shards.append(lease, seq=1, blob=b"x" * 999, meta=meta_of(b"x" * 1000), ttl_ms=TTL_MS)
+
+
+def test_a_snapshot_counts_only_with_its_batch_and_replaces_the_one_before(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, max_entries=2)
+    lease = claim_next(any_broker).lease
+    append(any_broker, lease, 1, snapshot=b"one")
+    append(any_broker, lease, 2, snapshot=b"two")
+    append(any_broker, lease, 3, snapshot=b"three")  # FULL
+    main = any_broker.conn.main
+    assert main.exists(keys.snapshot(E, 0, 0, lease.epoch, lease.nonce, 1)) == 0
+    assert main.ttl(keys.snapshot(E, 0, 0, lease.epoch, lease.nonce, 2)) == -1
+    assert main.ttl(keys.snapshot(E, 0, 0, lease.epoch, lease.nonce, 3)) > 0
+    any_broker.shards.release(lease)
+    claim = claim_next(any_broker, "w2")
+    assert claim.snapshot is not None and any_broker.shards.snapshot(claim.snapshot) == b"two"
+
+
+def test_every_answer_carries_command_and_versions(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    ctl(any_broker, command="pause", policy=12, eval_policy=4)
+    for reply in (append(any_broker, lease, 1), append(any_broker, lease, 1), append(any_broker, lease, 5)):
+        assert (reply.command, reply.policy, reply.eval_policy) == ("pause", 12, 4)
+
+
+def test_an_append_renews_the_lease(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker, ttl_ms=1000).lease
+    before = any_broker.shards.next_due_ms(E, 0)
+    append(any_broker, lease, 1, ttl_ms=50_000)
+    after = any_broker.shards.next_due_ms(E, 0)
+    assert before is not None and after is not None and after - before > 40_000
+    assert any_broker.conn.main.pttl(keys.lease(E, 0, 0)) > 40_000
+
+
+def test_an_append_by_the_recorded_owner_revives_a_lease_that_ran_out(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    run_out(any_broker, lease)
+    assert append(any_broker, lease, 1).status == "OK"
+    assert reap(any_broker) == []
+
+
+def test_nothing_is_written_for_an_experiment_that_was_removed(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    any_broker.conn.main.flushall()
+    assert append(any_broker, lease, 1).status == "GONE"
+    any_broker.shards.forget_blob(lease, 1)
+    assert [renewal.status for renewal in any_broker.shards.renew(E, 0, [(lease, True)], ttl_ms=TTL_MS)] == ["GONE"]
+    assert not any_broker.shards.release(lease)
+    with pytest.raises(Gone):
+        any_broker.shards.shards(E, 0)
+    assert any_broker.shards.reap(E, 0, leader_epoch=LEADER) == []
+    assert any_broker.conn.main.keys() == []
+
+
+# ---- renew
+
+
+def test_renewing_tells_of_each_lease_whether_it_is_kept(any_broker: Broker) -> None:
+    admit(any_broker, shards=2, policy=3)
+    kept, lost = claim_next(any_broker).lease, claim_next(any_broker).lease
+    append(any_broker, kept, 1)
+    any_broker.shards.release(lost)
+    first, second = any_broker.shards.renew(E, 0, [(kept, True), (lost, False)], ttl_ms=TTL_MS)
+    assert (first.shard, first.status, first.seq, first.policy, first.command) == (kept.shard, "OK", 1, 3, "run")
+    assert (second.shard, second.status) == (lost.shard, "FENCED")
+
+
+def test_renewing_revives_a_lease_that_ran_out_and_was_not_reaped(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    run_out(any_broker, lease)
+    (renewal,) = any_broker.shards.renew(E, 0, [(lease, False)], ttl_ms=TTL_MS)
+    assert renewal.status == "OK"
+    assert reap(any_broker) == []
+    assert any_broker.conn.main.hget(keys.lease(E, 0, 0), "worker") == b"w1"
+
+
+def test_renewing_another_nonces_lease_is_fenced(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    stranger = Lease(E, 0, 0, lease.worker, lease.epoch, "other")
+    (renewal,) = any_broker.shards.renew(E, 0, [(stranger, False)], ttl_ms=TTL_MS)
+    assert renewal.status == "FENCED"
+
+
+# ---- release and reap
+
+
+def test_a_released_shard_waits_with_a_new_ticket(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    assert any_broker.shards.release(lease)
+    assert not any_broker.shards.release(lease)
+    ticket = take_ticket(any_broker, "w2")
+    assert ticket.shard == 0 and not ticket.urgent
+    assert any_broker.shards.next_due_ms(E, 0) is None
+
+
+def test_a_shard_released_after_stop_is_stopped(any_broker: Broker) -> None:
+    admit(any_broker, shards=2)
+    one, other = claim_next(any_broker).lease, claim_next(any_broker).lease
+    ctl(any_broker, command="stop")
+    any_broker.shards.release(one)
+    run_out(any_broker, other)
+    assert [found.state for found in any_broker.shards.reap(E, 0, leader_epoch=LEADER)] == ["stopped"]
+    assert states(any_broker) == ["stopped", "stopped"]
+    assert any_broker.conn.main.xlen(keys.pool_tickets(POOL)) == 0
+
+
+def test_what_the_broker_forgot_is_counted_once(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    for _ in range(2):
+        any_broker.shards.release(lease, forgotten_batches=2, forgotten_steps=90)
+    forgotten = any_broker.experience.flow(E, 0).forgotten
+    assert (forgotten.batches, forgotten.steps) == (2, 90)
+
+
+def test_a_living_lease_is_not_reaped(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    claim_next(any_broker)
+    any_broker.conn.main.zadd(keys.due(E, 0), {"0": 1})
+    assert reap(any_broker) == []
+    assert states(any_broker) == ["leased"]
+
+
+def test_of_two_coordinators_one_reaps(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    run_out(any_broker, claim_next(any_broker).lease)
+    assert reap(any_broker) == [0]
+    assert reap(any_broker) == []
+    assert take_ticket(any_broker, "w2").urgent
+    assert any_broker.shards.read_ticket(POOL, "w2", block_ms=0) is None
+
+
+def test_reaping_is_bounded(any_broker: Broker) -> None:
+    admit(any_broker, shards=3)
+    for _ in range(3):
+        run_out(any_broker, claim_next(any_broker).lease)
+    assert len(any_broker.shards.reap(E, 0, leader_epoch=LEADER, limit=2)) == 2
+    assert len(reap(any_broker)) == 1
+
+
+def die_while(broker: Broker, *, stepping: bool, batches: int = 0) -> str:
+    """One owner that dies; the shard's state afterwards."""
+    claim = claim_next(broker)
+    for seq in range(claim.seq + 1, claim.seq + 1 + batches):
+        append(broker, claim.lease, seq)
+    broker.shards.renew(E, 0, [(claim.lease, stepping)], ttl_ms=TTL_MS)
+    run_out(broker, claim.lease)
+    (found,) = broker.shards.reap(E, 0, leader_epoch=LEADER)
+    return found.state
+
+
+def test_a_shard_whose_owners_keep_dying_of_it_is_quarantined_with_a_reason(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, barren_deaths=3)
+    assert [die_while(any_broker, stepping=True) for _ in range(3)] == ["queued", "queued", "quarantined"]
+    (state,) = any_broker.shards.shards(E, 0)
+    assert state.deaths == 3 and "died" in state.last_error
+    assert any_broker.shards.read_ticket(POOL, "w1", block_ms=0) is None
+
+
+def test_deaths_while_another_shard_was_stepped_do_not_count(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, barren_deaths=2)
+    assert [die_while(any_broker, stepping=False) for _ in range(3)] == ["queued"] * 3
+    assert any_broker.shards.shards(E, 0)[0].deaths == 0
+
+
+def test_a_death_after_a_batch_does_not_count_and_a_batch_forgives_those_before(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, barren_deaths=2)
+    die_while(any_broker, stepping=True)
+    assert die_while(any_broker, stepping=True, batches=1) == "queued"
+    assert any_broker.shards.shards(E, 0)[0].deaths == 0
+
+
+def test_a_worker_that_gives_a_broken_shard_back_counts_and_names_the_error(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, barren_deaths=2)
+    for _ in range(2):
+        lease = claim_next(any_broker).lease
+        any_broker.shards.release(lease, error="EnvError: no display", barren=True)
+    (state,) = any_broker.shards.shards(E, 0)
+    assert (state.state, state.last_error) == ("quarantined", "EnvError: no display")
+
+
+def test_a_supervisor_frees_all_shards_of_a_dead_child_at_once(any_broker: Broker) -> None:
+    admit(any_broker, shards=3)
+    mine = [claim_next(any_broker, "dead").lease, claim_next(any_broker, "dead").lease]
+    claim_next(any_broker, "alive")
+    freed = any_broker.shards.release_worker("dead")
+    assert [(found.shard, found.state, found.experiment) for found in freed] == [(0, "queued", E), (1, "queued", E)]
+    assert states(any_broker) == ["queued", "queued", "leased"]
+    assert append(any_broker, mine[0], 1).status == "FENCED"
+    assert take_ticket(any_broker, "w2").urgent
+    assert any_broker.shards.release_worker("dead") == []
+
+
+# ---- out of memory
+
+
+def test_renew_release_and_reap_work_out_of_memory(broker: Broker, full_memory: Callable[[], None]) -> None:
+    admit(broker, shards=3)
+    kept, given_back, over = (claim_next(broker).lease for _ in range(3))
+    run_out(broker, over)
+    run_out(broker, kept)
+    broker.conn.main.zrem(keys.due(E, 0), "0")
+    full_memory()
+    (renewal,) = broker.shards.renew(E, 0, [(kept, True)], ttl_ms=TTL_MS)
+    assert renewal.status == "OK"
+    assert broker.shards.release(given_back)
+    assert reap(broker) == [2]
+    assert states(broker) == ["leased", "queued", "queued"]
+    assert {ticket.in_stream for ticket in broker.shards.tickets_of(E, 0)} == {False}
+
+
+def test_out_of_memory_nothing_new_is_claimed_and_bytes_are_refused_aloud(
+    broker: Broker, full_memory: Callable[[], None]
+) -> None:
+    admit(broker, shards=2)
+    lease = claim_next(broker).lease
+    ticket = take_ticket(broker)
+    full_memory()
+    with pytest.raises(BrokerFull):
+        broker.shards.claim(ticket, worker="w1", nonce="a", ttl_ms=TTL_MS)
+    with pytest.raises(BrokerFull):
+        append(broker, lease, 1)
+    assert broker.experience.flow(E, 0).entries == 0
+
+
+def test_out_of_memory_what_is_stored_already_can_still_be_accepted(
+    broker: Broker, raw: redis.Redis, full_memory: Callable[[], None]
+) -> None:
+    admit(broker, shards=1)
+    lease = claim_next(broker).lease
+    raw.set(keys.blob(E, 0, 0, lease.epoch, lease.nonce, 1), payload(lease, 1), px=60_000)
+    full_memory()
+    assert append(broker, lease, 1, bare=True).status == "OK"
+    assert append(broker, lease, 1).status == "DUP"
+    broker.shards.release(lease)
+    assert append(broker, lease, 2).status == "FENCED"
+    assert broker.experience.flow(E, 0).discarded.batches == 1
