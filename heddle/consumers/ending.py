@@ -85,8 +85,7 @@ def _settle_rest(loop: Loop, *, train: bool, save: bool) -> None:
     if rest.batches:
         loop.update(rest)
     if parts.evaluator is not None:
-        for pointer in parts.evaluator.drop():
-            parts.ledger.set_aside(pointer, "evaluated")
+        parts.evaluator.drop()
     if save and loop.unsaved:
         _save(loop)
     parts.patience.call("ack", parts.ledger.flush_or_raise)
@@ -110,8 +109,7 @@ def _evaluate_last(loop: Loop) -> None:
     if evaluator is None or evaluator.evaluated(parts.progress.update):
         return
     if not evaluator.evaluating(parts.progress.update):
-        for pointer in evaluator.drop():
-            parts.ledger.set_aside(pointer, "evaluated")
+        evaluator.drop()
     deadline = parts.clock.monotonic() + FINAL_EVALUATION_S
     asked = evaluator.running
     while parts.clock.monotonic() < deadline and not parts.stop.draining:
@@ -119,6 +117,8 @@ def _evaluate_last(loop: Loop) -> None:
         if ctl.command == "stop" or not ctl.active_eval:
             return
         asked = asked or loop.begin_evaluation()
+        if parts.ledger.num_held >= ctl.max_entries // 4:
+            loop.checkpoint()  # makes room for the rest of it
         if loop.turn_eval(parts.intake.poll(block_ms=POLL_MS)) is not None:
             return
     log.info("ending without an evaluation of the last weights update=%d", parts.progress.update)

@@ -19,6 +19,9 @@ from heddle.layout import Segments
 
 log = logging.getLogger("heddle.trainer")
 
+Owner = tuple[int, str]
+"""(epoch, nonce) of whoever played a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -57,39 +60,72 @@ def ended_episodes(segments: Segments) -> tuple[NDArray[np.float64], NDArray[np.
     return returns, segments.arrays["episode_length"][ended].astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """The episodes that ended in one batch of an eval shard.
+
+    Attributes:
+        shard, owner: whose; the owner is (epoch, nonce).
+        returns, lengths: of each.
+    """
+
+    shard: int
+    owner: Owner
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Collector:
-    """The batches of one version that came so far."""
+    """What came of one version so far."""
 
     version: int
     update: int
-    batches: list[tuple[Pointer, NDArray[np.float64], NDArray[np.int64]]] = field(default_factory=list)
-    gave: dict[int, tuple[int, str]] = field(default_factory=dict)
+    episodes: list[Episodes] = field(default_factory=list)
+    gave: dict[int, Owner] = field(default_factory=dict)
 
     def add(self, pointer: Pointer, segments: Segments) -> None:
         """One batch of an eval shard; the one whose `given` is the version is its shard's last."""
-        self.batches.append((pointer, *ended_episodes(segments)))
+        owner = (pointer.epoch, pointer.nonce)
+        returns, lengths = ended_episodes(segments)
+        if len(returns):
+            self.episodes.append(Episodes(pointer.shard, owner, tuple(returns.tolist()), tuple(lengths.tolist())))
         if pointer.given == self.version:
-            self.gave[pointer.shard] = (pointer.epoch, pointer.nonce)
+            self.gave[pointer.shard] = owner
 
     def finished(self, active: int) -> Finished | None:
         """The evaluation, once `active` shards gave it; None before, and when no episode ended at all."""
         if not active or len(self.gave) < active:
             return None
-        counted = [item for item in self.batches if self.gave.get(item[0].shard) == (item[0].epoch, item[0].nonce)]
-        returns = np.concatenate([item[1] for item in counted])
-        lengths = np.concatenate([item[2] for item in counted])
+        counted = [item for item in self.episodes if self.gave.get(item.shard) == item.owner]
+        returns = np.array([value for item in counted for value in item.returns], np.float64)
+        lengths = np.array([value for item in counted for value in item.lengths], np.int64)
         return Finished(self.version, self.update, returns, lengths) if len(returns) else None
 
-    def pointers(self) -> list[Pointer]:
-        """Every entry that came."""
-        return [pointer for pointer, _, _ in self.batches]
+    def to_json(self) -> dict[str, Any]:
+        """For a manifest."""
+        return {
+            "version": self.version,
+            "update": self.update,
+            "episodes": [[item.shard, *item.owner, list(item.returns), list(item.lengths)] for item in self.episodes],
+            "gave": [[shard, *owner] for shard, owner in self.gave.items()],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Collector":
+        """The opposite of `to_json`."""
+        episodes = [
+            Episodes(int(shard), (int(epoch), str(nonce)), tuple(returns), tuple(lengths))
+            for shard, epoch, nonce, returns, lengths in value["episodes"]
+        ]
+        gave = {int(shard): (int(epoch), str(nonce)) for shard, epoch, nonce in value["gave"]}
+        return cls(int(value["version"]), int(value["update"]), episodes, gave)
 
 
 class Evaluator:
     """When to evaluate, which version is being evaluated, and what came of it.
 
-    Entries are held until their evaluation is over, so that a trainer that resumes finds them again.
+    What came so far travels in the manifest, so that its entries can be acked and a trainer that resumes goes on.
 
     Args:
         every_updates: updates between evaluations.
@@ -114,8 +150,8 @@ class Evaluator:
         self._seat_epoch = seat_epoch
         self._every = every_updates
         self._running: Collector | None = None
-        if state.get("version"):
-            self._running = Collector(int(state["version"]), int(state["update"]))
+        if state.get("running"):
+            self._running = Collector.from_json(state["running"])
 
     @property
     def running(self) -> bool:
@@ -156,30 +192,28 @@ class Evaluator:
         if self._running is not None and self._running.version != eval_policy:
             self.drop()
 
-    def drop(self) -> list[Pointer]:
-        """Give up the evaluation under way; its entries, which are to be settled."""
-        pointers = self._running.pointers() if self._running else []
+    def drop(self) -> None:
+        """Give up the evaluation under way."""
         self._running, self.checkpoint = None, ""
-        return pointers
 
     def add(self, pointer: Pointer, segments: Segments) -> bool:
-        """One batch of an eval shard; False when it belongs to no evaluation under way, and is to be settled."""
+        """One batch of an eval shard; False when it belongs to no evaluation under way."""
         if self._running is None or pointer.version_min != self._running.version:
             return False
         self._running.add(pointer, segments)
         return True
 
-    def finish(self, active: int) -> tuple[Finished, str, list[Pointer]] | None:
-        """When it is over: the evaluation, the name of its checkpoint, and its entries, which are to be settled."""
+    def finish(self, active: int) -> tuple[Finished, str] | None:
+        """When it is over: the evaluation, and the name of the checkpoint with its weights."""
         finished = self._running.finished(active) if self._running else None
         if finished is None:
             return None
         name = self.checkpoint
-        pointers = self.drop()
+        self.drop()
         self.last, self.last_update = finished, finished.update
-        return finished, name, pointers
+        return finished, name
 
     def state(self) -> dict[str, Any]:
         """For a manifest."""
-        running = {"version": self._running.version, "update": self._running.update} if self._running else {}
-        return {**running, "last_update": self.last_update, "checkpoint": self.checkpoint}
+        running = self._running.to_json() if self._running else None
+        return {"running": running, "last_update": self.last_update, "checkpoint": self.checkpoint}

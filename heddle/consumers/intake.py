@@ -85,7 +85,7 @@ class Intake:
         decision = decide(self._rules, self._facts(ctl, version, same, high_water=False))
         if decision.why == "wait" and self._quiet:
             self.high_water = is_high_water(self._flow(), ctl) or self._is_full()
-            if self.high_water and not self._ledger.num_trained:  # else a checkpoint alone makes room
+            if self.high_water and not self._ledger.num_held:  # else a checkpoint alone makes room
                 decision = decide(self._rules, self._facts(ctl, version, same, high_water=True))
         return self._apply(decision)
 

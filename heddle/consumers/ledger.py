@@ -1,8 +1,8 @@
 """The ledger: what became of each entry that was read, and when the broker may be told.
 
-It never reads, trains or saves. An entry is settled once; what is trained is acked only after a durable manifest covers
-it (or, with ack = "update", at once), what is set aside at the next flush. Acks that the broker did not answer are sent
-again: only the one that deletes an entry counts it.
+It never reads, trains or saves. An entry is settled once; what is trained or evaluated is acked only after a durable
+manifest covers it (or, with ack = "update", at once), what is set aside at the next flush. Acks that the broker did not
+answer are sent again: only the one that deletes an entry counts it.
 """
 
 import logging
@@ -46,18 +46,18 @@ class Ledger:
         self._partition = partition
         self._seat_epoch = seat_epoch
         self._carried = dict(carried or {})
-        self._trained: list[Pointer] = []
+        self._held: list[tuple[Pointer, Settled]] = []
         self._owed: dict[Key, tuple[Pointer, Settled]] = {}
         self._dead: dict[Key, tuple[Pointer, str]] = {}
 
-    def train(self, pointers: Sequence[Pointer]) -> None:
-        """These entries are in the learner; they are acked once `checkpointed` says so."""
+    def hold(self, pointers: Sequence[Pointer], outcome: Settled) -> None:
+        """These entries are in the learner, or in an evaluation; they are acked once `release` says so."""
         for pointer in pointers:
             self.ordering.settle(pointer)
-            self._trained.append(pointer)
+            self._held.append((pointer, outcome))
 
     def set_aside(self, pointer: Pointer, outcome: Settled) -> None:
-        """This entry will not be trained; it is acked at the next flush."""
+        """This entry is used for nothing; it is acked at the next flush."""
         self._excuse(pointer)
         self.ordering.settle(pointer)
         self._owed[key_of(pointer)] = (pointer, outcome)
@@ -80,21 +80,21 @@ class Ledger:
         else:
             self._owed[key_of(pointer)] = (pointer, outcome)  # type: ignore[assignment]
 
-    def release_trained(self) -> None:
+    def release(self) -> None:
         """A durable manifest covers what the marks cover (or nothing waits for one): let it be acked."""
-        kept: list[Pointer] = []
-        for pointer in self._trained:
+        kept: list[tuple[Pointer, Settled]] = []
+        for pointer, outcome in self._held:
             if self.ordering.covered(pointer):
-                self._owed[key_of(pointer)] = (pointer, "trained")
+                self._owed[key_of(pointer)] = (pointer, outcome)
             else:
-                kept.append(pointer)
-        self._trained = kept
+                kept.append((pointer, outcome))
+        self._held = kept
 
     def roll_back(self) -> None:
         """No manifest will ever cover what is trained and not released: that is how it is acked."""
-        for pointer in self._trained:
-            self._owed[key_of(pointer)] = (pointer, "rolled_back")
-        self._trained = []
+        for pointer, outcome in self._held:
+            self._owed[key_of(pointer)] = (pointer, "rolled_back" if outcome == "trained" else outcome)
+        self._held = []
 
     def flush(self) -> bool:
         """Tell the broker all that it may know; what it did not answer stays owed.
@@ -123,18 +123,20 @@ class Ledger:
         return len(self._owed) + len(self._dead)
 
     @property
-    def num_trained(self) -> int:
-        """Entries that are trained and wait for a manifest."""
-        return len(self._trained)
+    def num_held(self) -> int:
+        """Entries that are trained or evaluated and wait for a manifest."""
+        return len(self._held)
 
     def marks(self) -> dict[int, Mark]:
         """By shard, for a manifest."""
         return self.ordering.marks()
 
     def owed(self) -> dict[str, list[str]]:
-        """For a manifest: entry id -> [outcome, reason] of what was set aside and is not acked yet."""
+        """For a manifest: entry id -> [outcome, reason] of what is settled, not acked yet, and no usual repeat."""
         aside = {
-            pointer.entry_id: [str(outcome), ""] for pointer, outcome in self._owed.values() if outcome != "trained"
+            pointer.entry_id: [str(outcome), ""]
+            for pointer, outcome in self._owed.values()
+            if outcome not in ("trained", "evaluated")
         }
         return aside | {pointer.entry_id: ["dead", reason] for pointer, reason in self._dead.values()}
 

@@ -118,7 +118,7 @@ class Loop:
     @property
     def unsaved(self) -> bool:
         """True while no checkpoint holds all that was trained."""
-        return self._saved_update != self.parts.progress.update or self.parts.ledger.num_trained > 0
+        return self._saved_update != self.parts.progress.update or self.parts.ledger.num_held > 0
 
     def _idle_s(self) -> float:
         return self.parts.clock.monotonic() - self._busy_at
@@ -140,10 +140,10 @@ class Loop:
         self._busy_at = parts.clock.monotonic()
         metrics |= {"update_seconds": self._busy_at - began, "wait_seconds": waited_s}
         parts.publisher.publish(parts.training.weights(), parts.progress.update)
-        parts.ledger.train(pointers)
+        parts.ledger.hold(pointers, "trained")
         self.training_on = []
         if parts.setting.spec.trainer.ack == "update":
-            parts.ledger.release_trained()
+            parts.ledger.release()
         self._evaluate_or_checkpoint(force=force)
         parts.ledger.flush()
         parts.reader.loading([])
@@ -165,7 +165,7 @@ class Loop:
         try:
             path = parts.saver.write(
                 parts.progress,
-                weights=parts.training.weights(),
+                weights=parts.publisher.weights,
                 learner=parts.training.state(),
                 version=parts.publisher.version,
                 marks=parts.ledger.marks(),
@@ -179,12 +179,13 @@ class Loop:
             return False
         self._spoken.clear()
         self._saved_update = parts.progress.update
-        parts.ledger.release_trained()
+        parts.ledger.release()
         parts.ledger.flush()
         if parts.evaluator is None:
             self._best_of_training(path.name)
         parts.saver.prune(parts.evaluator.checkpoint if parts.evaluator else "")
-        self._checkpoint_s = parts.clock.monotonic() - began
+        self._busy_at = parts.clock.monotonic()
+        self._checkpoint_s = self._busy_at - began
         return True
 
     def begin_evaluation(self) -> bool:
@@ -201,14 +202,16 @@ class Loop:
         """Take note of eval batches; the evaluation, when it is over with them."""
         parts = self.parts
         for item in loaded:
-            if parts.evaluator is None or not parts.evaluator.add(item.pointer, item.segments):
+            if parts.evaluator is not None and parts.evaluator.add(item.pointer, item.segments):
+                parts.ledger.hold([item.pointer], "evaluated")
+            else:
                 parts.ledger.set_aside(item.pointer, "evaluated")
+        if loaded and parts.setting.spec.trainer.ack == "update":
+            parts.ledger.release()
         done = parts.evaluator.finish(self._active_eval) if parts.evaluator else None
         if parts.evaluator is None or done is None:
             return None
-        finished, name, pointers = done
-        for pointer in pointers:
-            parts.ledger.set_aside(pointer, "evaluated")
+        finished, name = done
         mean = finished.mean_return
         log.info("evaluated update=%d return=%.2f episodes=%d", finished.update, mean, len(finished.returns))
         parts.progress.eval_return = mean

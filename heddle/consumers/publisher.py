@@ -5,11 +5,10 @@ published again after a resume, or to get past a version that nobody can train, 
 """
 
 import logging
-from collections.abc import Mapping
 
 from heddle.broker import Broker
 from heddle.errors import BrokerFull, BrokerUnreachable, Conflict, SeatLost
-from heddle.policies.base import Array
+from heddle.policies.base import Arrays
 from heddle.policies.weights import pack
 
 log = logging.getLogger("heddle.trainer")
@@ -37,21 +36,26 @@ class Publisher:
         self._broker = broker
         self._experiment = experiment
         self._seat_epoch = seat_epoch
-        self._weights: Mapping[str, Array] = {}
+        self._weights: Arrays = {}
         self._data = b""
         self._pending = False
+
+    @property
+    def weights(self) -> Arrays:
+        """The newest weights; not to be changed."""
+        return self._weights
 
     @property
     def pending(self) -> bool:
         """True while the newest version is not known to be published."""
         return self._pending
 
-    def first(self, weights: Mapping[str, Array], update: int) -> bool:
+    def first(self, weights: Arrays, update: int) -> bool:
         """Publish restored, or fresh, weights under the next version; see `offer` for the answer."""
         self._weights, self.update = weights, update
         return self.renumber()
 
-    def publish(self, weights: Mapping[str, Array], update: int) -> bool:
+    def publish(self, weights: Arrays, update: int) -> bool:
         """Publish the weights of an update under the next version; see `offer` for the answer."""
         self.same = frozenset()
         return self.first(weights, update)
