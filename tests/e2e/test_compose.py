@@ -32,7 +32,9 @@ def run(*argv: str, env: dict[str, str], cwd: Path = ROOT, timeout: float = 600)
 def engine() -> Iterator[dict[str, str]]:
     """The environment in which `docker` reaches an engine."""
     folder = Path(os.environ.get("HEDDLE_ENGINE_DIR", "/tmp/heddle-engine"))
-    up = subprocess.run([ROOT / "tests/engine.sh", "up", folder], text=True, capture_output=True, timeout=900, check=False)
+    up = subprocess.run(
+        [ROOT / "tests/engine.sh", "up", folder], text=True, capture_output=True, timeout=900, check=False
+    )
     if up.returncode == 3:
         pytest.skip(f"no Docker engine: {up.stderr.strip().splitlines()[-1]}")
     assert up.returncode == 0, up.stderr[-4000:]
@@ -52,7 +54,12 @@ def wheels() -> list[Path]:
     if not told:
         asked = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
         told = subprocess.run(asked, text=True, capture_output=True, check=False).stdout
-    return [wheel for folder in told.split() if Path(folder).is_dir() for wheel in Path(folder).glob("torch-*+cpu-cp311-*.whl")]
+    return [
+        wheel
+        for folder in told.split()
+        if Path(folder).is_dir()
+        for wheel in Path(folder).glob("torch-*+cpu-cp311-*.whl")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +97,25 @@ def status(experiment: str) -> dict[str, Any]:
     return found
 
 
+def steps(experiment: str) -> float:
+    return float(status(experiment)["metrics"].get("env_steps", 0))
+
+
+def enqueue(*sets: str) -> str:
+    argv = ["enqueue", "examples/cartpole.toml", "-o", "json", *(word for item in sets for word in ("--set", item))]
+    return str(json.loads(heddle(*argv))["experiment"])
+
+
+def assert_books_balance(experiment: str) -> None:
+    for books in status(experiment)["accounting"].values():
+        assert (books["lost"], books["duplicated"], books["in_flight"]) == (0, 0, 0)
+
+
 def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishes(fleet: Callable[..., str]) -> None:
-    # Given a fleet of two workers and a run that takes a while
+    # Given a fleet of two workers and a run that goes on until it is stopped
     eventually(lambda: len(live_workers()) == 2, timeout_s=60, every_s=0.5, what="two workers")
-    enqueue = ["enqueue", "examples/cartpole.toml", "--set", "budget.env_steps=60000", "-o", "json"]
-    experiment = json.loads(heddle(*enqueue))["id"]
-    eventually(lambda: status(experiment)["env_steps"] > 2_000, timeout_s=120, every_s=0.5, what="first updates")
+    long = enqueue("budget.env_steps=100000000")
+    eventually(lambda: steps(long) > 2_000, timeout_s=120, every_s=0.5, what="first updates")
 
     # When the pool is scaled to 8 and back
     heddle("workers", "scale", "8")
@@ -104,24 +124,30 @@ def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishe
     eventually(lambda: len(live_workers()) == 2, timeout_s=90, every_s=0.5, what="two workers again")
 
     # And a worker process is killed inside its container
-    victim = live_workers()[0]
+    victim = live_workers()[0]["beat"]
     fleet("exec", "-T", "workers", "python", "-c", f"import os; os.kill({victim['pid']}, 9)")
-    eventually(
-        lambda: len(live_workers()) == 2 and victim["id"] not in {w["id"] for w in live_workers()},
-        timeout_s=60, every_s=0.5, what="the killed worker replaced",
-    )  # fmt: skip
+
+    def is_replaced() -> bool:
+        alive = [worker["beat"]["worker"] for worker in live_workers()]
+        return len(alive) == 2 and victim["worker"] not in alive
+
+    eventually(is_replaced, timeout_s=60, every_s=0.5, what="the killed worker replaced")
 
     # And Redis restarts
-    before = status(experiment)["env_steps"]
+    before = steps(long)
     fleet("restart", "redis")
-    eventually(lambda: status(experiment)["env_steps"] > before, timeout_s=90, every_s=0.5, what="progress after the restart")
+    eventually(lambda: steps(long) > before, timeout_s=90, every_s=0.5, what="progress after the restart")
 
-    # Then the run ends by its budget and the books balance
-    heddle("wait", experiment, "--for", "completed", "--timeout", "240s")
-    ended = status(experiment)
-    assert ended["env_steps"] >= 60_000
-    assert ended["accounting"]["lost"] == 0
-    assert ended["accounting"]["duplicated"] == 0
+    # Then a second run on the same pool ends by its budget, beside the first
+    short = enqueue("budget.env_steps=20000", "experiment.name=short")
+    heddle("wait", short, "--for", "completed", "--timeout", "240s")
+    assert steps(short) >= 20_000
+    assert_books_balance(short)
+
+    # And the first one ends when it is told to
+    heddle("stop", long)
+    heddle("wait", long, "--for", "stopped", "--timeout", "60s")
+    assert_books_balance(long)
 
     # And a later `up` leaves the pool's size alone
     heddle("workers", "scale", "3")
@@ -129,13 +155,16 @@ def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishe
     eventually(lambda: len(live_workers()) == 3, timeout_s=60, every_s=0.5, what="three workers after a second up")
 
     # And the lines of the README show what it says, from the host
-    tag = f"heddle:{{{experiment}.0}}"
+    tag = f"heddle:{{{short}.0}}"
     cli = ["redis-cli", "-p", PORT]
     env = dict(os.environ)
     assert "command" in run(*cli, "HGETALL", f"{tag}:ctl", env=env)
     assert "appended_batches" in run(*cli, "HGETALL", f"{tag}:flow", env=env)
+    assert "epoch" in run(*cli, "HGETALL", f"{tag}:shard:0", env=env)
+    assert run(*cli, "ZRANGE", f"{tag}:due", "0", "-1", "WITHSCORES", env=env).strip() == ""
     assert run(*cli, "XLEN", f"{tag}:experience", env=env).strip() == "0"
+    assert short in run(*cli, "XREVRANGE", "heddle:log", "+", "-", "COUNT", "20", env=env)
 
     # And rm leaves no key of the experiment
-    heddle("rm", experiment)
-    eventually(lambda: not run(*cli, "KEYS", f"*{experiment}*", env=env).strip(), timeout_s=70, what="no key left")
+    heddle("rm", short)
+    eventually(lambda: not run(*cli, "KEYS", f"*{short}*", env=env).strip(), timeout_s=70, what="no key left")
