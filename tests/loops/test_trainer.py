@@ -1,0 +1,414 @@
+"""The trainer on a real server, with workers that only append: seat, order of writes, rules of updates, endings."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.broker.server import LocalServer
+from heddle.checkpoint import BEST, load
+from heddle.consumers.parts import CheckpointMissing
+from heddle.errors import SeatLost
+from heddle.policies.weights import unpack
+from tests.helpers import eventually
+from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
+
+Start = Callable[..., InThread]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def start(redis_server: LocalServer, home: Path) -> Iterator[Start]:
+    """Starts trainers in threads, and ends them."""
+    running: list[InThread] = []
+
+    def begin(experiment: str, **kwargs: Any) -> InThread:
+        running.append(InThread(redis_server.url, experiment, home, **kwargs))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.end()
+
+
+def played(fleet: Fleet, version: int) -> int:
+    """Every train shard gives `version`; the next version, once it is there."""
+    for shard, claim in fleet.claims.items():
+        if claim.kind == "train":
+            fleet.give(shard, version)
+    return fleet.version(version + 1)
+
+
+def pinned(broker: Broker, experiment: str, version: int) -> bool:
+    return broker.experiments.ctl(experiment).eval_policy == version
+
+
+def settled(fleet: Fleet, batches: int) -> None:
+    eventually(lambda: fleet.flow().trained.batches >= batches, what=f"{batches} batches trained")
+
+
+def test_it_publishes_fresh_seeded_weights_at_once(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker))
+    start(fleet.experiment)
+    assert fleet.version() == 1
+    weights, info = unpack(broker.policies.fetch(fleet.experiment)[1])
+    expected = fleet.setting.policy.get_weights()
+    assert (info.version, info.update, weights.keys()) == (1, 0, expected.keys())
+    assert all((weights[name] == expected[name]).all() for name in expected)
+
+
+def test_sync_updates_on_one_batch_of_every_shard_and_acks_what_the_checkpoint_covers(
+    broker: Broker, start: Start, home: Path
+) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    start(fleet.experiment)
+    version = fleet.version()
+    fleet.give(0, version)
+    assert fleet.flow().trained.batches == 0
+    fleet.give(1, version)
+    version = fleet.version(version + 1)
+    played(fleet, version)
+    settled(fleet, 4)
+    checkpoint = saved(home)
+    assert checkpoint is not None
+    assert checkpoint.learner_meta["seen"] == [[[0, 1], [1, 1]], [[0, 2], [1, 2]]]
+    assert (checkpoint.update, checkpoint.env_steps, checkpoint.policy_version) == (2, 32, 3)
+    assert checkpoint.marks.keys() == {"0/0", "0/1"}
+    assert fleet.flow().entries == 0
+    fleet.check_balance()
+
+
+def test_a_batch_of_an_older_version_is_stale_and_excuses_nobody_from_the_next(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    fleet.give(0, version - 1, given=version)  # says it gives the new version, was played by the old one
+    fleet.give(1, version)
+    fleet.version(version + 1)
+    eventually(lambda: fleet.flow().stale.batches == 1)
+    fleet.check_balance()
+
+
+def test_a_shard_whose_batch_is_dead_is_not_waited_for(broker: Broker, start: Start, home: Path) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    start(fleet.experiment)
+    version = fleet.version()
+    fleet.give(0, version, data=b"not a batch at all", steps=8)
+    fleet.give(1, version)
+    fleet.version(version + 1)
+    settled(fleet, 1)
+    assert fleet.flow().dead.batches == 1
+    assert seen_in(saved(home)) == [(1, 1)]
+
+
+def test_when_every_batch_is_dead_the_same_weights_go_on_as_the_next_version(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    start(fleet.experiment)
+    version = fleet.version()
+    before = unpack(broker.policies.fetch(fleet.experiment)[1])[0]
+    for shard in fleet.claims:
+        fleet.give(shard, version, data=b"not a batch at all", steps=8)
+    fleet.version(version + 1)
+    after = unpack(broker.policies.fetch(fleet.experiment)[1])[0]
+    assert all((before[name] == after[name]).all() for name in before)
+
+
+def test_sync_trains_on_what_is_there_after_the_time_out(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker, trainer={"sync_timeout": 0.3})).claim_all()
+    start(fleet.experiment)
+    version = fleet.version()
+    fleet.give(0, version)
+    fleet.version(version + 1)
+    settled(fleet, 1)
+
+
+def test_without_sync_it_updates_on_enough_steps_and_sets_old_versions_aside(
+    broker: Broker, start: Start, home: Path
+) -> None:
+    spec: dict[str, Any] = {"rollout": {"sync": False, "max_policy_lag": 1}, "trainer": {"batch_steps": 16}}
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    start(fleet.experiment)
+    fleet.version()
+    for version in (1, 2, 3):
+        fleet.give(0, version)
+        fleet.give(0, version)
+        fleet.version(version + 1)
+    fleet.give(0, 2)
+    fleet.give(0, 4)
+    eventually(lambda: fleet.flow().stale.batches == 1)
+    fleet.give(0, 3)
+    fleet.version(5)
+    settled(fleet, 8)
+    assert seen_in(saved(home)) == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (0, 6), (0, 8), (0, 9)]
+
+
+def test_high_water_forces_an_update_and_a_checkpoint(broker: Broker, start: Start) -> None:
+    spec: dict[str, Any] = {
+        "rollout": {"sync": False},
+        "trainer": {"batch_steps": 64, "checkpoint_every": 1000},
+    }
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    raw: Any = broker.conn.main
+    raw.hset(keys.ctl(fleet.experiment), "max_entries", 4)
+    start(fleet.experiment)
+    fleet.version()
+    for _ in range(3):
+        for _ in range(4):
+            eventually(lambda: fleet.offer(0, 1).status == "OK", what="room")
+    settled(fleet, 8)
+
+
+def test_a_trainer_that_ends_leaves_the_experiment_to_the_next_one(broker: Broker, start: Start, home: Path) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    first = start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    fleet.give(0, version)
+    assert first.leave() == 0
+    assert broker.seats.holder(fleet.experiment) is None
+    assert broker.experiments.status(fleet.experiment).outcome == ""
+    start(fleet.experiment)
+    # The restored weights get a new number, and what was played by their old one counts as current.
+    resumed = fleet.version(version + 1)
+    assert resumed == version + 1
+    for shard in fleet.claims:
+        fleet.give(shard, resumed)
+    fleet.version(resumed + 1)
+    settled(fleet, 5)
+    assert seen_in(saved(home)) == [(0, 1), (1, 1), (0, 2), (0, 3), (1, 2)]
+    assert fleet.flow().stale.batches == 0
+    fleet.check_balance()
+
+
+def test_the_newest_checkpoint_is_that_of_the_highest_seat_epoch(broker: Broker, start: Start, home: Path) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    first = start(fleet.experiment)
+    version = fleet.version()
+    for _ in range(3):
+        version = played(fleet, version)
+    settled(fleet, 6)
+    first.leave()
+    second = start(fleet.experiment)
+    version = played(fleet, fleet.version(version + 1))
+    settled(fleet, 8)
+    second.leave()
+    checkpoint = saved(home)
+    assert checkpoint is not None
+    assert checkpoint.update == 4
+    assert len(seen_in(checkpoint)) == len(set(seen_in(checkpoint))) == 8
+
+
+def test_it_publishes_again_what_the_broker_lost(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    raw: Any = broker.conn.main
+    raw.hset(keys.ctl(fleet.experiment), "policy", version - 1)
+    assert fleet.version(version) == version
+
+
+def test_a_trainer_that_lost_its_seat_stops_without_another_write(broker: Broker, start: Start, home: Path) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    first = start(fleet.experiment)
+    version = fleet.version()
+    raw: Any = broker.conn.main
+    raw.delete(keys.seat(fleet.experiment))
+    raw.hset(keys.ctl(fleet.experiment), "seat_epoch", 2**50)
+    fleet.give(0, version)
+    fleet.give(1, version)
+    with pytest.raises(SeatLost):
+        first.join()
+    assert (fleet.flow().trained.batches, broker.policies.latest(fleet.experiment)) == (0, version)
+
+
+def test_a_second_trainer_waits_for_the_seat_and_takes_it(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    first = start(fleet.experiment)
+    version = fleet.version()
+    second = start(fleet.experiment)
+    first.leave()
+    assert played(fleet, fleet.version(version + 1)) == version + 2
+    assert second.leave() == 0
+
+
+def test_the_budget_ends_the_run_with_nothing_in_flight(broker: Broker, start: Start, home: Path) -> None:
+    fleet = Fleet(broker, submit(broker, budget={"env_steps": 32})).claim_all()
+    trainer = start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    played(fleet, version)
+    fleet.give(0, version + 1)  # more than the budget asked for
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).command == "stop")
+    fleet.release_all()
+    assert trainer.join() == 0
+    ctl = broker.experiments.ctl(fleet.experiment)
+    assert (ctl.command, ctl.outcome) == ("stop", "completed")
+    result = broker.experiments.status(fleet.experiment).result
+    assert (result["env_steps"], result["updates"]) == (32, 2)
+    assert load(Path(result["checkpoint"])).env_steps == 32
+    assert result["accounting"]["trained"] == {"batches": 4, "steps": 32}
+    assert result["accounting"]["stale"] == {"batches": 1, "steps": 8}
+    assert result["accounting"]["in_flight"] == {"batches": 0, "steps": 0}
+    assert broker.seats.holder(fleet.experiment) is None
+    fleet.check_balance()
+
+
+def test_stop_trains_a_remainder_that_is_worth_it(broker: Broker, start: Start, home: Path) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    trainer = start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    fleet.give(0, version)
+    broker.experiments.set_command(fleet.experiment, "stop")
+    fleet.release_all()
+    assert trainer.join() == 0
+    assert broker.experiments.ctl(fleet.experiment).outcome == "stopped"
+    assert seen_in(saved(home)) == [(0, 1), (1, 1), (0, 2)]
+    assert fleet.flow().entries == 0
+
+
+def test_a_paused_trainer_reads_and_does_not_train(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker, trainer={"sync_timeout": 0.2})).claim_all()
+    start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    broker.experiments.set_command(fleet.experiment, "pause")
+    settled(fleet, 2)
+    fleet.give(0, version)
+    group: Any = broker.conn.main
+    stream = keys.experience(fleet.experiment, 0)
+    eventually(lambda: group.xpending(stream, keys.TRAINER_GROUP)["pending"] == 1)
+    assert broker.policies.latest(fleet.experiment) == version
+    broker.experiments.set_command(fleet.experiment, "run")
+    fleet.version(version + 1)
+
+
+def test_a_learner_that_raises_fails_the_run_and_the_last_checkpoint_stays(
+    broker: Broker, start: Start, home: Path, tmp_path: Path
+) -> None:
+    fleet = Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(tmp_path)}})).claim_all()
+    trainer = start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    settled(fleet, 2)
+    (tmp_path / "fail-update").touch()
+    for shard in fleet.claims:
+        fleet.give(shard, version)
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).outcome == "failed")
+    fleet.release_all()
+    assert trainer.join() == 1
+    reason = broker.experiments.ctl(fleet.experiment).reason
+    assert "update 2 on shards 0, 1" in reason
+    assert "ValueError: the learner fell over" in reason
+    assert seen_in(saved(home)) == [(0, 1), (1, 1)]
+    assert (fleet.flow().dead.batches, fleet.flow().entries) == (2, 0)
+
+
+def test_a_learner_that_cannot_be_made_fails_the_run_at_once(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, trainer={"learner": "tests.trainer_kit:Nobody"})
+    assert start(experiment).join() == 1
+    ctl = broker.experiments.ctl(experiment)
+    assert ctl.outcome == "failed"
+    assert "Nobody" in ctl.reason
+
+
+def test_a_trainer_whose_checkpoints_are_elsewhere_refuses_to_begin_anew(
+    broker: Broker, start: Start, home: Path
+) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    first = start(fleet.experiment)
+    played(fleet, fleet.version())
+    settled(fleet, 2)
+    first.leave()
+    home.rename(home.with_name("elsewhere"))
+    with pytest.raises(CheckpointMissing, match="start the trainer where its files are"):
+        start(fleet.experiment).join()
+    assert broker.experiments.ctl(fleet.experiment).outcome == ""
+
+
+def test_with_ack_update_what_no_checkpoint_holds_is_counted_as_rolled_back(
+    broker: Broker, start: Start, home: Path
+) -> None:
+    spec = {"trainer": {"ack": "update", "checkpoint_every": 1000}}
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    first = start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    played(fleet, version)
+    eventually(lambda: fleet.flow().trained.batches == 4)
+    first.end()  # at once: it saves nothing
+    start(fleet.experiment)
+    eventually(lambda: fleet.flow().rolled_back.batches == 4)
+    assert (fleet.flow().trained.batches, seen_in(saved(home))) == (0, [])
+    fleet.check_balance()
+
+
+def test_evaluations_are_collected_measured_and_choose_the_best_checkpoint(
+    broker: Broker, start: Start, home: Path
+) -> None:
+    spec: dict[str, Any] = {"eval": {"num_envs": 2, "episodes": 2, "every_updates": 1}, "budget": {"target_return": 7}}
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    trainer = start(fleet.experiment)
+    (evaluator,) = [shard for shard, claim in fleet.claims.items() if claim.kind == "eval"]
+    for expected, returns in ((2, [3.0, 5.0]), (3, [8.0, 8.0])):
+        played(fleet, fleet.version(expected - 1))
+        eventually(partial(pinned, broker, fleet.experiment, expected))
+        fleet.give(evaluator, expected, given=0, returns=returns[:1])
+        fleet.give(evaluator, expected, returns=returns[1:])
+        if expected == 2:
+            eventually(lambda: "eval_return" in broker.events.metrics_last(fleet.experiment))
+            assert broker.events.metrics_last(fleet.experiment)["eval_return"] == 4.0
+            assert load(home / "checkpoints" / BEST).policy_version == 2
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).command == "stop")
+    fleet.release_all()
+    assert trainer.join() == 0
+    result = broker.experiments.status(fleet.experiment).result
+    assert (result["eval_return"], result["best_return"]) == (8.0, 8.0)
+    assert load(Path(result["best"])).policy_version == 3
+    assert fleet.flow().evaluated.batches == 4
+    fleet.check_balance()
+
+
+def test_an_evaluation_goes_on_under_the_next_trainer(broker: Broker, start: Start) -> None:
+    spec: dict[str, Any] = {"eval": {"num_envs": 2, "episodes": 2, "every_updates": 1}}
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    first = start(fleet.experiment)
+    (evaluator,) = [shard for shard, claim in fleet.claims.items() if claim.kind == "eval"]
+    played(fleet, fleet.version())
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).eval_policy == 2)
+    fleet.give(evaluator, 2, given=0, returns=[3.0])
+    eventually(lambda: fleet.flow().evaluated.batches == 1)  # idle, so that the checkpoint holds it
+    first.leave()
+    start(fleet.experiment)
+    fleet.version(3)
+    fleet.give(evaluator, 2, returns=[9.0])
+    eventually(lambda: broker.events.metrics_last(fleet.experiment).get("eval_return") == 6.0)
+
+
+def test_metrics_tell_of_steps_lag_and_waits(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    start(fleet.experiment)
+    version = fleet.version()
+    fleet.give(0, version, returns=[2.0, 4.0])
+    fleet.give(1, version)
+    played(fleet, fleet.version(version + 1))
+    eventually(lambda: broker.events.metrics_last(fleet.experiment).get("env_steps") == 32)
+    last = broker.events.metrics_last(fleet.experiment)
+    assert (last["return"], last["length"], last["episodes"], last["lag_mean"], last["lag_max"]) == (3, 1, 2, 0, 0)
+    names = {"steps_per_second", "wait_seconds", "update_seconds", "checkpoint_seconds", "worker_waiting", "progress"}
+    assert names <= last.keys()
+
+
+def test_training_goes_on_when_the_memory_is_full(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker, trainer={"checkpoint_every": 1000})).claim_all()
+    start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    raw: Any = broker.conn.main
+    for shard in fleet.claims:
+        if shard:
+            raw.config_set("maxmemory", 1)
+            eventually(lambda: fleet.flow().trained.batches == 2, what="room is made while nothing can be published")
+            raw.config_set("maxmemory", 512 << 20)
+        fleet.give(shard, version)
+    fleet.version(version + 1)
