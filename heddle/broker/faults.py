@@ -15,6 +15,7 @@ REFUSED_FOR_NOW = ("OOM", "MISCONF", "NOREPLICAS")
 """Starts of errors that mean: nothing was stored, and that may pass (memory, disk, replicas)."""
 NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
 """Starts of errors of a server that is starting or changing roles."""
+PIPELINE_PREFIX = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 
 
 def redact(url: str) -> str:
@@ -44,7 +45,8 @@ def translated(url: str, secret: str) -> Iterator[None]:
 
 def translate(error: Exception, url: str, secret: str) -> HeddleError | None:
     """The error of ours that says what `error` means; None when it is not about the server as a whole."""
-    reason = " ".join(str(error).split()) or type(error).__name__
+    told = PIPELINE_PREFIX.sub("", str(error))  # it repeats the whole command, payload and all
+    reason = " ".join(told.split()) or type(error).__name__
     if secret:
         reason = reason.replace(secret, "***")
     word = reason.split(" ", 1)[0].rstrip(":")

@@ -31,6 +31,9 @@ class Tickets:
         """Take the next ticket of a pool; nobody else gets it. Blocks for at most `block_ms` (and never above 2 s).
 
         Whoever took it must `drop_ticket` it, claimed or not.
+
+        Raises:
+            BrokerFull: the group is missing and cannot be made for now.
         """
         stream = keys.pool_tickets(pool)
         found, now_ms = self._read(stream, worker, min(block_ms, MAX_BLOCK_MS))
