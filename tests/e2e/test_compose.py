@@ -159,7 +159,7 @@ def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishe
     cli = ["redis-cli", "-p", PORT]
     env = dict(os.environ)
     assert "command" in run(*cli, "HGETALL", f"{tag}:ctl", env=env)
-    assert "appended_batches" in run(*cli, "HGETALL", f"{tag}:flow", env=env)
+    assert "appended" in run(*cli, "HGETALL", f"{tag}:flow", env=env)
     assert "epoch" in run(*cli, "HGETALL", f"{tag}:shard:0", env=env)
     assert run(*cli, "ZRANGE", f"{tag}:due", "0", "-1", "WITHSCORES", env=env).strip() == ""
     assert run(*cli, "XLEN", f"{tag}:experience", env=env).strip() == "0"
