@@ -2,10 +2,11 @@
 # A Docker engine with Compose v2 for the end-to-end test, on a bare Debian 12 (root, no systemd), and stand-ins for
 # the two base images where none can be pulled. Where an engine already answers, it is used as it is.
 #
-# usage: engine.sh up DIR     prints "export DOCKER_HOST=..." when it started one
+# usage: engine.sh install DIR   brings the engine's and Compose's packages, and starts nothing
+#        engine.sh up DIR     prints "export DOCKER_HOST=..." when it started one
 #        engine.sh down DIR   stops what `up` started and takes its network rules away
 set -euo pipefail
-verb=${1:?up or down}
+verb=${1:?install, up or down}
 dir=$(realpath -m "${2:?a folder for the engine}")
 host=unix://$dir/docker.sock
 python_image=python:3.11-slim-bookworm
@@ -112,6 +113,7 @@ command -v apt-get >/dev/null || { say "no apt-get, and no engine answers"; exit
 export DOCKER_HOST=$host
 install_engine
 install_compose
+[ "$verb" = up ] || exit 0
 docker info >/dev/null 2>&1 || start_engine
 { have $python_image && have $redis_image; } || stand_ins
 say "ready"
