@@ -1,0 +1,259 @@
+"""Trainer processes that are killed or frozen at the worst moments.
+
+Each accepted batch enters saved state at most once, none is lost, and whoever lost the seat changes nothing any more.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle.broker import Broker, open_broker
+from heddle.broker.server import LocalServer, restart, start_server
+from tests.helpers import eventually
+from tests.trainer_kit import Fleet, saved, seen_in, start_process, submit
+
+Process = subprocess.Popen[bytes]
+Start = Callable[[str], Process]
+
+
+@pytest.fixture
+def broker(valkey_server: LocalServer) -> Iterator[Broker]:
+    with open_broker(valkey_server.url, role="test") as connected:
+        yield connected
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def hooks(tmp_path: Path) -> Path:
+    folder = tmp_path / "hooks"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def start(valkey_server: LocalServer, home: Path) -> Iterator[Start]:
+    """Starts trainer processes, and ends them."""
+    running: list[Process] = []
+
+    def begin(experiment: str) -> Process:
+        running.append(start_process(valkey_server.url, experiment, home, ttl_ms=1_000))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def fleet(broker: Broker, hooks: Path) -> Fleet:
+    return Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(hooks)}})).claim_all()
+
+
+def give_all(fleet: Fleet, version: int) -> None:
+    for shard in fleet.claims:
+        fleet.give(shard, version)
+
+
+def hang(hooks: Path, where: str) -> None:
+    (hooks / f"in-{where}").unlink(missing_ok=True)
+    (hooks / f"hang-{where}").touch()
+
+
+def hangs(hooks: Path, where: str) -> None:
+    eventually((hooks / f"in-{where}").exists, timeout_s=30.0, what=f"the trainer hangs in {where}")
+
+
+def go_on(hooks: Path) -> None:
+    for hook in hooks.glob("hang-*"):
+        hook.unlink()
+
+
+def check_each_once(fleet: Fleet, home: Path) -> None:
+    """What was accepted was trained, once, in order; and that is what the counters say."""
+    eventually(lambda: fleet.flow().entries == 0, timeout_s=20.0, what="everything is settled")
+    seen = seen_in(saved(home))
+    assert len(seen) == len(set(seen))
+    assert sorted(seen) == sorted(fleet.gave)
+    for shard in fleet.claims:
+        assert [seq for at, seq in seen if at == shard] == [seq for at, seq in fleet.gave if at == shard]
+    assert fleet.flow().trained.batches == len(seen)
+    fleet.check_balance()
+
+
+def version_after(fleet: Fleet, version: int) -> int:
+    """A higher version than `version`, once it is there; a resumed trainer takes a process start."""
+    return eventually(
+        lambda: (found := fleet.broker.policies.latest(fleet.experiment)) > version and found,
+        timeout_s=30.0,
+        what=f"a policy above {version}",
+    )
+
+
+@pytest.mark.parametrize("where", ["update", "state"])
+def test_killed_in_an_update_or_while_it_saves_nothing_is_lost_or_trained_twice(
+    fleet: Fleet, start: Start, home: Path, hooks: Path, where: str
+) -> None:
+    # Given a trainer that has trained once, and hangs the next time
+    first = start(fleet.experiment)
+    version = version_after(fleet, 0)
+    give_all(fleet, version)
+    version = version_after(fleet, version)
+    eventually(lambda: fleet.flow().trained.batches == 2)
+    hang(hooks, where)
+    give_all(fleet, version)
+    hangs(hooks, where)
+    # When it is killed there, and another one comes
+    first.kill()
+    first.wait()
+    go_on(hooks)
+    before = fleet.broker.policies.latest(fleet.experiment)
+    start(fleet.experiment)
+    version = version_after(fleet, before)
+    give_all(fleet, version)
+    version_after(fleet, version)
+    # Then all three rounds are in, once
+    check_each_once(fleet, home)
+    assert fleet.flow().dead.batches == 0
+
+
+def test_killed_between_checkpoint_and_ack_nothing_is_trained_twice(
+    fleet: Fleet, start: Start, home: Path, hooks: Path, broker: Broker
+) -> None:
+    # Given a trainer that writes its checkpoint while the broker takes no writes, so that it cannot ack
+    first = start(fleet.experiment)
+    version = version_after(fleet, 0)
+    hang(hooks, "state")
+    give_all(fleet, version)
+    hangs(hooks, "state")
+    broker.conn.main.execute_command("CLIENT", "PAUSE", "20000", "WRITE")
+    go_on(hooks)
+    eventually(lambda: len(seen_in(saved(home))) == 2, what="the checkpoint")
+    # When it is killed
+    first.kill()
+    first.wait()
+    broker.conn.main.execute_command("CLIENT", "UNPAUSE")
+    assert fleet.flow().trained.batches == 0
+    # Then the next one acks what the checkpoint covers without training it again
+    before = broker.policies.latest(fleet.experiment)
+    start(fleet.experiment)
+    version = version_after(fleet, before)
+    give_all(fleet, version)
+    version_after(fleet, version)
+    check_each_once(fleet, home)
+
+
+def test_frozen_past_its_seat_and_woken_a_trainer_neither_acks_nor_publishes(
+    fleet: Fleet, start: Start, home: Path, hooks: Path, broker: Broker
+) -> None:
+    # Given a trainer frozen in the middle of an update for longer than its seat lasts
+    first = start(fleet.experiment)
+    version = version_after(fleet, 0)
+    hang(hooks, "update")
+    give_all(fleet, version)
+    hangs(hooks, "update")
+    first.send_signal(signal.SIGSTOP)
+    go_on(hooks)
+    # and another that took the seat and trained the same batches
+    start(fleet.experiment)
+    version = version_after(fleet, version)
+    give_all(fleet, version)
+    version = version_after(fleet, version)
+    check_each_once(fleet, home)
+    flow, latest = fleet.flow(), broker.policies.latest(fleet.experiment)
+    # When the first one wakes up
+    first.send_signal(signal.SIGCONT)
+    # Then it ends with the code of a lost seat, and has changed nothing
+    assert first.wait(timeout=15) == 8
+    assert (fleet.flow(), broker.policies.latest(fleet.experiment)) == (flow, latest)
+    give_all(fleet, version)
+    version_after(fleet, version)
+    check_each_once(fleet, home)
+
+
+def test_a_batch_that_kills_its_trainer_twice_is_set_aside_and_the_others_are_trained(
+    fleet: Fleet, start: Start, home: Path, hooks: Path
+) -> None:
+    (hooks / "die-1-1").touch()
+    first = start(fleet.experiment)
+    version = version_after(fleet, 0)
+    give_all(fleet, version)
+    assert first.wait(timeout=30) == -signal.SIGKILL
+    # The next one tries each of the two alone, and dies of the one that is poison.
+    assert start(fleet.experiment).wait(timeout=30) == -signal.SIGKILL
+    before = fleet.broker.policies.latest(fleet.experiment)
+    start(fleet.experiment)
+    version = version_after(fleet, before)
+    give_all(fleet, version)
+    version_after(fleet, version)
+    eventually(lambda: fleet.flow().entries == 0, timeout_s=20.0)
+    assert seen_in(saved(home)) == [(0, 1), (0, 2), (1, 2)]
+    ((pointer, reason),) = fleet.broker.experience.dead(fleet.experiment, 0)
+    assert (pointer.shard, pointer.seq) == (1, 1)
+    assert "died of it twice" in reason
+    fleet.check_balance()
+
+
+def test_killed_at_any_moment_again_and_again_each_batch_is_trained_once(
+    fleet: Fleet, start: Start, home: Path
+) -> None:
+    rng = np.random.default_rng(7)
+    process = start(fleet.experiment)
+    version = version_after(fleet, 0)
+    for _ in range(4):
+        for _ in range(int(rng.integers(1, 4))):
+            give_all(fleet, version)
+            version = version_after(fleet, version)
+        give_all(fleet, version)
+        process.kill()  # somewhere between reading and acking
+        process.wait()
+        before = fleet.broker.policies.latest(fleet.experiment)
+        process = start(fleet.experiment)
+        version = version_after(fleet, before)
+    give_all(fleet, version)
+    version_after(fleet, version)
+    check_each_once(fleet, home)
+
+
+def test_a_terminated_trainer_saves_acks_and_leaves_the_seat(fleet: Fleet, start: Start, home: Path) -> None:
+    process = start(fleet.experiment)
+    version = version_after(fleet, 0)
+    give_all(fleet, version)
+    version_after(fleet, version)
+    process.terminate()
+    assert process.wait(timeout=15) == 0
+    assert fleet.broker.seats.holder(fleet.experiment) is None
+    check_each_once(fleet, home)
+
+
+def test_a_trainer_outlives_a_restart_of_the_broker(tmp_path: Path, hooks: Path) -> None:
+    home = tmp_path / "home"
+    with start_server(tmp_path / "server") as server, open_broker(server.url, role="test") as broker:
+        fleet = Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(hooks)}})).claim_all()
+        process = start_process(server.url, fleet.experiment, home)
+        try:
+            version = version_after(fleet, 0)
+            give_all(fleet, version)
+            version = version_after(fleet, version)
+            eventually(lambda: fleet.flow().entries == 0)
+            os.kill(server.pid, signal.SIGKILL)
+            eventually(lambda: not server.is_running())
+            with restart(server):
+                eventually(lambda: broker.policies.latest(fleet.experiment) == version, timeout_s=10.0)
+                give_all(fleet, version)
+                version_after(fleet, version)
+                check_each_once(fleet, home)
+                assert process.poll() is None
+        finally:
+            process.kill()
+            process.communicate()
