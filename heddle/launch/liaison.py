@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from heddle.broker import Broker
-from heddle.errors import BrokerError
+from heddle.errors import HeddleError
 from heddle.lease import retry_delay_s
 
 log = logging.getLogger("heddle.supervisor")
@@ -47,7 +47,7 @@ class Liaison:
         self._lock = threading.Lock()
         self._desired: int | None = None
         self._supervisors: tuple[str, ...] | None = None
-        self._to_release: deque[str] = deque()
+        self._to_release: deque[tuple[str, str | None]] = deque()
         self._to_tell: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
         self._wake = threading.Event()
         self._ending = False
@@ -68,16 +68,21 @@ class Liaison:
         self._ending = True
         self._wake.set()
         self._thread.join(timeout_s)
+        self._broker.close()
 
     def told(self) -> tuple[int | None, Sequence[str] | None]:
         """The pool's desired size (None = nobody set one) and the live supervisors (None = not heard yet)."""
         with self._lock:
             return self._desired, self._supervisors
 
-    def release(self, worker: str) -> None:
-        """Have the shards of a dead worker freed; asked again until the broker answers."""
+    def release(self, worker: str, why: str | None = None) -> None:
+        """Have the shards of a dead worker freed; asked again until the broker answers.
+
+        Args:
+            why: how it died, kept with a shard that is to blame for it.
+        """
         with self._lock:
-            self._to_release.append(worker)
+            self._to_release.append((worker, why))
         self._wake.set()
 
     def tell(self, level: str, worker: str, message: str) -> None:
@@ -100,10 +105,12 @@ class Liaison:
                     return
                 self._beat()
                 failures, wait_s = 0, BEAT_S
-            except BrokerError as error:
+            except Exception as error:  # noqa: BLE001  top of a thread: the supervisor must not lose its line for good
                 failures += 1
                 if failures == 1:
                     log.warning("cannot reach the broker, children run on error=%s", error)
+                if not isinstance(error, HeddleError):
+                    log.exception("liaison failed, going on")
                 wait_s = retry_delay_s(failures, self._rng.random())
             if self._ending and failures:
                 return
@@ -115,8 +122,8 @@ class Liaison:
 
     def _free(self) -> None:
         while self._to_release:
-            worker = self._to_release[0]
-            freed = self._broker.shards.release_worker(worker)
+            worker, why = self._to_release[0]
+            freed = self._broker.shards.release_worker(worker, error=why)
             if freed:
                 log.info("released shards=%d of dead worker=%s", len(freed), worker)
             self._to_release.popleft()

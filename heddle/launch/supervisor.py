@@ -209,7 +209,7 @@ class Supervisor:
             if child is None or child.poll() is None:
                 continue
             slot.child = None
-            self._liaison.release(child.name)
+            self._liaison.release(child.name, self._cause(child))
             if child.lifetime_s() >= HEALTHY_S:
                 slot.failures = 0
             self._fail(slot, self._epitaph(child), child.name)
@@ -224,6 +224,10 @@ class Supervisor:
         slot.start_at = self._clock.monotonic() + delay_s
         log.warning("restarting worker in=%.1fs because %s", delay_s, why)
         self._liaison.tell("warning", worker, why)
+
+    def _cause(self, child: Child) -> str:
+        last = next((line for line in reversed(child.tail()) if line.strip()), "")
+        return f"its worker ended with {describe_exit(child.code or 0)} while stepping it; last line: {last[:300]}"
 
     def _epitaph(self, child: Child) -> str:
         last = " | ".join(line for line in child.tail(SHOWN_LINES) if line.strip())

@@ -80,11 +80,8 @@ class Answers:
 
     # ---- for the keeper
 
-    def renew_all(self, ttl_ms: dict[str, int]) -> bool:
+    def renew_all(self) -> bool:
         """Renew every lease held, one round trip an experiment; what is lost is dropped. Always True.
-
-        Args:
-            ttl_ms: by experiment.
 
         Raises:
             BrokerError: ask again soon.
@@ -96,7 +93,7 @@ class Answers:
         for (experiment, p), group in groupby(held, key=lambda pair: pair[0].key[:2]):
             some = list(group)
             asked = [(holding.lease, holding.key == stepping) for holding, _ in some]
-            renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=ttl_ms[experiment])
+            renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms)
             for (holding, accepted), (_, told), renewal in zip(some, asked, renewals, strict=True):
                 holding.stepping = told
                 self.renewed(holding, accepted, renewal)

@@ -90,9 +90,8 @@ class Claimer:
         self._avoid[key] = (failures, self._clock.monotonic() + pause_s)
 
     def forget(self, experiment: str) -> None:
-        """It was removed."""
+        """Nothing is held of it any more: its spec and policies are read anew when it comes back."""
         self.stages.pop(experiment, None)
-        self._avoid = {key: value for key, value in self._avoid.items() if key[0] != experiment}
 
     def _ttl_ms(self) -> int:
         return min((stage.ttl_ms for stage in self.stages.values()), default=DEFAULT_TTL_MS)
@@ -101,7 +100,9 @@ class Claimer:
         """One ticket; True when it is worth looking for another at once."""
         if self._unfinished is not None:
             ticket, nonce = self._unfinished
-            self._claim(ticket, nonce)
+            if self._may_serve(ticket):
+                self._claim(ticket, nonce)
+            self._unfinished = None
             return True
         held = len(self._desk.holdings())
         if not wants_more(held, self._desk.quota) and not self._sees_one_to_take():
@@ -147,12 +148,14 @@ class Claimer:
             self._broker.events.log(experiment, "worker", self._worker, "error", f"refused: {why}")
 
     def _claim(self, ticket: Ticket, nonce: str) -> None:
-        stage = self.stages[ticket.experiment]
+        stage = self._stage(ticket.experiment)
+        if stage is None:
+            return
         self._unfinished = (ticket, nonce)  # a lost reply is asked for again with the same nonce
         claim = self._broker.shards.claim(ticket, worker=self._worker, nonce=nonce, ttl_ms=stage.ttl_ms)
         self._unfinished = None
-        self._broker.shards.drop_ticket(ticket)
         if isinstance(claim, Claim):
-            holding = self._desk.take(claim)
+            holding = self._desk.take(claim, stage.ttl_ms)
             log.info("claimed shard=%s epoch=%d seq=%d", holding.name, claim.lease.epoch, claim.seq)
             self._on_claim(claim, stage)
+        self._broker.shards.drop_ticket(ticket)

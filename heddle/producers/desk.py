@@ -67,11 +67,11 @@ class Desk:
         self._facts: dict[str, Facts] = {}
         self._dropped: list[Holding] = []
 
-    def take(self, claim: Claim) -> Holding:
+    def take(self, claim: Claim, ttl_ms: int) -> Holding:
         """Write down a shard that was claimed; an older holding of it is over."""
         with self.changed:
             self.drop(key_of(claim.lease))
-            holding = self._holdings[key_of(claim.lease)] = hold(claim)
+            holding = self._holdings[key_of(claim.lease)] = hold(claim, ttl_ms)
             self.hear(claim.lease.experiment, command=claim.command, policy=claim.policy, eval_policy=claim.eval_policy)
             self.counters.claims += 1
             return holding
@@ -121,8 +121,13 @@ class Desk:
             return self._facts.setdefault(experiment, Facts())
 
     def hear(self, experiment: str, *, command: str | None = None, policy: int = 0, eval_policy: int = 0) -> None:
-        """Take note of what a reply or a message says, and wake who waits when it is new."""
+        """Take note of what a reply or a message says, and wake who waits when it is new.
+
+        What comes late, of an experiment that nothing is held of any more, is not kept.
+        """
         with self.changed:
+            if not self.of(experiment):
+                return
             facts = self._facts.setdefault(experiment, Facts())
             if facts.hear(command=command, policy=policy, eval_policy=eval_policy):
                 self.changed.notify_all()
@@ -131,6 +136,14 @@ class Desk:
         """Nothing of it is held any more."""
         with self.changed:
             self._facts.pop(experiment, None)
+
+    def ready_to_release(self) -> list[Holding]:
+        """Shards that leave and of which nothing is outstanding; all of a stopped experiment leave."""
+        with self.changed:
+            for holding in self.holdings():
+                if self.facts(holding.lease.experiment).command == "stop":
+                    holding.leaving = True
+            return [holding for holding in self.holdings() if holding.leaving and holding.outstanding == 0]
 
     def choose(self) -> Holding | None:
         """The shard to play next; None when all must wait."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from heddle.broker import Broker
 from heddle.broker.pools import WorkerBeat
-from heddle.errors import BrokerError
+from heddle.errors import HeddleError
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import reason_to_wait
 from heddle.producers.quota import Quota
@@ -50,13 +50,23 @@ class Heartbeat:
     Args:
         describe: what to say of the worker now.
         stop: asked to drain when the broker says so.
+        on_failure: told an error that nobody expects; the thread then ends.
     """
 
-    def __init__(self, broker: Broker, desk: Desk, *, describe: Callable[[], WorkerBeat], stop: StopFlag) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        desk: Desk,
+        *,
+        describe: Callable[[], WorkerBeat],
+        stop: StopFlag,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
         self._broker = broker
         self._desk = desk
         self._describe = describe
         self._stop = stop
+        self._on_failure = on_failure
         self._wake = threading.Event()
         self._ending = False
         self._silent = False
@@ -82,7 +92,7 @@ class Heartbeat:
         """Say it once; a broker that does not answer is asked again a second later."""
         try:
             reply = self._broker.pools.heartbeat(self._describe())
-        except BrokerError as error:
+        except HeddleError as error:
             if not self._silent:
                 log.warning("cannot beat, trying again error=%s", error)
             self._silent = True
@@ -95,8 +105,12 @@ class Heartbeat:
             self._stop.drain("drained on request")
 
     def _run(self) -> None:
-        while not self._ending:
-            self._wake.wait(BEAT_S)
-            self._wake.clear()
-            if not self._ending:
-                self.beat()
+        try:
+            while not self._ending:
+                self._wake.wait(BEAT_S)
+                self._wake.clear()
+                if not self._ending:
+                    self.beat()
+        except Exception as error:  # noqa: BLE001  top of a thread: a worker without a pulse must not look alive
+            log.exception("heartbeat failed")
+            self._on_failure(error)

@@ -58,6 +58,7 @@ class Holding:
 
     Attributes:
         claim: how it was got.
+        ttl_ms: how long its lease lasts.
         accepted: seq of the last batch that the broker accepted.
         given: highest policy version whose batch was played: for a synchronous or an evaluation
             shard the next one must be newer.
@@ -73,6 +74,7 @@ class Holding:
     """
 
     claim: Claim
+    ttl_ms: int
     accepted: int
     given: int
     outstanding: int = 0
@@ -116,9 +118,9 @@ class Holding:
         return f"{self.lease.experiment}/{self.lease.shard}"
 
 
-def hold(claim: Claim) -> Holding:
+def hold(claim: Claim, ttl_ms: int) -> Holding:
     """The holding that a claim begins."""
-    return Holding(claim=claim, accepted=claim.seq, given=claim.given)
+    return Holding(claim=claim, ttl_ms=ttl_ms, accepted=claim.seq, given=claim.given)
 
 
 def version_to_play(holding: Holding, facts: Facts) -> int | None:

@@ -3,19 +3,28 @@
 It never decides; news that are missed arrive with the next append or renewal.
 """
 
+import logging
 import threading
+from collections.abc import Callable
 
 from heddle.broker import Broker
 from heddle.producers.desk import Desk
+
+log = logging.getLogger("heddle.worker")
 
 WAIT_S = 0.5
 
 
 class Listener:
-    """A thread between the broker's news and the desk."""
+    """A thread between the broker's news and the desk.
 
-    def __init__(self, broker: Broker, desk: Desk) -> None:
+    Args:
+        on_failure: told an error that nobody expects; the thread then ends.
+    """
+
+    def __init__(self, broker: Broker, desk: Desk, *, on_failure: Callable[[BaseException], None]) -> None:
         self._desk = desk
+        self._on_failure = on_failure
         self._news = broker.events.listen()
         self._lock = threading.Lock()
         self._watched: set[str] = set()
@@ -46,14 +55,18 @@ class Listener:
         self._news.unwatch(experiment)
 
     def _run(self) -> None:
-        while not self._ending:
-            if not self._news.wait(WAIT_S):
-                continue
-            with self._lock:
-                watched = list(self._watched)
-            for experiment in watched:
-                facts = self._news.facts(experiment)
-                if facts is not None:
-                    self._desk.hear(
-                        experiment, command=facts.command, policy=facts.policy, eval_policy=facts.eval_policy
-                    )
+        try:
+            while not self._ending:
+                if self._news.wait(WAIT_S):
+                    self._pass_on()
+        except Exception as error:  # noqa: BLE001  top of a thread: without news a worker would lag by a renewal
+            log.exception("listener failed")
+            self._on_failure(error)
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            watched = list(self._watched)
+        for experiment in watched:
+            facts = self._news.facts(experiment)
+            if facts is not None:
+                self._desk.hear(experiment, command=facts.command, policy=facts.policy, eval_policy=facts.eval_policy)

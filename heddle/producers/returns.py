@@ -11,6 +11,7 @@ from heddle.errors import BrokerError, EnvError, HeddleError
 from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding
+from heddle.producers.quota import surplus
 
 log = logging.getLogger("heddle.worker")
 
@@ -50,6 +51,26 @@ class Returns:
         log.info("released shard=%s seq=%d", holding.name, holding.accepted)
         self._desk.drop(holding.key)
         return True
+
+    def release_ready(self) -> bool:
+        """Release every shard that leaves and has nothing outstanding; False when the broker could not be told."""
+        return all(self.release(holding) for holding in self._desk.ready_to_release())
+
+    def heed_quota(self, chance: float) -> None:
+        """Once a heartbeat: let a shard leave when this worker has one above its quota and another too few.
+
+        Args:
+            chance: uniform in [0, 1).
+        """
+        desk = self._desk
+        with desk.changed:
+            if not desk.quota_news:
+                return
+            desk.quota_news = False
+            held = [holding for holding in desk.holdings() if not holding.leaving]
+            if surplus(len(held), desk.quota, chance=chance):
+                log.info("giving up shard=%s, another worker has too few", held[-1].name)
+                desk.leave(held[-1:])
 
     def blame(self, holding: Holding, error: EnvError) -> None:
         """Its environment or policy failed: it leaves with the reason, and this worker lives on."""

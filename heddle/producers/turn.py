@@ -11,7 +11,7 @@ from heddle.batch import checksum, encode
 from heddle.broker import Broker
 from heddle.broker.types import AppendMeta, Renewal
 from heddle.clock import Clock
-from heddle.errors import BrokerError, BrokerUnreachable, EnvError
+from heddle.errors import BrokerError, BrokerUnreachable, EnvError, NotFound
 from heddle.layout import Segments
 from heddle.lease import Action
 from heddle.producers.appender import Parcel
@@ -71,6 +71,8 @@ class Turns:
             return self._evaluate(holding, stage, player, facts)
         self._have_newest(stage, facts, sync=holding.claim.sync)
         version = stage.version("train")
+        if holding.claim.sync and version <= holding.given:  # the broker forgot what it had announced
+            raise NotFound(f"policy {version} was given by {holding.name} already, a newer one is awaited")
         segments = self._watched(player, stage, holding, lambda: player.play(version))
         if holding.claim.sync:
             holding.given = version

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -28,7 +29,6 @@ from heddle.producers.heartbeat import Heartbeat, describe
 from heddle.producers.holdings import Holding
 from heddle.producers.identity import process_name
 from heddle.producers.listener import Listener
-from heddle.producers.quota import surplus
 from heddle.producers.returns import Returns
 from heddle.producers.stage import Stage
 from heddle.producers.turn import Turns
@@ -107,7 +107,7 @@ class Worker:
             self._close()
         if self._failure is not None:
             raise self._failure
-        log.info("ended worker=%s reason=%s", self.id, self._stop.reason)
+        log.info("ended worker=%s reason=%s counters=%s", self.id, self._stop.reason, asdict(self.desk.counters))
         return 0
 
     # ---- beginning and end
@@ -137,9 +137,9 @@ class Worker:
             rng=self._rng,
         )
         self._keeper = Keeper(self._renew, ttl_s=DEFAULT_TTL_MS / 1000, on_lost=self._keeper_ended, clock=clock)
-        self._listener = Listener(broker, desk)
+        self._listener = Listener(broker, desk, on_failure=self._fail)
         self._watchdog = Watchdog(self._turns.doing, self._stuck, clock=clock)
-        self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop)
+        self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop, on_failure=self._fail)
 
     def _start_parts(self) -> None:
         self._stop.on_request(self._wake)
@@ -154,7 +154,7 @@ class Worker:
         self.desk.leave(self.desk.holdings())
         while self._tidy() and self._clock.monotonic() < deadline:
             with self.desk.changed:
-                if not self._ready_to_release():
+                if not self.desk.ready_to_release():
                     self.desk.changed.wait(WAIT_S)
         self._returns.abandon()
 
@@ -223,7 +223,7 @@ class Worker:
         """Until something may be playable, or it is time to look at tickets again."""
         began = self._clock.monotonic()
         with self.desk.changed:
-            if self.desk.choose() is None and self.desk.holdings() and not self._ready_to_release():
+            if self.desk.choose() is None and self.desk.holdings() and not self.desk.ready_to_release():
                 self.desk.changed.wait(min(WAIT_S, max(0.001, self._claimer.next_look - began)))
         self.desk.counters.wait_s += self._clock.monotonic() - began
 
@@ -234,27 +234,14 @@ class Worker:
             True while anything is held.
         """
         self._close_players()
-        self._heed_quota()
-        for holding in self.desk.holdings():
-            if self.desk.facts(holding.lease.experiment).command == "stop":
-                holding.leaving = True
-            if holding.leaving and holding.outstanding == 0:
-                if not self._returns.release(holding):
-                    self._failed("cannot release", None)
-                    break
-                self._heartbeat.soon()
-        self._close_players()
+        self._returns.heed_quota(self._rng.random())
+        before = len(self.desk.holdings())
+        if not self._returns.release_ready():
+            self._failed("cannot release", None)
+        if len(self.desk.holdings()) < before:
+            self._heartbeat.soon()
+            self._close_players()
         return bool(self.desk.holdings())
-
-    def _heed_quota(self) -> None:
-        with self.desk.changed:
-            if not self.desk.quota_news:
-                return
-            self.desk.quota_news = False
-            held = [holding for holding in self.desk.holdings() if not holding.leaving]
-            if surplus(len(held), self.desk.quota, chance=self._rng.random()):
-                log.info("giving up shard=%s, another worker has too few", held[-1].name)
-                self.desk.leave(held[-1:])
 
     def _close_players(self) -> None:
         for holding in self.desk.take_dropped():
@@ -263,6 +250,7 @@ class Worker:
             experiment = holding.lease.experiment
             if not self.desk.of(experiment):
                 self._listener.unwatch(experiment)
+                self._claimer.forget(experiment)
                 self.desk.forget_experiment(experiment)
 
     def _failed(self, what: str, error: Exception | None) -> None:
@@ -272,9 +260,6 @@ class Worker:
             log.warning("%s, waiting error=%s", what, error)
         with self.desk.changed:
             self.desk.changed.wait(retry_delay_s(self._failures, self._rng.random()))
-
-    def _ready_to_release(self) -> bool:
-        return any(holding.leaving and holding.outstanding == 0 for holding in self.desk.holdings())
 
     def _set_stepping(self, holding: Holding | None) -> None:
         with self.desk.changed:
@@ -288,8 +273,7 @@ class Worker:
         self._heartbeat.soon()
 
     def _renew(self) -> bool:
-        ttl_ms = {experiment: stage.ttl_ms for experiment, stage in list(self._claimer.stages.items())}
-        return self._answers.renew_all(ttl_ms)
+        return self._answers.renew_all()
 
     def _wake(self) -> None:
         with self.desk.changed:

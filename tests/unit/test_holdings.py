@@ -20,7 +20,7 @@ def claim(shard: int = 0, *, kind: Kind = "train", sync: bool = False, epoch: in
 
 
 def holding(**changes: Any) -> Holding:
-    return hold(claim(**changes))
+    return hold(claim(**changes), 1_000)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_what_a_broker_forgot_is_counted_in_batches_and_steps() -> None:
 
 def test_a_shard_that_is_claimed_anew_is_another_holding() -> None:
     desk = Desk()
-    old = desk.take(claim(epoch=1))
-    new = desk.take(claim(epoch=2))
+    old = desk.take(claim(epoch=1), 1_000)
+    new = desk.take(claim(epoch=2), 1_000)
     assert desk.find(old.lease) is None
     assert desk.find(new.lease) is new
     assert desk.lose(old.lease) is None

@@ -1,0 +1,222 @@
+"""Workers as real processes, killed and frozen: their shards are played again in time, nothing is lost or repeated."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from heddle.broker import Broker
+from heddle.broker.keys import TRAINER_GROUP
+from heddle.broker.server import LocalServer, restart, start_server
+from heddle.clock import SystemClock
+from heddle.launch.supervisor import Supervisor
+from heddle.stop import StopFlag
+from tests.helpers import eventually
+from tests.worker_kit import Reader, coordinating, fresh, submit
+
+TTL_S = 1.0
+pytestmark = pytest.mark.timeout(180)
+
+
+class Fleet:
+    """A supervisor of real `heddle worker` processes."""
+
+    def __init__(self, url: str, wants: int, *, restarts: bool = True) -> None:
+        self.stop = StopFlag()
+        self.supervisor = Supervisor(url, wants=wants, stop=self.stop, grace_s=15.0)
+        self._clock = SystemClock()
+        self.thread = threading.Thread(target=self.supervisor.run, daemon=True)
+        self.thread.start()
+
+    def pids(self) -> dict[str, int]:
+        """Process id by worker id."""
+        return {child.worker: child.pid for child in self.supervisor.children()}
+
+    def end(self) -> None:
+        self.stop.drain("the test is over")
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LocalServer]:
+    with start_server(tmp_path / "server") as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: LocalServer) -> Iterator[str]:
+    with coordinating(server.url):
+        yield server.url
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
+    with fresh(url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def fleet(url: str) -> Iterator[Fleet]:
+    running = Fleet(url, wants=2)
+    yield running
+    running.end()
+
+
+class Pump:
+    """Reads and settles in a thread, as a trainer does; remembers when each shard was last heard of."""
+
+    def __init__(self, url: str, experiment: str) -> None:
+        self.url = url
+        self.reader = Reader(fresh(url), experiment)
+        self.clock = SystemClock()
+        self.heard: dict[int, float] = {}
+        self.owners: dict[int, int] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.reader.publish(1)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            new = self.reader.pull(block_ms=50)
+            for pointer in new:
+                self.heard[pointer.shard] = self.clock.monotonic()
+                self.owners[pointer.shard] = pointer.epoch
+            self.reader.ack(new)
+
+    def end(self) -> None:
+        """Stop reading; every seq of every shard must have come once and in order."""
+        self._end.set()
+        self._thread.join(10)
+        self.reader.check_continuity()
+
+
+def owner_of(broker: Broker, experiment: str, shard: int) -> str:
+    return broker.shards.shards(experiment, 0)[shard].worker
+
+
+def both_playing(broker: Broker, experiment: str, pump: Pump) -> bool:
+    owners = {owner_of(broker, experiment, shard) for shard in (0, 1)}
+    return len(owners - {""}) == 2 and len(pump.heard) == 2
+
+
+def await_another_owner(pump: Pump, epoch: int) -> None:
+    """Wait for a batch of shard 0 from a later owner."""
+    eventually(lambda: pump.owners[0] > epoch, timeout_s=10, what="another owner's batch")
+
+
+@pytest.fixture
+def playing(url: str, broker: Broker, fleet: Fleet) -> Iterator[tuple[str, Pump]]:
+    """Two workers that play a shard each of one experiment."""
+    experiment = submit(broker, faults={"lease_ttl": TTL_S, "barren_deaths": 50}, env={"kwargs": {"step_s": 0.002}})
+    pump = Pump(url, experiment)
+    eventually(lambda: both_playing(broker, experiment, pump), timeout_s=40, what="both workers play")
+    yield experiment, pump
+    pump.end()
+
+
+def test_after_sigkill_a_living_supervisor_has_the_shard_played_again_within_a_second(
+    broker: Broker, fleet: Fleet, playing: tuple[str, Pump]
+) -> None:
+    experiment, pump = playing
+    for _ in range(3):
+        eventually(lambda: both_playing(broker, experiment, pump), timeout_s=40)
+        victim, epoch = owner_of(broker, experiment, 0), pump.owners[0]
+        killed_at = pump.clock.monotonic()
+        os.kill(fleet.pids()[victim], signal.SIGKILL)
+        await_another_owner(pump, epoch)
+        assert pump.heard[0] - killed_at < 1.0
+    flow = broker.experience.flow(experiment, 0)
+    assert flow.forgotten.batches == 0
+
+
+def test_a_frozen_workers_shard_is_played_again_within_a_ttl_and_a_second_and_the_thawed_one_cannot_append(
+    broker: Broker, fleet: Fleet, playing: tuple[str, Pump]
+) -> None:
+    experiment, pump = playing
+    victim, epoch = owner_of(broker, experiment, 0), pump.owners[0]
+    pid = fleet.pids()[victim]
+    frozen_at = pump.clock.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await_another_owner(pump, epoch)
+        assert pump.heard[0] - frozen_at < TTL_S + 1.0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: both_playing(broker, experiment, pump), timeout_s=20, what="the thawed one works again")
+    assert fleet.pids()[victim] == pid, "it lives on"
+
+
+def test_a_broker_that_is_killed_and_started_again_loses_no_worker_and_no_batch(
+    broker: Broker, fleet: Fleet, server: LocalServer, playing: tuple[str, Pump]
+) -> None:
+    experiment, pump = playing
+    pids, clock = fleet.pids(), SystemClock()
+    pump.end()
+    os.kill(server.pid, signal.SIGKILL)
+    eventually(lambda: not server.is_running())
+    clock.sleep(2 * TTL_S)  # every lease is over before anybody can renew one
+    again = restart(server, clock)
+    try:
+        back_at = clock.monotonic()
+        with fresh(again.url) as seen:
+            before = {shard.shard: shard for shard in seen.shards.shards(experiment, 0)}
+            assert {shard.worker for shard in before.values()} <= set(pids)
+
+            def all_go_on() -> bool:
+                return all(s.seq > before[s.shard].seq + 1 for s in seen.shards.shards(experiment, 0))
+
+            eventually(all_go_on, timeout_s=10, every_s=0.05)
+            assert clock.monotonic() - back_at < 5.0
+            assert fleet.pids() == pids, "no worker was restarted"
+            settled = {shard: pump.reader.seqs(shard)[-1] for shard in (0, 1)}
+            left = seen.experience.take_over(experiment, 0, TRAINER_GROUP, "reader")
+            left += seen.experience.read(experiment, 0, TRAINER_GROUP, "reader", count=10_000, block_ms=100)
+            for shard in (0, 1):
+                seqs = [p.seq for p in left if p.shard == shard and p.seq > settled[shard]]
+                assert seqs == list(range(settled[shard] + 1, settled[shard] + 1 + len(seqs)))
+    finally:
+        fleet.end()
+        again.stop()
+
+
+def test_an_environment_that_kills_its_process_is_set_aside_and_the_others_go_on(
+    broker: Broker, fleet: Fleet, playing: tuple[str, Pump], tmp_path: Path
+) -> None:
+    experiment, pump = playing
+    kill = tmp_path / "kill"
+    poison = submit(
+        broker,
+        experiment={"name": "poison"},
+        env={"num_envs": 2, "kwargs": {"kill_file": str(kill)}},
+        faults={"lease_ttl": TTL_S, "barren_deaths": 2},
+    )
+    broker.experiments.set_command(poison, "pause")
+    poisoner = Pump(pump.url, poison)  # makes an environment in this process, to see its spaces
+    kill.touch()
+    broker.experiments.set_command(poison, "run")
+    eventually(lambda: broker.shards.shards(poison, 0)[0].state == "quarantined", timeout_s=60)
+    assert poisoner.heard == {}
+    poisoner.end()
+    others = [shard.deaths for shard in broker.shards.shards(experiment, 0)]
+    assert others == [0, 0], "only the shard that was being stepped is blamed"
+    heard = dict(pump.heard)
+    eventually(lambda: all(pump.heard[shard] > heard[shard] for shard in (0, 1)), timeout_s=30, what="the others go on")
+
+
+def test_a_worker_told_to_end_delivers_what_it_played_and_exits_cleanly(
+    broker: Broker, fleet: Fleet, playing: tuple[str, Pump]
+) -> None:
+    experiment, pump = playing
+    victim, epoch = owner_of(broker, experiment, 0), pump.owners[0]
+    asked_at = pump.clock.monotonic()
+    os.kill(fleet.pids()[victim], signal.SIGTERM)
+    await_another_owner(pump, epoch)
+    assert pump.heard[0] - asked_at < 2.0
+    assert broker.experience.flow(experiment, 0).discarded.batches == 0
+    eventually(lambda: victim not in fleet.pids())
+    assert any(f"{victim} ended with exit code 0" in event.message for event in broker.events.read())

@@ -1,0 +1,239 @@
+"""The supervisor: its decisions as tables, and its loop over real child processes and a broker that may be away."""
+
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heddle.errors import BrokerUnreachable
+from heddle.launch.supervisor import Supervisor, restart_delay_s, share, worker_command
+from heddle.stop import StopFlag
+from tests.helpers import eventually
+
+POLITE = (
+    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True); signal.pause()"
+)
+STUBBORN = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
+)
+CRASHING = "import sys; print('cannot find my arm'); sys.exit(3)"
+
+
+@dataclass
+class FakeBroker:
+    """What a supervisor asks of the broker, answered from attributes."""
+
+    desired: int | None = None
+    supervisors: tuple[str, ...] = ("me",)
+    away: bool = False
+    released: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    byes: list[str] = field(default_factory=list)
+
+    @property
+    def pools(self) -> Any:
+        return SimpleNamespace(supervisor_beat=self._beat, supervisor_bye=lambda _, name: self.byes.append(name))
+
+    @property
+    def shards(self) -> Any:
+        return SimpleNamespace(release_worker=self._release)
+
+    @property
+    def events(self) -> Any:
+        return SimpleNamespace(log=lambda *line: self.told.append(line[-1]))
+
+    def close(self) -> None:
+        pass
+
+    def _beat(self, pool: str, supervisor: str, wants: int) -> Any:
+        self._answer()
+        return SimpleNamespace(desired=self.desired, supervisors=self.supervisors)
+
+    def _release(self, worker: str, **_: Any) -> list[Any]:
+        self._answer()
+        self.released.append(worker)
+        return []
+
+    def _answer(self) -> None:
+        if self.away:
+            raise BrokerUnreachable("no answer")
+
+
+class Running:
+    """A supervisor in a thread."""
+
+    def __init__(self, broker: FakeBroker, program: str, *, wants: int, **kwargs: Any) -> None:
+        self.stop = StopFlag()
+        self.supervisor = Supervisor(
+            "redis://secret:word@nowhere:1",
+            wants=wants,
+            stop=self.stop,
+            name="me",
+            command=[sys.executable, "-c", textwrap.dedent(program)],
+            connect=lambda: broker,  # type: ignore[arg-type,return-value]
+            **kwargs,
+        )
+        self.thread = Thread(target=self.supervisor.run, daemon=True)
+        self.thread.start()
+
+    def pids(self) -> list[int]:
+        """Workers that run and were not asked to end."""
+        return [child.pid for child in self.supervisor.children() if not child.ending]
+
+    def end(self) -> None:
+        self.stop.drain("the test is over")
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def make(broker: FakeBroker, program: str = POLITE, *, wants: int = 2, **kwargs: Any) -> Running:
+        running.append(Running(broker, program, wants=wants, **kwargs))
+        return running[-1]
+
+    yield make
+    for one in running:
+        if one.thread.is_alive():
+            one.end()
+
+
+Begin = Callable[..., Running]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("desired", "supervisors", "shares"),
+    [
+        (0, ["a", "b"], [0, 0]),
+        (1, ["a", "b"], [1, 0]),
+        (7, ["a", "b", "c"], [3, 2, 2]),
+        (64, ["a"], [64]),
+        (-3, ["a"], [0]),
+    ],
+)
+def test_a_desired_size_is_split_evenly_and_without_remainder(
+    desired: int, supervisors: list[str], shares: list[int]
+) -> None:
+    assert [share(desired, supervisors, me) for me in supervisors] == shares
+
+
+def test_a_supervisor_that_is_not_listed_runs_nothing() -> None:
+    assert share(5, ["a"], "b") == 0
+
+
+def test_restarts_are_delayed_more_and_more_up_to_a_bound() -> None:
+    delays = [restart_delay_s(failures, 1.0) for failures in range(1, 12)]
+    assert delays == sorted(delays)
+    assert delays[0] == pytest.approx(0.2)
+    assert delays[-1] == pytest.approx(30.0)
+    assert restart_delay_s(10_000, 0.0) == pytest.approx(15.0)
+
+
+def test_it_keeps_as_many_as_it_wants_until_somebody_says_how_many(begin: Begin) -> None:
+    broker = FakeBroker()
+    running = begin(broker, wants=2)
+    eventually(lambda: len(running.pids()) == 2)
+    broker.desired = 3
+    eventually(lambda: len(running.pids()) == 3)
+    oldest = running.pids()[0]
+    broker.desired = 1
+    eventually(lambda: running.pids() == [oldest], what="the newest ones go")
+    broker.supervisors = ("another", "me")
+    eventually(lambda: running.pids() == [], what="the other one has the only part")
+    broker.desired = None
+    eventually(lambda: len(running.pids()) == 2)
+
+
+def test_it_never_runs_more_than_the_host_may_carry(begin: Begin) -> None:
+    running = begin(FakeBroker(desired=50), wants=1, most=3)
+    eventually(lambda: len(running.pids()) == 3)
+    assert running.supervisor.target() == 3
+
+
+def test_a_killed_worker_is_replaced_and_its_shards_are_released_at_once(begin: Begin) -> None:
+    broker = FakeBroker()
+    running = begin(broker, wants=1)
+    (child,) = eventually(lambda: running.supervisor.children())
+    os.kill(child.pid, signal.SIGKILL)
+    eventually(lambda: broker.released == [child.worker], timeout_s=1.0)
+    (heir,) = eventually(lambda: [c for c in running.supervisor.children() if c.pid != child.pid])
+    assert heir.worker != child.worker
+
+
+def test_it_says_why_a_worker_ended_with_its_last_lines_and_backs_off(begin: Begin) -> None:
+    broker = FakeBroker()
+    running = begin(broker, CRASHING, wants=1)
+    eventually(lambda: len(broker.told) >= 3)
+    assert all("exit code 3" in line and "cannot find my arm" in line for line in broker.told)
+    running.stop.wait(0.5)
+    assert len(broker.told) <= 6
+
+
+def test_a_broker_that_is_away_changes_nothing_but_the_release_waits(begin: Begin) -> None:
+    broker = FakeBroker()
+    running = begin(broker, wants=2)
+    eventually(lambda: len(running.pids()) == 2)
+    first, second = running.supervisor.children()
+    broker.away = True
+    os.kill(first.pid, signal.SIGKILL)
+    eventually(lambda: len(running.pids()) == 2 and first.pid not in running.pids(), what="replaced all the same")
+    assert second.pid in running.pids()
+    assert broker.released == []
+    broker.away = False
+    eventually(lambda: broker.released == [first.worker], timeout_s=5.0)
+
+
+def test_ending_drains_every_worker_and_leaves_no_process(begin: Begin) -> None:
+    broker = FakeBroker()
+    running = begin(broker, wants=3)
+    eventually(lambda: len(running.pids()) == 3)
+    pids = running.pids()
+    eventually(lambda: all(child.lifetime_s > 0.3 for child in running.supervisor.children()))
+    running.end()
+    assert not any(alive(pid) for pid in pids)
+    assert len(broker.released) == 3
+    assert broker.byes == ["me"]
+
+
+def test_a_second_request_does_not_wait_for_the_grace(begin: Begin) -> None:
+    running = begin(FakeBroker(), STUBBORN, wants=2, grace_s=600.0)
+    eventually(lambda: len(running.pids()) == 2)
+    pids = running.pids()
+    running.stop.request("first")
+    running.stop.request("second")
+    running.thread.join(5)
+    assert not running.thread.is_alive()
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_the_brokers_address_travels_in_the_environment_and_never_among_the_arguments(begin: Begin) -> None:
+    program = "import os, signal; print(os.environ['HEDDLE_REDIS_URL'], flush=True); signal.pause()"
+    lines: list[str] = []
+    begin(FakeBroker(), program, wants=1, on_line=lambda _, line: lines.append(line))
+    eventually(lambda: lines == ["redis://secret:word@nowhere:1"])
+    assert not any("redis" in part for part in worker_command("default"))
+
+
+def test_a_broker_that_cannot_be_used_at_the_start_is_an_error() -> None:
+    stop = StopFlag()
+    away = FakeBroker(away=True)
+    supervisor = Supervisor("redis://nowhere:1", wants=1, stop=stop, connect=lambda: away)  # type: ignore[arg-type,return-value]
+    with pytest.raises(BrokerUnreachable):
+        supervisor.run()
