@@ -134,7 +134,11 @@ class TrainerSession:
             )
 
     def publish(self, weights: Mapping[str, Array]) -> None:
-        """Have workers play these weights, from the moment the next batch is asked for. Raises WeightsError."""
+        """Have workers play these weights: before the first batch at once, later when the next one is asked for.
+
+        Raises:
+            WeightsError: they do not fit the policy.
+        """
         self.policy.set_weights(weights)
         self.body.publish({name: np.array(array) for name, array in weights.items()})
 
@@ -234,6 +238,7 @@ class _Body:
 
     def publish(self, weights: Arrays) -> None:
         self._weights = weights
+        self._ready.set()
 
     def done(self) -> None:
         """The batch in hand, if there is one, is trained; the next may come."""
