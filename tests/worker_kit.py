@@ -146,7 +146,7 @@ class Running:
         self.stop = StopFlag()
         self.exits: list[int] = []
         self.worker = Worker(
-            url, worker_id=name, stop=self.stop, exit_process=self.exits.append, entropy=os.urandom, **kwargs
+            url, worker_id=name, stop=self.stop, exit_process=self.exits.append, **{"drain_s": 2.0, **kwargs}
         )
         self.code: int | None = None
         self.error: BaseException | None = None

@@ -8,7 +8,6 @@ listener hears news; the watchdog ends the process when user code hangs.
 
 import logging
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -20,11 +19,12 @@ from heddle.broker.pools import WorkerBeat
 from heddle.broker.types import Claim
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError, EnvError, Gone, HeddleError, NotFound
-from heddle.lease import Action, Keeper, Watchdog, retry_delay_s
+from heddle.lease import Keeper, Watchdog, retry_delay_s
 from heddle.producers.answers import Answers
 from heddle.producers.appender import Appender
 from heddle.producers.claims import DEFAULT_TTL_MS, Claimer
 from heddle.producers.desk import Desk
+from heddle.producers.ending import Ending
 from heddle.producers.heartbeat import Heartbeat, describe
 from heddle.producers.holdings import Holding
 from heddle.producers.identity import process_name
@@ -36,10 +36,7 @@ from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.worker")
 
-STUCK_CODE = 70
-HURRIED_CODE = 130
 DRAIN_S = 10.0
-CUT_AFTER_S = 2.0
 WAIT_S = 0.25
 
 
@@ -87,7 +84,6 @@ class Worker:
         self._failure: BaseException | None = None
         self._failures = 0
         self._turn_number = 0
-        self._over = threading.Event()
 
     def run(self) -> int:
         """Work until asked to end; returns the exit code.
@@ -126,6 +122,7 @@ class Worker:
         )
         self._returns = Returns(broker, desk, self._appender, worker=self.id)
         self._turns = Turns(broker, desk, clock=clock, renewed=self._answers.renewed)
+        self._ending = Ending(self._stop, self._turns, self._returns, worker=self.id, exit_process=self._exit_process)
         self._claimer = Claimer(
             broker,
             desk,
@@ -138,14 +135,14 @@ class Worker:
         )
         self._keeper = Keeper(self._renew, ttl_s=DEFAULT_TTL_MS / 1000, on_lost=self._keeper_ended, clock=clock)
         self._listener = Listener(broker, desk, on_failure=self._fail)
-        self._watchdog = Watchdog(self._turns.doing, self._stuck, clock=clock)
+        self._watchdog = Watchdog(self._turns.doing, self._ending.stuck, clock=clock)
         self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop, on_failure=self._fail)
 
     def _start_parts(self) -> None:
         self._stop.on_request(self._wake)
         for part in (self._appender, self._keeper, self._listener, self._watchdog, self._heartbeat):
             part.start()
-        threading.Thread(target=self._mind_stop, name="stop", daemon=True).start()
+        self._ending.start()
 
     def _drain(self) -> None:
         """Deliver what was played and give every shard back, for at most `drain_s`."""
@@ -159,7 +156,7 @@ class Worker:
         self._returns.abandon()
 
     def _close(self) -> None:
-        self._over.set()
+        self._ending.stop()
         undelivered = self._appender.stop()
         if undelivered:
             log.warning("left undelivered batches=%d", undelivered)
@@ -288,25 +285,3 @@ class Worker:
 
     def _describe(self) -> WorkerBeat:
         return describe(self.desk, worker=self.id, pool=self.pool, draining=self._stop.draining)
-
-    def _mind_stop(self) -> None:
-        """Shorten a long segment some time after the first request; leave at once after the second."""
-        while not self._stop.wait(1.0):
-            if self._over.is_set():
-                return
-        if not self._stop.wait_now(CUT_AFTER_S) and not self._over.is_set():
-            self._turns.cut()
-        while not self._stop.wait_now(1.0):
-            if self._over.is_set():
-                return
-        if not self._over.is_set():
-            log.warning("ending at once worker=%s", self.id)
-            self._returns.release_quickly(None)
-            self._exit_process(HURRIED_CODE)
-
-    def _stuck(self, action: Action, lasted_s: float) -> None:
-        """User code hangs: nothing in this process can end it, so the process ends."""
-        reason = f"{action.what} of {action.subject} lasted longer than {action.limit_s:g} s"
-        log.error("ending worker=%s because %s (%.1f s)", self.id, reason, lasted_s)
-        self._returns.release_quickly(reason)
-        self._exit_process(STUCK_CODE)

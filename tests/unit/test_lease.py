@@ -102,3 +102,13 @@ def test_the_watchdog_tells_the_action_that_lasts_too_long() -> None:
     dog = Watchdog(lambda: stuck, lambda action, _lasted: told.append(action.subject), every_s=0.01).start()
     eventually(lambda: told == ["cartpole/3"])
     dog.stop()
+
+
+def test_a_shorter_ttl_makes_renewals_more_frequent_at_once() -> None:
+    lease = Lease(True)
+    with keeper(lease, [], ttl_s=3_000.0) as kept:
+        kept.shorten(0.03)
+        eventually(lambda: lease.asked >= 4)
+        kept.shorten(3_000.0)  # a longer one changes nothing: others still need the short one
+        asked = lease.asked
+        eventually(lambda: lease.asked >= asked + 3)
