@@ -10,6 +10,7 @@ import pytest
 
 from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
+from heddle.clock import SystemClock
 from tests.helpers import eventually
 from tests.worker_kit import Reader, Running, coordinating, fresh, states, submit
 
@@ -135,6 +136,26 @@ def test_a_full_stream_makes_a_worker_wait_without_losing_anything(broker: Broke
     read_until(reader, 20)
     reader.check_continuity()
     assert desk.counters.unsent == 0
+
+
+def test_a_broker_without_memory_costs_no_lease_and_no_batch(broker: Broker, start: Start) -> None:
+    experiment = submit(broker)
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    eventually(lambda: held(worker) == 2)
+    read_until(reader, 4)
+    epochs = [shard.epoch for shard in broker.shards.shards(experiment, 0)]
+    desk = worker.worker.desk
+    broker.conn.main.config_set("maxmemory", 1)
+    eventually(lambda: desk.choose() is None and worker.worker._appender.tally.out_of_memory >= 2, what="refusals")
+    clock = SystemClock()
+    clock.sleep(3 * 0.6)  # three lease times
+    broker.conn.main.config_set("maxmemory", 512 << 20)
+    read_until(reader, len(reader.read) + 8)
+    reader.check_continuity()
+    assert [shard.epoch for shard in broker.shards.shards(experiment, 0)] == epochs
+    assert (desk.counters.lost, desk.counters.unsent) == (0, 0)
 
 
 def test_a_drained_worker_delivers_all_it_played_and_gives_everything_back(broker: Broker, start: Start) -> None:
