@@ -105,7 +105,7 @@ class Recorder:
                 SystemClock().sleep(0.005)
 
 
-def submit(broker: Broker, **sections: dict[str, Any]) -> str:
+def submit(broker: Broker, *, resume_from: str | None = None, **sections: dict[str, Any]) -> str:
     """An experiment of SPEC with changes, its shards made and counted; the id."""
     raw = {name: {**SPEC.get(name, {}), **sections.get(name, {})} for name in {*SPEC, *sections}}
     spec = load_spec(raw).spec
@@ -116,6 +116,7 @@ def submit(broker: Broker, **sections: dict[str, Any]) -> str:
         spec.experiment.name,
         suffix=os.urandom(3).hex(),
         spaces=json.dumps(SPACES),
+        resume_from=resume_from,
     )
     plans = plan_shards(spec)
     broker.shards.create(made.id, 0, plans, leader_epoch=1)

@@ -331,7 +331,7 @@ def test_a_trainer_whose_checkpoints_are_elsewhere_refuses_to_begin_anew(
 def test_with_ack_update_what_no_checkpoint_holds_is_counted_as_rolled_back(
     broker: Broker, start: Start, home: Path
 ) -> None:
-    spec = {"trainer": {"ack": "update", "checkpoint_every": 1000}}
+    spec: dict[str, Any] = {"trainer": {"ack": "update", "checkpoint_every": 1000}}
     fleet = Fleet(broker, submit(broker, **spec)).claim_all()
     first = start(fleet.experiment)
     version = played(fleet, fleet.version())
@@ -412,3 +412,43 @@ def test_training_goes_on_when_the_memory_is_full(broker: Broker, start: Start) 
             raw.config_set("maxmemory", 512 << 20)
         fleet.give(shard, version)
     fleet.version(version + 1)
+
+
+def test_memory_that_is_full_forces_an_update_on_what_is_there(broker: Broker, start: Start) -> None:
+    spec: dict[str, Any] = {"rollout": {"sync": False}, "trainer": {"batch_steps": 64}}
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    start(fleet.experiment)
+    fleet.give(0, fleet.version())
+    raw: Any = broker.conn.main
+    raw.config_set("maxmemory", 1)
+    settled(fleet, 1)
+
+
+def test_a_run_that_continues_another_goes_on_with_its_counters(
+    broker: Broker, redis_server: LocalServer, tmp_path: Path
+) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    first = InThread(redis_server.url, fleet.experiment, tmp_path / fleet.experiment)
+    played(fleet, fleet.version())
+    settled(fleet, 2)
+    broker.experiments.set_command(fleet.experiment, "stop")
+    fleet.release_all()
+    assert first.join() == 0
+    heir = Fleet(broker, submit(broker, resume_from=fleet.experiment)).claim_all()
+    second = InThread(redis_server.url, heir.experiment, tmp_path / heir.experiment)
+    version = heir.version()
+    assert version == 3  # above what the first one had
+    played(heir, version)
+    settled(heir, 2)
+    assert second.leave() == 0
+    checkpoint = saved(tmp_path / heir.experiment)
+    assert checkpoint is not None
+    assert (checkpoint.update, checkpoint.env_steps) == (2, 32)
+    assert len(checkpoint.learner_meta["seen"]) == 2
+    assert heir.flow().rolled_back.batches == 0
+
+
+def test_a_run_that_continues_one_without_checkpoints_fails_with_the_reason(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, resume_from="nothing-1234")
+    assert start(experiment).join() == 1
+    assert "cannot continue nothing-1234" in broker.experiments.ctl(experiment).reason
