@@ -109,13 +109,7 @@ class _Coded:
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """What is worked out once for a layout.
-
-    Attributes:
-        columns: fixed columns, in order; `finals` the list columns behind them.
-        schema: exact Arrow schema.
-        framing_bytes: of the stream besides the record batch: schema message and end mark.
-    """
+    """What is worked out once for a layout: `framing_bytes` is all of the stream but the record batch."""
 
     layout: Layout
     columns: tuple[_Coded, ...]
@@ -199,12 +193,10 @@ def _read(codec: _Codec, data: bytes | memoryview, size_cap: int) -> pa.RecordBa
     try:
         source = pa.BufferReader(pa.py_buffer(data))
         messages = pa.ipc.MessageReader.open_stream(source)
-        schema = pa.ipc.read_schema(messages.read_next_message())
+        schema = pa.ipc.read_schema(_next(messages, "schema"))
         if not schema.equals(codec.schema, check_metadata=True):
             raise BatchError(f"the schema is not this experiment's: {_schema_difference(codec.schema, schema)}")
-        message = messages.read_next_message()
-        if message.type != "record batch":
-            raise BatchError(f"a {message.type} message stands where the record batch should")
+        message = _next(messages, "record batch")
         unpacked = declared_bytes(message.metadata, message.body)
         if unpacked > size_cap:
             raise BatchError(f"the batch unpacks to {unpacked} bytes, more than the cap of {size_cap}")
@@ -214,6 +206,14 @@ def _read(codec: _Codec, data: bytes | memoryview, size_cap: int) -> pa.RecordBa
         raise BatchError(f"not a whole Arrow stream of one batch: {_one_line(error)}") from error
     _expect_end(messages, source, data)
     return batch
+
+
+def _next(messages: Any, kind: str) -> Any:
+    """The next message, of that type: Arrow crashes when it is asked to read one as another."""
+    message = messages.read_next_message()
+    if message.type != kind:
+        raise BatchError(f"a message of type {message.type} stands where a {kind} should")
+    return message
 
 
 def _expect_end(messages: Any, source: Any, data: bytes | memoryview) -> None:
