@@ -58,6 +58,11 @@ def adds_up(flow: Flow) -> bool:
     return all(counts["lost"] == 0 == counts["duplicated"] for counts in accounting(flow).values())
 
 
+def shown_state(status: Status) -> str:
+    """Its state; while nobody has written down how it ended, what its trainer says of that."""
+    return status.state if status.ended else status.outcome or status.state
+
+
 def latest_metrics(broker: Broker, experiment: str) -> dict[str, float]:
     """The last value of every metric."""
     return broker.events.metrics_last(experiment)
@@ -215,7 +220,7 @@ class FactsReader:
         steps = flow.trained.steps
         facts = replace(
             self._facts,
-            state=status.outcome or status.state,
+            state=shown_state(status),
             reason=status.reason,
             steps=steps,
             steps_per_second=self.history.speed(now, steps),

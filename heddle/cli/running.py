@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from heddle.broker.server import find_running
-from heddle.cli.facts import FactsReader, accounting, accounting_line, adds_up
+from heddle.cli.facts import FactsReader, accounting, accounting_line, adds_up, shown_state
 from heddle.cli.follow import Screen
 from heddle.cli.live import Facts
 from heddle.client import FOLDER, Client, connect
@@ -236,7 +236,7 @@ def _last_look(session: Session, reader: FactsReader) -> None:
 
 def _outcome(order: Order, session: Session, reader: FactsReader) -> Outcome:
     status, flow = reader.status, reader.flow
-    state = (status.outcome or status.state) if status is not None else "queued"
+    state = shown_state(status) if status is not None else "queued"
     reason = status.reason if status is not None else ""
     if session.failure:
         state, reason = "failed", session.failure
