@@ -26,6 +26,8 @@ def leave(loop: Loop) -> None:
     parts = loop.parts
     if loop.unsaved:
         _save(loop)
+    if loop.training_on:  # nobody died of it
+        parts.reader.loading([])
     parts.patience.call("ack", parts.ledger.flush_or_raise)
     parts.report.tell("info", f"left the seat at update {parts.progress.update}: {parts.stop.reason}")
 
@@ -54,6 +56,7 @@ def fail(loop: Loop, reason: str) -> Outcome:
     for pointer in loop.training_on:
         parts.ledger.bury(pointer, reason)
     loop.training_on = []
+    parts.reader.loading([])
     parts.ledger.roll_back()
     _finish(loop, "failed", reason)
     _settle_rest(loop, train=False, save=False)
