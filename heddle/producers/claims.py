@@ -107,11 +107,11 @@ class Claimer:
         held = len(self._desk.holdings())
         if not wants_more(held, self._desk.quota) and not self._sees_one_to_take():
             return False
-        ticket = self._broker.shards.read_ticket(self._pool, self._worker, block_ms=0 if held else BLOCK_MS)
-        if ticket is None:
+        read = self._broker.shards.read_ticket(self._pool, self._worker, block_ms=0 if held else BLOCK_MS)
+        if read is None:
             return False
-        if self._may_serve(ticket):
-            self._claim(ticket, self._entropy(8).hex())
+        if self._may_serve(read):
+            self._claim(read, self._entropy(8).hex())
         return True
 
     def _sees_one_to_take(self) -> bool:
