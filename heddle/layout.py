@@ -22,7 +22,7 @@ Arrays of `Segments.arrays`; R rows (one segment each), T steps, K kept-apart fi
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -152,11 +152,13 @@ class Segments:
         layout: which arrays there are.
         rows: R.
         arrays: by name.
+        owner: whose memory the arrays are, while it may want them back.
     """
 
     layout: Layout
     rows: int
     arrays: dict[str, NDArray[Any]]
+    owner: object | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def empty(cls, layout: Layout, rows: int) -> "Segments":

@@ -8,7 +8,8 @@ it is cut into segments.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NoReturn
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +17,17 @@ from numpy.typing import NDArray
 from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
-from heddle.policies.base import Acted, Policy
+from heddle.policies.base import Policy
 from heddle.producers.choices import choices_for
 from heddle.producers.envs import close_env, counter_of, make_envs
+from heddle.producers.episodes import Episodes
 from heddle.producers.noise import NoiseTape
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_answer, first_bad_number, record_info
 from heddle.producers.seeds import EpisodeSeeds
 from heddle.producers.tally import Tally
 from heddle.shard import ShardPlan
-from heddle.spaces import ACTION, Box
+from heddle.spaces import ACTION
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import describe_error
 
@@ -72,22 +74,18 @@ class Player:
         root = _root_seed(plan, spec) if seed is None else seed
         self._envs = make_envs(plan, spec, root) if envs is None else list(envs)
         n = len(self._envs)
-        self._chance = [EpisodeSeeds(root, plan.index, env) for env in range(n)]
+        chance = [EpisodeSeeds(root, plan.index, env) for env in range(n)]
         self._steps = [env.step for env in self._envs]
         self._counters = [counter_of(env) for env in self._envs]
         self._choose = choices_for(layout.action)
-        self._tape = NoiseTape(policy.noise, self._chance)
+        self._tape = NoiseTape(policy.noise, chance)
         self._tally = Tally(n, layout.steps)
-        self._episodes = [first_episode - 1] * n
-        self._seeds = [0] * n
-        self._begun_at = [0] * n  # step of the running segment in which the running episode began
+        self._episodes = Episodes(chance, first_episode)
         self._state = policy.initial_state(n)
         self._fresh_state = policy.initial_state(1)
         self._now: list[NDArray[Any]] = []  # the observations to act on next, by leaf
-        self._left: list[int] | None = None  # episodes each environment has yet to end; None: it plays on
         self._reel: Reel | None = None  # the one being played
         self._spare: list[Reel] = []
-        self._lent: dict[int, Reel] = {}
         self._cut = False
         self._env = self._row = 0  # where the loop is, for the watchdog and for reports
         self._moves = 0
@@ -101,11 +99,6 @@ class Player:
             self._seen, self._seen_at = where, self._clock.monotonic()
         return self._seen_at
 
-    @property
-    def episodes(self) -> list[int]:
-        """Number of the running (or last) episode of each environment."""
-        return list(self._episodes)
-
     def play(self, version: int, *, deterministic: bool = False) -> Segments:
         """One segment of every environment: T steps, or fewer after `rollout.max_seconds` or `cut`.
 
@@ -115,11 +108,10 @@ class Player:
             EnvError: environment or policy raised, or answered against its contract; the player is then of no more
                 use. The reason names environment, seed, episode, step and last actions; the cause hangs on it.
         """
-        everyone = list(range(len(self._envs)))
-        with _Reporting(self):
+        with self._reporting():
             if not self._now:
-                self._begin_all(everyone)
-            return self._segment(version, everyone, deterministic)
+                self._begin_all()
+            return self._segment(version, deterministic)
 
     def play_episodes(
         self, version: int, episodes: int, *, deterministic: bool = True, first_episode: int = 0
@@ -134,24 +126,22 @@ class Player:
         Raises:
             EnvError: as `play` does.
         """
-        n = len(self._envs)
-        self._left = [episodes // n + (env < episodes % n) for env in range(n)]
-        self._episodes = [first_episode - 1] * n
-        with _Reporting(self):
-            self._begin_all([env for env in range(n) if self._left[env]])
-        while active := [env for env in range(n) if self._left[env]]:
-            with _Reporting(self):
-                segments = self._segment(version, active, deterministic)
+        self._episodes.rewind(first_episode)
+        self._episodes.want(episodes)
+        self._now = []
+        while self._episodes.active():
+            segments = self.play(version, deterministic=deterministic)
             picked = segments.select(np.flatnonzero(segments.arrays["length"]))
             self.recycle(segments)
-            yield picked, not any(self._left)
-        self._left = None
+            yield picked, not self._episodes.active()
+        self._episodes.wanted = None
         self._now = []  # whoever plays on begins anew
 
     def recycle(self, segments: Segments) -> None:
         """Give back what `play` returned, to be overwritten: it has been encoded."""
-        if (reel := self._lent.pop(id(segments), None)) is not None:
-            self._spare.append(reel)
+        if isinstance(segments.owner, Reel):
+            self._spare.append(segments.owner)
+            segments.owner = None
 
     def cut(self) -> None:
         """From another thread: end the segment that is being played (else the next one) at the next step."""
@@ -162,11 +152,11 @@ class Player:
         for env in self._envs:
             close_env(env)
 
-    def _begin_all(self, envs: Sequence[int]) -> None:
-        """Fresh episodes in `envs`; their first observations stand in `_now`."""
+    def _begin_all(self) -> None:
+        """Fresh episodes everywhere; their first observations stand in `_now`."""
         reel = self._take_reel()
         self._state = self.policy.initial_state(len(self._envs))
-        for env in envs:
+        for env in range(len(self._envs)):
             self._tally.clear(env)
             self._begin(env, reel, 0)
             if (counter := self._counters[env]) is not None:
@@ -179,50 +169,47 @@ class Player:
 
     def _begin(self, env: int, reel: Reel, row: int) -> None:
         """Start the next episode of `env`; its first observation becomes row `row`."""
-        self._episodes[env] += 1
-        self._seeds[env] = self._chance[env].reset_seed(self._episodes[env])
-        self._begun_at[env], self._env, self.doing = row, env, "reset"
-        answer = self._envs[env].reset(seed=self._seeds[env])
+        seed = self._episodes.begin(env, row)
+        self._env, self.doing = env, "reset"
+        answer = self._envs[env].reset(seed=seed)
         self._moves += 1
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise BadAnswer(f"reset returned a {type(answer).__name__}, expected (observation, info)")
         reel.store(env, row, answer[0])
-        self._tape.begin(env, self._episodes[env])
+        self._tape.begin(env, self._episodes.numbers[env])
 
-    def _segment(self, version: int, active: list[int], deterministic: bool) -> Segments:
+    def _segment(self, version: int, deterministic: bool) -> Segments:
         reel = self._reel = self._take_reel()
         reel.rewind()
         for (_, array), now in zip(reel.observations, self._now, strict=True):
             array[:, 0] = now
         for name, array in reel.states:
             array[...] = self._state[name]
+        active = self._episodes.active()
+        for env in range(len(self._envs)):
+            if env not in active:
+                reel.hold(env, 0)
         steps = self._roll(reel, active, deterministic)
         self.doing = None
         self._now = [array[:, steps].copy() for _, array in reel.observations]
-        self._begun_at = [begun - steps for begun in self._begun_at]
+        self._episodes.shift(steps)
         self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
         segments = reel.finish(version)
         if problem := first_bad_number(segments):
             raise problem.error(self._name(problem.env), self.spec)
-        self._lent[id(segments)] = reel
         return segments
 
     def _roll(self, reel: Reel, active: list[int], deterministic: bool) -> int:
         """The loop that all the time goes into. Fills `reel`, returns how many steps were played."""
-        policy, choose, tape, clock = self.policy, self._choose, self._tape, self._clock
+        tape, clock = self._tape, self._clock
         limit = self.spec.rollout.max_seconds
         deadline = None if limit is None else clock.monotonic() + limit
-        shape = self._plain_shape()
+        shape = reel.plain_shape
         lanes = [(env, self._steps[env], reel.parts[env][0][1], reel.rewards[env]) for env in active]
         reel.lengths = [0] * len(self._envs)
         noise = tape.silence if deterministic or tape.is_silent else None
         for t in range(self.layout.steps):
-            self._row, self.doing = t, "act"
-            seen = {name: array[:, t] for name, array in reel.observations}
-            acted = policy.act(seen, self._state, tape.take() if noise is None else noise, deterministic=deterministic)
-            self._moves += 1
-            self._record(reel, t, acted)
-            choices = choose(acted.actions[ACTION])
+            choices = self._act(reel, t, tape.take() if noise is None else noise, deterministic)
             self.doing = "step"
             for env, step, rows, rewards in lanes:
                 self._env = env
@@ -239,7 +226,7 @@ class Player:
                 if terminated or truncated:
                     self._end(reel, env, t, bool(terminated), bool(truncated))
                     self.doing = "step"
-            if self._left is not None:
+            if self._episodes.one_is_done:
                 lanes = self._retire(reel, lanes, t)
             if self._cut or not lanes or (deadline is not None and clock.monotonic() >= deadline):
                 self._cut = False
@@ -248,13 +235,17 @@ class Player:
             reel.lengths[lane[0]] = t + 1
         return t + 1
 
-    def _record(self, reel: Reel, t: int, acted: Acted) -> None:
+    def _act(self, reel: Reel, t: int, noise: NDArray[Any], deterministic: bool) -> Sequence[Any]:
+        """Ask the policy for step `t` and record its answer; what to give to each environment."""
+        self._row, self.doing = t, "act"
+        seen = {name: array[:, t] for name, array in reel.observations}
+        acted = self.policy.act(seen, self._state, noise, deterministic=deterministic)
+        self._moves += 1
         if t == 0:
             check_answer(reel, acted, self._fresh_state)
-        reel.action[:, t] = acted.actions[ACTION]
-        for name, array in reel.outputs:
-            array[:, t] = acted.outputs[name]
+        reel.record(t, acted)
         self._state = acted.state
+        return self._choose(acted.actions[ACTION])
 
     def _end(self, reel: Reel, env: int, t: int, terminated: bool, truncated: bool) -> None:
         """Step `t` ended an episode of `env`: note it and start the next one, unless no more are wanted."""
@@ -262,70 +253,54 @@ class Player:
         arrays["terminated"][env, t], arrays["truncated"][env, t] = terminated, truncated
         if truncated and not terminated:
             reel.keep_final(env, t)
+        self._begin(env, reel, t + 1)
+        finished = None if counter is None else counter.take()
         if counter is None:
             reel.ended.append((env, t))
-            if self._was_last(env):
-                return
-        self._begin(env, reel, t + 1)
-        if counter is not None and (finished := counter.take()) is not None:
+        elif finished is not None:
             arrays["episode_return"][env, t], arrays["episode_length"][env, t] = finished
-            self._was_last(env)
+        if counter is None or finished is not None:
+            self._episodes.ended(env)
         if self._fresh_state:
             self._state = {name: array.copy() for name, array in self._state.items()}
             for name, fresh in self._fresh_state.items():
                 self._state[name][env] = fresh[0]
 
-    def _was_last(self, env: int) -> bool:
-        """Count one episode of `env`; True when no more of it are wanted."""
-        if self._left is None:
-            return False
-        self._left[env] = max(0, self._left[env] - 1)
-        return self._left[env] == 0
-
     def _retire(self, reel: Reel, lanes: list[_Lane], t: int) -> list[_Lane]:
         """The lanes that play on; the others' segments end with step `t`."""
-        assert self._left is not None
+        self._episodes.one_is_done, active = False, self._episodes.active()
         for lane in lanes:
-            if not self._left[lane[0]]:
+            if lane[0] not in active:
                 reel.lengths[lane[0]] = t + 1
-        return [lane for lane in lanes if self._left[lane[0]]]
-
-    def _plain_shape(self) -> tuple[int, ...] | None:
-        """Shape of an observation that is one Box array, which the loop stores itself; None for all others."""
-        first = self.layout.observation_leaves[0]
-        return first.space.shape if not first.path and isinstance(first.space, Box) else None
+                reel.hold(lane[0], t + 1)
+        return [lane for lane in lanes if lane[0] in active]
 
     def _name(self, env: int) -> str:
         return f"environment {self.plan.first_env + env} (number {env} of shard {self.plan.index})"
 
-    def fail(self, error: Exception) -> NoReturn:
-        """Turn what stopped the loop into an EnvError that says where it was."""
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """What an environment or policy raises in this block leaves it as an EnvError that says where it was."""
+        try:
+            yield
+        except EnvError:
+            raise
+        except Exception as error:
+            if self.doing is None:
+                raise
+            raise self._failure(error, self.doing) from error
+        finally:
+            self.doing = None
+
+    def _failure(self, error: Exception, doing: Doing) -> EnvError:
         what = str(error) if isinstance(error, BadAnswer) else describe_error(error)
-        doing, self.doing = self.doing, None
         if doing == "act":
             reason = f"failed to act for shard {self.plan.index}: {what}"
-            raise EnvError(reason, key="policy.id", value=self.spec.policy.id) from error
+            return EnvError(reason, key="policy.id", value=self.spec.policy.id)
         env, row = self._env, self._row
         last = self._reel.action[env, max(0, row + 1 - _ACTIONS_SHOWN) : row + 1].tolist() if self._reel else []
-        begun = self._begun_at[env]
-        step = self._tally.lengths[env] + row - max(begun, 0) + 1 if doing == "step" else 0
-        where = f"seed {self._seeds[env]}, episode {self._episodes[env]}, step {step}, last actions {last}"
-        raise EnvError(f"{self._name(env)} failed in {doing}: {what}; {where}", value=self.spec.env.id) from error
-
-
-class _Reporting:
-    """Whatever leaves this block is an EnvError that says where the player was."""
-
-    def __init__(self, player: Player) -> None:
-        self._player = player
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, EnvError):
-            self._player.fail(error)
-        self._player.doing = None
+        where = f"{self._episodes.describe(env, row)}, last actions {last}"
+        return EnvError(f"{self._name(env)} failed in {doing}: {what}; {where}", value=self.spec.env.id)
 
 
 def _root_seed(plan: ShardPlan, spec: ExperimentSpec) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.layout import Layout, Segments, has_blanks
+from heddle.policies.base import Acted
 from heddle.producers.contract import BadAnswer
 from heddle.spaces import ACTION, Discrete
 
@@ -20,17 +21,16 @@ class Reel:
     """Arrays of one batch with quick ways into them. Made once and played many times.
 
     Attributes:
-        segments: what comes out.
         rewards: [n, T] float64, as given; float32 in the segments.
         parts: for each environment where the parts of its observations go.
+        plain_shape: of an observation that is one Box array, which the player stores itself; None for all others.
         finals: (env, step, final observation by leaf) of truncated episodes.
         ended: (env, step) of episodes that are counted by the player, rising in step.
         lengths: steps played, per environment.
     """
 
     def __init__(self, layout: Layout, n: int) -> None:
-        self.segments = Segments.empty(layout, n)
-        self.layout, self.arrays = layout, self.segments.arrays
+        self.layout, self.arrays = layout, Segments.empty(layout, n).arrays
         self.rewards = np.zeros((n, layout.steps), np.float64)
         self.observations = [(leaf.name, self.arrays[leaf.name]) for leaf in layout.observation_leaves]
         self.outputs = _prefixed(layout, self.arrays, "out.")
@@ -49,6 +49,8 @@ class Reel:
             for name in ("terminated", "truncated", "episode_return", "episode_length")
         ]
         self.arrays["env"][:] = np.arange(n)
+        first = layout.observation_leaves[0]
+        self.plain_shape = first.space.shape if not first.path and not isinstance(first.space, Discrete) else None
         self.finals: list[tuple[int, int, dict[str, NDArray[Any]]]] = []
         self.ended: list[tuple[int, int]] = []
         self.lengths = [0] * n
@@ -79,6 +81,17 @@ class Reel:
                 raise BadAnswer(f"the observation has shape {np.shape(value)}, its space {shape}")
             array[row] = value
 
+    def record(self, step: int, acted: Acted) -> None:
+        """Copy what the policy answered at `step`."""
+        self.action[:, step] = acted.actions[ACTION]
+        for name, array in self.outputs:
+            array[:, step] = acted.outputs[name]
+
+    def hold(self, env: int, row: int) -> None:
+        """Repeat row `row` to the end: what a policy is shown of an environment that no longer plays."""
+        for _, array in self.observations:
+            array[env, row + 1 :] = array[env, row]
+
     def keep_final(self, env: int, step: int) -> None:
         """Set aside the observation that stands behind `step`: the true end of a truncated episode.
 
@@ -100,8 +113,9 @@ class Reel:
         for env, length in enumerate(self.lengths):
             if length < steps:
                 self._blank(env, length)
-        self.segments.set_finals(self.finals)
-        return self.segments
+        segments = Segments(self.layout, len(self.lengths), dict(self.arrays), owner=self)  # no cycle: freed at once
+        segments.set_finals(self.finals)
+        return segments
 
     def _blank(self, env: int, length: int) -> None:
         for column in self.layout.columns:
