@@ -11,6 +11,7 @@ import importlib
 import json
 import logging
 import math
+import signal
 import sys
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     use_one_thread()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything that was started is ended
     facts, rows, began = machine(), list[Row](), CLOCK.monotonic()
     for name in (name for name in SECTIONS if name in options.only):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)

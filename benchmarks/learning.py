@@ -21,6 +21,7 @@ from heddle.spec.write import to_toml
 
 SECTION = "PPO on CartPole"
 ROUNDS = 3
+WITHIN_S = 60.0
 ENV_STEPS = 30_000
 SPENT = {"waiting for batches": "wait_seconds", "learning": "update_seconds", "checkpoint": "checkpoint_seconds"}
 
@@ -49,7 +50,7 @@ def run() -> list[Row]:
     ):
         spec = Path(folder) / "spec.toml"
         spec.write_text(_spec())
-        pairs = alternate(ROUNDS, lambda: _fleet(spec, client), lambda: _alone(spec))
+        pairs = alternate(ROUNDS, lambda: _fleet(spec, client), lambda: _alone(spec), within_s=WITHIN_S)
     rows = [
         Row(SECTION, "2 workers: steps/s", "1/s", spread(fleet.rate for fleet, _ in pairs)),
         Row(SECTION, "one process: steps/s", "1/s", spread(alone.rate for _, alone in pairs)),

@@ -7,7 +7,7 @@ import os
 import resource
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,11 +67,13 @@ class Played:
     Attributes:
         steps: environment steps.
         wall_s, cpu_s: that they took; CPU of all processes that took part.
+        roles: the same CPU, by role, where several took part.
     """
 
     steps: int
     wall_s: float
     cpu_s: float
+    roles: dict[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -101,10 +103,18 @@ def cpu_s_of(pids: Iterable[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def alternate(rounds: int, one: Callable[[], T], other: Callable[[], T]) -> list[tuple[T, T]]:
-    """`rounds` pairs of both, each first in every second round, so that a drift of the machine hits both alike."""
-    pairs = []
+def alternate(rounds: int, one: Callable[[], T], other: Callable[[], T], *, within_s: float) -> list[tuple[T, T]]:
+    """Pairs of both, each first in every second round, so that a drift of the machine hits both alike.
+
+    Args:
+        rounds: how many.
+        within_s: no further round begins once so much has passed, on a machine that is busy with other things.
+    """
+    pairs: list[tuple[T, T]] = []
+    until = CLOCK.monotonic() + within_s
     for number in range(rounds):
+        if pairs and CLOCK.monotonic() > until:
+            break
         if number % 2:
             second = other()
             pairs.append((one(), second))
@@ -121,6 +131,9 @@ def compare(section: str, names: tuple[str, str], pairs: Sequence[tuple[Played, 
         rows.append(Row(section, f"{name}: steps/s", "1/s", spread(pair[place].rate for pair in pairs)))
         rows.append(Row(section, f"{name}: CPU a step", "us", spread(pair[place].cpu_us for pair in pairs)))
     rows.append(Row(section, f"steps/s, {names[0]} / {names[1]}", "x", spread(a.rate / b.rate for a, b in pairs)))
+    for role in pairs[0][0].roles:
+        used = spread(1e6 * pair[0].roles[role] / pair[0].steps for pair in pairs)
+        rows.append(Row(section, f"{names[0]}: CPU a step, {role}", "us", used))
     rows.append(
         Row(section, f"CPU a step, {names[0]} / {names[1]}", "x", spread(a.cpu_us / b.cpu_us for a, b in pairs))
     )

@@ -33,6 +33,7 @@ from heddle.stop import StopFlag
 ROUNDS = 7
 SECONDS = {"large": 2.5, "small": 1.5}
 SETTLE_S = 0.7
+WITHIN_S = 50.0
 PATIENCE_S = 30.0
 
 
@@ -99,21 +100,29 @@ class Pipeline:
         """End every process of it."""
         self._stack.close()
 
-    def pids(self) -> list[int]:
-        """Of server, coordinator and workers."""
+    def pids(self) -> dict[str, list[int]]:
+        """The other processes, by role."""
         server = self.local.server
-        roles = [role.child.pid for role in self.local.roles if role.child is not None]
-        return [*([server.pid] if server else []), *roles, *(child.pid for child in self.local.workers())]
+        return {
+            "server": [server.pid] if server is not None else [],
+            "coordinator": [role.child.pid for role in self.local.roles if role.child is not None],
+            "workers": [child.pid for child in self.local.workers()],
+        }
+
+    @staticmethod
+    def _cpu_s(pids: dict[str, list[int]]) -> dict[str, float]:
+        return {role: cpu_s_of(some) for role, some in pids.items()} | {"consumer": own_cpu_s()}
 
     def play(self) -> Played:
         """One round: everything that this process got hold of, decoded and acked."""
         self.experiment.resume()
         self._poll_for(SETTLE_S)
         pids, consumer = self.pids(), self.consumer
-        steps, cpu_s, began = consumer.steps, own_cpu_s() + cpu_s_of(pids), CLOCK.monotonic()
+        steps, before, began = consumer.steps, self._cpu_s(pids), CLOCK.monotonic()
         self._poll_for(self._seconds)
-        wall_s = CLOCK.monotonic() - began
-        played = Played(consumer.steps - steps, wall_s, own_cpu_s() + cpu_s_of(pids) - cpu_s)
+        wall_s, after = CLOCK.monotonic() - began, self._cpu_s(pids)
+        used = {role: after[role] - before[role] for role in after}
+        played = Played(consumer.steps - steps, wall_s, sum(used.values()), used)
         self.experiment.pause()
         while consumer.poll(300):
             pass
@@ -205,7 +214,7 @@ def run() -> list[Row]:
     rows = []
     for name, shape in SHAPES.items():
         with both(name) as (pipeline, ceiling):
-            pairs = alternate(ROUNDS, pipeline.play, ceiling.play)
+            pairs = alternate(ROUNDS, pipeline.play, ceiling.play, within_s=WITHIN_S)
         rows += compare(f"pipeline, {title(shape)}", ("pipeline", "ceiling"), pairs)
     return rows
 

@@ -7,6 +7,7 @@ from heddle.producers.player import Player
 SECTION = "player"
 ROUNDS = 9
 SECONDS = 0.7
+WITHIN_S = 20.0
 
 
 def run() -> list[Row]:
@@ -23,7 +24,7 @@ def _rows(shape: Shape) -> list[Row]:
 
     for one in (player, bare):
         play_for([one], 0.2, shape.batch)
-    pairs = alternate(ROUNDS, lambda: play_one(player), lambda: play_one(bare))
+    pairs = alternate(ROUNDS, lambda: play_one(player), lambda: play_one(bare), within_s=WITHIN_S)
     player.close()
     bare.close()
     return compare(f"{SECTION}, {shape.envs} envs x {shape.steps}", ("player", "bare loop"), pairs)
