@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from heddle.version import __version__
 
 if TYPE_CHECKING:
-    from heddle.client import Client, Experiment, connect, submit
-    from heddle.errors import HeddleError
+    from heddle.client import Client, Experiment, connect, submit, trainer
+    from heddle.errors import HeddleError, SpecError
+    from heddle.policies import Policy, ScriptedPolicy
     from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 
 _HOMES = {
@@ -19,9 +20,13 @@ _HOMES = {
     "ExperimentSpec": "heddle.spec",
     "HeddleError": "heddle.errors",
     "LoadedSpec": "heddle.spec",
+    "Policy": "heddle.policies",
+    "ScriptedPolicy": "heddle.policies",
+    "SpecError": "heddle.errors",
     "connect": "heddle.client",
     "load_spec": "heddle.spec",
     "submit": "heddle.client",
+    "trainer": "heddle.client",
 }
 
 __all__ = [
@@ -30,10 +35,14 @@ __all__ = [
     "ExperimentSpec",
     "HeddleError",
     "LoadedSpec",
+    "Policy",
+    "ScriptedPolicy",
+    "SpecError",
     "__version__",
     "connect",
     "load_spec",
     "submit",
+    "trainer",
 ]
 
 

@@ -22,6 +22,7 @@ from heddle.spec import ExperimentSpec, LoadedSpec, load_spec, spec_from_json
 from heddle.version import __version__
 
 if TYPE_CHECKING:
+    from heddle.consumers.session import TrainerSession
     from heddle.consumers.tap import Tap
 
 URL_ENV = "HEDDLE_REDIS_URL"
@@ -67,6 +68,32 @@ def submit(
 ) -> "Experiment":
     """Submit a spec to the broker at `find_url(url)`; see `Client.submit`."""
     return connect(url).submit(spec, name=name, overrides=overrides, resume=resume)
+
+
+def trainer(
+    experiment: "Experiment | str", *, directory: Path | str | None = None, url: str | None = None
+) -> "TrainerSession":
+    """Be the trainer of an experiment: `with heddle.trainer(exp) as t: for batch in t: ...; t.publish(weights)`.
+
+    Args:
+        experiment: one that was submitted, or its name or id.
+        directory: its own folder, for checkpoints; None takes runs/<id>.
+        url: the broker, when `experiment` is a name.
+
+    Raises:
+        NotFound: no such experiment.
+        MissingExtra: torch is not installed.
+    """
+    from heddle.consumers.session import TrainerSession
+    from heddle.producers.envs import check_env
+
+    if isinstance(experiment, str):
+        with connect(url) as client:
+            found, at = client.experiment(experiment).id, client.url
+    else:
+        found, at = experiment.id, experiment.client.url
+    home = Path(directory) if directory is not None else Path("runs") / found
+    return TrainerSession(found, directory=home, url=at, describe=check_env)
 
 
 def load_source(spec: SpecSource, *, overrides: Sequence[str] = (), name: str | None = None) -> LoadedSpec:
@@ -229,8 +256,9 @@ class Experiment:
     def tap(self, name: str) -> "Tap":
         """A reader of its experience of your own: sees every batch from now on that nobody deleted before."""
         from heddle.consumers.tap import Tap
+        from heddle.producers.envs import check_env
 
-        return Tap(self.client.broker, self.id, name)
+        return Tap(self.client.broker, self.id, name, describe=check_env)
 
     def pause(self) -> None:
         """Let it collect nothing until `resume`."""

@@ -15,6 +15,8 @@ from heddle.cli.root import set_up_logs
 if TYPE_CHECKING:
     from heddle.broker.server import LocalServer
 
+STEP_S = 0.05
+
 
 @command("up", example="heddle up\nheddle up --bind 0.0.0.0 --workers 8     # prints the line for other hosts")
 @click.option("-n", "--workers", type=click.IntRange(0), help="Worker processes; one a core when not given.")
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     help="What a killed server may lose: nothing, two seconds, everything.",
 )
 @click.option("--dir", "directory", metavar="DIR", default="runs", show_default=True, help="Where checkpoints go.")
+@click.option("--trainer/--no-trainer", default=True, help="Train what has no trainer; without, bring your own.")
 @redis_option
 def up(
     workers: int | None,
@@ -35,13 +38,15 @@ def up(
     port: int | None,
     durability: str,
     directory: str,
+    trainer: bool,
     redis_url: str | None,
 ) -> None:
     """Start the services without an experiment; commands typed in the same folder find them.
 
     Ctrl-C ends them all: workers deliver, trainers save. What the broker holds stays in .heddle for the next time.
     """
-    need_torch("heddle up")
+    if trainer:
+        need_torch("heddle up")
     from heddle.client import FOLDER
     from heddle.errors import UsageError
     from heddle.launch.children import Role
@@ -70,25 +75,20 @@ def up(
     local.start_server()
     try:
         local.start_roles()
-        local.add(
-            Role(
-                "trainers",
-                ["trainer", "--dir", directory],
-                url=local.url,
-                log_file=local.log_file("trainers"),
-            )
-        )
-        _tell(local.server, number)
+        if trainer:
+            arguments = ["trainer", "--dir", directory]
+            local.add(Role("trainers", arguments, url=local.url, log_file=local.log_file("trainers")))
+        _tell(local.server, number, trainer)
         while not stop.draining:
             local.step()
             local.endings.clear()
-            stop.wait(0.05)
+            stop.wait(STEP_S)
         click.echo("ending: workers deliver, trainers save; Ctrl-C again to stop at once", err=True)
     finally:
         local.end()
 
 
-def _tell(server: "LocalServer | None", workers: int) -> None:
+def _tell(server: "LocalServer | None", workers: int, trainer: bool) -> None:
     """What runs and how to reach it."""
     if server is None:
         click.echo("broker   the one given")
@@ -97,5 +97,7 @@ def _tell(server: "LocalServer | None", workers: int) -> None:
         click.echo(f"look     {server.redis_cli}")
         if server.remote_url:
             click.echo(f"others   export HEDDLE_REDIS_URL='{server.remote_url}'")
-    click.echo(f"roles    coordinator, {workers} workers, trainers; logs in .heddle/logs")
+        elif server.settings.address.socket_path is None:
+            click.echo(f"here     export HEDDLE_REDIS_URL='{server.url}'     (any folder of this host)")
+    click.echo(f"roles    coordinator, {workers} workers{', trainers' if trainer else ''}; logs in .heddle/logs")
     click.echo("next     heddle enqueue exp.toml --follow     (in this folder)")

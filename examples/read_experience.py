@@ -1,0 +1,20 @@
+"""Read an experiment's experience as numpy arrays, beside its trainer: python read_experience.py EXP
+
+A tap never holds the run up; what the trainer is done with before the tap gets to it is missed, and counted.
+"""
+
+import sys
+
+import heddle
+
+exp = heddle.connect().experiment(sys.argv[1])
+tap = exp.tap("example")
+for number, batch in enumerate(tap, start=1):
+    arrays = batch.arrays  # obs [rows, T+1, ...], action, reward, terminated, truncated [rows, T], ...
+    returns = arrays["episode_return"]
+    ended = returns[arrays["episode_length"] > 0]
+    print(f"shard {batch.shard} seq {batch.seq}: obs {arrays['obs'].shape}, episode returns {ended.round(1).tolist()}")
+    if number == 20:
+        break
+print(f"missed {tap.missed}")
+tap.remove()

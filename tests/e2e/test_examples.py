@@ -1,0 +1,134 @@
+"""Every file in examples/ does what it says."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.shell import HEDDLE, ROOT, environment, heddle, heddle_json, processes_of, started
+from tests.helpers import eventually
+
+EXAMPLES = ROOT / "examples"
+TESTED = {
+    "cartpole.toml",  # tests/e2e/test_run.py
+    "catch.toml",
+    "catch_env.py",
+    "catch_policy.py",
+    "own_trainer.py",
+    "read_experience.py",
+    "slurm.sbatch",
+    "submit_and_follow.py",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of examples/ to work in."""
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def up(folder: Path) -> Iterator[str]:
+    """`heddle up` in the folder, found from there."""
+    with started("up", "--workers", "2", cwd=folder) as services:
+        yield services.says("heddle enqueue")
+
+
+def python(script: str, *arguments: str, cwd: Path, timeout_s: float = 120) -> str:
+    """What a script prints."""
+    done = subprocess.run(
+        [sys.executable, script, *arguments],
+        cwd=cwd,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_no_example_is_without_a_test() -> None:
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == TESTED
+
+
+def test_an_environment_of_ones_own_is_learned(folder: Path) -> None:
+    done = heddle("run", "catch.toml", "-o", "json", cwd=folder)
+    assert '"state": "completed"' in done.stdout
+    path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
+    assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["return_mean"] > 0.6
+
+
+def test_a_policy_of_ones_own_is_learned(folder: Path) -> None:
+    spec = (
+        "--set",
+        "policy.id=catch_policy:Net",
+        "--set",
+        "policy.kwargs={width = 24}",
+        "--set",
+        "budget.env_steps=20_000",
+    )
+    done = heddle("run", "catch.toml", *spec, "--workers", "1", "-o", "json", cwd=folder)
+    returned = re.search(r'"return": (-?[\d.]+)', done.stdout)
+    assert returned is not None
+    assert float(returned[1]) > -0.4  # a random paddle catches one ball in five: -0.6
+
+
+def test_the_client_submits_follows_and_waits(folder: Path, up: str) -> None:
+    out = python("submit_and_follow.py", cwd=folder)
+    assert "submitted from-python-" in out
+    assert "completed" in out
+    assert out.count("return") > 5
+    assert "checkpoint runs/" in out
+
+
+def test_a_tap_reads_experience_while_it_is_trained_on(folder: Path, up: str) -> None:
+    experiment = heddle("enqueue", "cartpole.toml", "--set", "budget.env_steps=50_000_000", cwd=folder).stdout.strip()
+    out = python("read_experience.py", experiment, cwd=folder)
+    assert out.count("obs (") == 20
+    assert "missed " in out
+    heddle("rm", "--force", experiment, cwd=folder)
+
+
+def test_a_trainer_of_ones_own_trains_to_the_end(folder: Path) -> None:
+    with started("up", "--workers", "2", "--no-trainer", cwd=folder) as services:
+        services.says("heddle enqueue")
+        out = python("own_trainer.py", cwd=folder)
+        experiment, state = out.splitlines()[-1].split()
+        assert state == "completed"
+        status = heddle_json("status", experiment, cwd=folder)
+    assert status["accounting"]["batches"]["lost"] == status["accounting"]["batches"]["duplicated"] == 0
+    assert status["metrics"]["return"] > -0.4
+    assert "loss" in status["metrics"]
+
+
+FAKE_SRUN = """#!/bin/bash
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_slurm_script_trains_and_leaves_no_process(folder: Path) -> None:
+    tools = folder / "bin"
+    tools.mkdir()
+    for name, text in (("srun", FAKE_SRUN), ("heddle", f'#!/bin/bash\nexec {" ".join(HEDDLE)} "$@"\n')):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    env = environment(
+        extra={"SLURM_CPUS_PER_TASK": "2", "PATH": f"{tools}:{os.environ['PATH']}", "HEDDLE_BIND": "127.0.0.1"}
+    )
+    done = subprocess.run(
+        ["bash", "slurm.sbatch", "catch.toml"], cwd=folder, env=env, text=True, capture_output=True, timeout=150
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + (folder / "heddle-up.log").read_text()
+    assert "completed" in done.stderr
+    if Path("/proc").is_dir():
+        eventually(lambda: not processes_of(folder), timeout_s=10)
