@@ -1,6 +1,6 @@
 """From decoded batches to the tensors of one update: one copy of each column into buffers that are used again.
 
-It never decides which batches belong together, and never changes a number.
+It never decides which batches belong together, and never changes a number that was played.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from torch import Tensor
 from heddle.consumers.learners.base import TrainBatch
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Array
+from heddle.spaces import Discrete
 
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 """Types that torch cannot compute with, and what they become."""
@@ -59,6 +60,7 @@ class Assembler:
             for column in self._columns:
                 np.copyto(self._views[column.name][start:stop], batch.arrays[column.name], casting="unsafe")
             start = stop
+        self._fill_unplayed(rows)
         columns = {column.name: self._tensors[column.name][:rows] for column in self._columns}
         shard = np.repeat(np.asarray(shards, np.int64), [batch.rows for batch in batches])
         return self._train_batch(columns, self._finals(batches), shard, rows)
@@ -90,6 +92,13 @@ class Assembler:
             env=env,
             num_steps=int(length.sum()),
         )
+
+    def _fill_unplayed(self, rows: int) -> None:
+        """Beyond a segment's length lie zeros: a network that looks up an index must not be shown one there is not."""
+        for leaf in self.layout.observation_leaves:
+            if isinstance(leaf.space, Discrete) and leaf.space.start:
+                beyond = np.arange(self.layout.steps + 1) > self._views["length"][:rows, None]
+                self._views[leaf.name][:rows][beyond] = leaf.space.start
 
     def _finals(self, batches: Sequence[Segments]) -> tuple[Tensor, dict[str, Tensor]]:
         """Final observations of all batches, their rows counted through."""

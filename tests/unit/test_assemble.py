@@ -30,6 +30,8 @@ def filled(plan: Layout, rows: int, seed: int) -> Segments:
     segments.arrays["obs.position"][...] = rng.standard_normal((rows, 5, 2))
     segments.arrays["length"][:] = 4
     segments.arrays["length"][0] = 2
+    segments.arrays["obs.goal"][...] = rng.integers(2, 6, (rows, 5))
+    segments.arrays["obs.goal"][0, 3:] = 2  # nothing was seen there
     segments.arrays["env"][:] = np.arange(rows)
     segments.arrays["version"][:] = seed
     final = {"obs.position": np.full(2, seed, float), "obs.goal": np.array(3), "obs.action_mask": np.ones(3, np.int8)}
@@ -108,6 +110,18 @@ def test_types_that_torch_cannot_compute_with_are_widened() -> None:
     batch.arrays["length"][:] = 1
     train = Assembler(plan, device=CPU).assemble([batch], [0])
     assert train.observations["obs"].tolist() == [[[2**32 - 1] * 2] * 2]
+
+
+def test_beyond_a_segments_end_a_discrete_observation_is_one_of_its_space() -> None:
+    # Given a Discrete leaf that starts at 2, and a segment of 2 steps of 4, zeros behind
+    plan = layout()
+    segments = filled(plan, 2, seed=1)
+    segments.arrays["obs.goal"][...] = 5
+    segments.arrays["obs.goal"][0, 3:] = 0
+    # When assembled
+    train = Assembler(plan, device=CPU).assemble([segments], [0])
+    # Then what was played is as it was, and the rest can be looked up
+    assert train.observations["obs.goal"].tolist() == [[5, 5, 5, 2, 2], [5, 5, 5, 5, 5]]
 
 
 def test_nothing_to_assemble_is_an_error() -> None:

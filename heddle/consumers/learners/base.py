@@ -25,7 +25,8 @@ class TrainBatch:
 
     Attributes:
         observations: leaf -> [B, T+1, ...]; row t+1 is what followed step t, the first observation of the next
-            episode where one ended. In a segment of length L, row L is the last one filled.
+            episode where one ended. In a segment of length L, row L is the last one filled; beyond are zeros, in a
+            Discrete leaf its `start`.
         actions: leaf -> [B, T, ...], as the policy emitted them.
         reward: [B, T] float32, raw.
         terminated, truncated: [B, T] bool.
