@@ -55,7 +55,7 @@ def judge(answer: Mapping[str, Any], action: Space, actions: Tensor, mask: Tenso
     """Log-probabilities [N] and entropies [N] of `actions` [N, ...] under a module's answer."""
     if isinstance(action, Discrete):
         return categorical(mask_logits(answer["logits"], mask), actions)
-    mean = answer["mean"].flatten(1)
+    mean = answer["mean"].reshape(len(actions), -1)
     return gaussian(mean, answer["log_std"], actions.reshape(mean.shape).to(mean.dtype))
 
 

@@ -33,7 +33,7 @@ class Evaluated:
 
 
 class ActorCritic:
-    """A policy's torch module on one device.
+    """A policy's torch module on one device: in training mode but for `values`, which looks at it as workers do.
 
     Attributes:
         net: the module; its `state_dict` names are the weights' names.
@@ -44,7 +44,7 @@ class ActorCritic:
 
     def __init__(self, net: nn.Module, observation: Space, action: Space, *, device: torch.device) -> None:
         action_size(action)
-        self.net = net.to(device)
+        self.net = net.to(device).train()
         self.device = device
         self.observation, self.action = observation, action
         self.mask = find_mask(observation, action)
@@ -126,14 +126,17 @@ class ActorCritic:
         Returns:
             [B, T+1] and [K] float32.
         """
-        some = next(iter(observations.values()))
-        rows, columns = some.shape[:2]
-        if not self.recurrent:
+        self.net.eval()
+        try:
+            if self.recurrent:
+                return self._values_through_time(observations, ended, state, final_index, final_observations)
+            some = next(iter(observations.values()))
             flat = {name: values.flatten(0, 1) for name, values in observations.items()}
-            value = torch.cat([value_of(self.answer(part, {})) for part in _pieces(flat)]).view(rows, columns)
+            value = torch.cat([value_of(self.answer(part, {})) for part in _pieces(flat)]).view(some.shape[:2])
             final = value_of(self.answer(final_observations, {})) if len(final_index) else value.new_zeros(0)
             return value, final
-        return self._values_through_time(observations, ended, state, final_index, final_observations)
+        finally:
+            self.net.train()
 
     def _values_through_time(
         self,

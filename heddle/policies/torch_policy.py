@@ -28,7 +28,7 @@ class TorchPolicy:
     """Acts with a module whose `forward` is as `torch_heads` says; it chooses in numpy, as the built-in policy does.
 
     Args:
-        net: the module; moved to the CPU.
+        net: the module; moved to the CPU, in evaluation mode.
         observation, action: the spaces.
         name: as the spec names it, for messages.
 
@@ -39,7 +39,7 @@ class TorchPolicy:
     outputs: Mapping[str, OutputSpec] = {"log_prob": SCALAR, "value": SCALAR}
 
     def __init__(self, net: nn.Module, observation: Space, action: Space, *, name: str) -> None:
-        self.net = net.cpu()
+        self.net = net.cpu().eval()  # acting draws no dropout and leaves running statistics alone
         self.observation, self.action, self.name = observation, action, name
         self.size = action_size(action)
         self.mask = find_mask(observation, action)

@@ -67,6 +67,20 @@ class Linear(nn.Module):
         return {"mean": self.head(hidden), "log_std": self.log_std, "value": value}
 
 
+class Forgets(nn.Module):
+    """A user's module with dropout, for a Box of one number; its mean has no dimension of its own."""
+
+    def __init__(self, observation: Space, action: Space) -> None:
+        super().__init__()
+        assert isinstance(observation, Box) and action_size(action) == 1
+        self.body = nn.Sequential(nn.Linear(observation.size, 64), nn.Dropout(0.5), nn.Linear(64, 2))
+        self.log_std = nn.Parameter(torch.zeros(1))
+
+    def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        out = self.body(observations["obs"].float())
+        return {"mean": out[:, 0], "log_std": self.log_std, "value": out[:, 1]}
+
+
 class Remembers(nn.Module):
     """A user's recurrent module: a GRU cell over what it saw."""
 

@@ -183,6 +183,29 @@ def test_a_users_torch_module_acts_and_is_judged_alike() -> None:
         np.testing.assert_allclose(acted.outputs["value"], judged.value.detach().numpy(), atol=1e-5)
 
 
+def test_a_module_drops_nothing_while_it_acts_or_is_asked_for_values_and_does_while_it_learns() -> None:
+    # Given a module with dropout, once for a worker and once for a trainer
+    spec, action = make_spec(policy={"id": f"{ZOO}:Forgets"}).policy, Box((1,), "float32")
+    acting, module = make_policy(spec, CARTPOLE, action), make_module(make_policy(spec, CARTPOLE, action), device=CPU)
+    seen = np.ones((1, 2, 4), np.float32)
+    # When it acts twice, and is asked for values and to judge twice
+    one, two = (acting.act({"obs": seen[:, 0]}, {}, np.zeros((1, 1))) for _ in range(2))
+    values, _ = module.values(
+        {"obs": torch.from_numpy(seen)},
+        ended=torch.zeros(1, 1, dtype=torch.bool),
+        state={},
+        final_index=torch.zeros(0, 2, dtype=torch.int64),
+        final_observations={},
+    )
+    many = {"obs": torch.ones(50, 4)}
+    first, second = (module.evaluate(many, torch.zeros(50, 1)).log_prob for _ in range(2))
+    # Then only judging, which gradients go through, draws dropout
+    assert one.actions["action"] == two.actions["action"]
+    np.testing.assert_allclose(values[0].numpy(), np.repeat(one.outputs["value"], 2), atol=1e-6)
+    assert first.shape == (50,)
+    assert not torch.equal(first, second)
+
+
 def test_the_same_seed_gives_a_users_module_the_same_first_weights() -> None:
     spec = make_spec(policy={"id": f"{ZOO}:Linear"}).policy
     one, two = (make_policy(spec, CARTPOLE, Discrete(2), seed=9).get_weights() for _ in range(2))
