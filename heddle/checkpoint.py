@@ -220,6 +220,7 @@ def mark_best(directory: Path, path: Path) -> Path:
     except OSError:
         shutil.copyfile(path, temporary)  # a file system without hard links
     temporary.replace(best)
+    temporary.unlink(missing_ok=True)  # still there when the best was this very file: renaming then does nothing
     _sync_directory(directory)
     return best
 

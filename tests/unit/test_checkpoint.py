@@ -148,6 +148,13 @@ def test_the_best_is_replaced_in_one_step(tmp_path: Path) -> None:
     assert cp.load(first).update == 1
 
 
+def test_marking_the_best_again_leaves_no_other_file(tmp_path: Path) -> None:
+    path = cp.save(tmp_path, made())
+    cp.mark_best(tmp_path, path)
+    cp.mark_best(tmp_path, path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [cp.BEST, path.name]
+
+
 def test_the_best_is_copied_where_links_are_not_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no links here")
