@@ -24,7 +24,7 @@ STATE_COLOURS = {
     "stopped": "yellow",
     "failed": "bold red",
 }
-RETURN_WIDTH = 28
+RETURN_WIDTH = 16
 EVENTS_SHOWN = 6
 
 
@@ -147,28 +147,17 @@ def _left(facts: Facts) -> str:
 
 
 def _numbers(facts: Facts) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 1))
     for style in ("dim", "", "dim", "", "dim", ""):
         grid.add_column(style=style, no_wrap=True)
     bars = sparkline([value for _, value in facts.returns], RETURN_WIDTH)
-    returns = Text.assemble((_last(facts.returns), "bold"), "  ", (bars, "cyan"))
-    grid.add_row("return", returns, "eval", _last(facts.eval_returns), "length", _metric(facts, "length"))
-    grid.add_row(
-        "speed",
-        f"{facts.steps_per_second:,.0f} steps/s",
-        "version",
-        f"{facts.policy}",
-        "lag",
-        f"{_metric(facts, 'lag_mean')} (max {_metric(facts, 'lag_max')})",
-    )
-    grid.add_row(
-        "flight",
-        f"{facts.in_flight} batches, {facts.in_flight_bytes / 1024:,.0f} KiB",
-        "updates",
-        f"{facts.updates:,}",
-        "kl",
-        _metric(facts, "kl"),
-    )
+    returns = Text.assemble((_last(facts.returns), "bold"), " ", (bars, "cyan"))
+    speed = f"{facts.steps_per_second:,.0f} steps/s"
+    flight = f"{facts.in_flight} batches, {facts.in_flight_bytes / 1024:,.0f} KiB"
+    lag = f"{_metric(facts, 'lag_mean')} (max {_metric(facts, 'lag_max')})"
+    grid.add_row("return", returns, " eval", _last(facts.eval_returns), " length", _metric(facts, "length"))
+    grid.add_row("speed", speed, " version", f"{facts.policy}", " lag", lag)
+    grid.add_row("flight", flight, " updates", f"{facts.updates:,}", " kl", _metric(facts, "kl"))
     return grid
 
 
