@@ -108,7 +108,7 @@ def demo(workers: int, directory: str) -> None:
         raise click.exceptions.Exit(outcome.exit_code or 1)
     score = _score(outcome)
     _tell(outcome, kill, score)
-    good = score is not None and score.mean >= GOAL and outcome.adds_up and bool(kill.worker) and not kill.lost
+    good = score is not None and score.return_mean >= GOAL and outcome.adds_up and bool(kill.worker) and not kill.lost
     raise click.exceptions.Exit(0 if good else 1)
 
 
@@ -177,5 +177,5 @@ def _tell(outcome: "Outcome", kill: Kill, score: "Score | None") -> None:
 def _score_text(score: "Score | None") -> str:
     if score is None:
         return "no checkpoint was written"
-    mark = "at least" if score.mean >= GOAL else "BELOW"
-    return f"{score.mean:.1f} ± {score.std:.1f} over {score.episodes} fresh episodes, {mark} {GOAL:.0f}"
+    mark = "at least" if score.return_mean >= GOAL else "BELOW"
+    return f"{score.return_mean:.1f} ± {score.return_std:.1f} over {score.episodes} fresh episodes, {mark} {GOAL:.0f}"

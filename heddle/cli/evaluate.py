@@ -3,13 +3,13 @@
 It needs no broker and never changes the checkpoint.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 
-from heddle.cli.options import command, existing_file, output_option, print_json
+from heddle.cli.options import command, output_option, print_json
 
 FRESH = 0x66726573
 """Mixed into the seed when none is given: other episodes than those of training and of [eval]."""
@@ -17,43 +17,36 @@ FRESH = 0x66726573
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a checkpoint is worth: mean and spread of the undiscounted return, mean length."""
+    """What a checkpoint is worth: mean and spread of the undiscounted return, mean length; JSON shows these names."""
 
     episodes: int
-    mean: float
-    std: float
-    least: float
-    most: float
-    length: float
+    return_mean: float
+    return_std: float
+    return_min: float
+    return_max: float
+    length_mean: float
 
 
 @command("eval", example="heddle eval runs/cartpole-7f3a2b/checkpoints/best.safetensors --episodes 100")
-@click.argument("checkpoint", metavar="CHECKPOINT", callback=existing_file)
+@click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True)
 @click.option("--episodes", type=click.IntRange(1), default=20, show_default=True, help="How many to play.")
 @click.option("--seed", type=click.IntRange(0), help="Root of their random streams; fresh ones when not given.")
 @click.option("--stochastic", is_flag=True, help="Draw actions instead of taking the likeliest.")
 @output_option
-def evaluate(checkpoint: Path, episodes: int, seed: int | None, stochastic: bool, output: str) -> None:
+def evaluate(checkpoints: tuple[str, ...], episodes: int, seed: int | None, stochastic: bool, output: str) -> None:
     """Play episodes with CHECKPOINT (a file, or a run's folder: its best one) and show the mean return."""
-    path = find_checkpoint(checkpoint)
-    score = play(path, episodes=episodes, seed=seed, deterministic=not stochastic)
+    paths = [find_checkpoint(Path(checkpoint)) for checkpoint in checkpoints]
+    shown = []
+    for path in paths:
+        score = play(path, episodes=episodes, seed=seed, deterministic=not stochastic)
+        shown.append({"checkpoint": str(path), **asdict(score)})
+        if output == "table":
+            click.echo(
+                f"{path}: return {score.return_mean:.1f} ± {score.return_std:.1f} over {score.episodes} episodes"
+                f" (least {score.return_min:.1f}, most {score.return_max:.1f}, mean length {score.length_mean:.0f})"
+            )
     if output == "json":
-        print_json(
-            {
-                "checkpoint": str(path),
-                "episodes": score.episodes,
-                "return_mean": score.mean,
-                "return_std": score.std,
-                "return_min": score.least,
-                "return_max": score.most,
-                "length_mean": score.length,
-            }
-        )
-        return
-    click.echo(
-        f"{path}: return {score.mean:.1f} ± {score.std:.1f} over {score.episodes} episodes"
-        f" (least {score.least:.1f}, most {score.most:.1f}, mean length {score.length:.0f})"
-    )
+        print_json(shown[0] if len(shown) == 1 else shown)
 
 
 def find_checkpoint(path: Path) -> Path:
