@@ -238,6 +238,8 @@ def _compact(given: Any, size: int) -> Bound:
     values = np.asarray(given)
     if values.size not in (1, size):
         raise ValueError(f"a bound of {values.size} elements does not fit {size}")
+    if not values.size:
+        raise ValueError("it has no elements")
     flat = values.reshape(-1)
     if (flat == flat[0]).all():
         return _number(flat[0])
