@@ -3,6 +3,7 @@
 Pure: it never knows who plays a shard, so the same spec gives the same streams on whichever worker.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +14,8 @@ from heddle.spec.models import ExperimentSpec
 
 _RESET_STREAM = 0
 _NOISE_STREAM = 1
+
+EPISODES_PER_CLAIM = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,26 @@ def _cut(num_envs: int, per_shard: int) -> tuple[int, ...]:
     count = math.ceil(num_envs / per_shard)
     small, larger = divmod(num_envs, count)
     return tuple(small + 1 if index < larger else small for index in range(count))
+
+
+def continued_seed(experiment_seed: int, parent: str) -> int:
+    """The root of an experiment that goes on from experiment `parent`: its episodes are not those of the parent."""
+    digest = hashlib.sha256(f"{experiment_seed} {parent}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def first_episode(claim_number: int, seq: int, steps: int) -> int:
+    """The number of the first episode that an owner of a shard plays, beyond all of any owner before it.
+
+    Batches may have been trained on that the broker forgot, so that `seq` alone can fall back: each claim has a range
+    of its own. Only a claim that the broker forgot, too, comes again with the same number.
+
+    Args:
+        claim_number: 1 for the first claim of the shard, one more for each later one.
+        seq: batches of the shard accepted before.
+        steps: in a full segment; an owner begins at most one more episode in a batch.
+    """
+    return (claim_number - 1) * EPISODES_PER_CLAIM + seq * (steps + 1)
 
 
 def env_seed(experiment_seed: int, shard: int, env_index: int, episode: int) -> int:

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 @click.argument("file", metavar="exp.toml", callback=existing_file)
 @set_option
 @click.option("--name", metavar="NAME", help="Takes the place of experiment.name.")
-@click.option("--resume", metavar="EXP", help="Start from the newest checkpoint of EXP.")
+@click.option(
+    "--resume",
+    metavar="EXP",
+    help="Go on from EXP's newest checkpoint; its steps and time count.",
+)
 @click.option("--wait", is_flag=True, help="Return when it is over; exit code 1 when it failed.")
 @click.option("--follow", is_flag=True, help="Show it until it is over; Ctrl-C stops showing, not the experiment.")
 @click.option("--check/--no-check", default=True, help="Build one environment and the policy first.")
@@ -40,7 +44,8 @@ def enqueue(
 ) -> None:
     """Submit exp.toml; prints the experiment's id.
 
-    The same spec while it is active is the same experiment; after it ended it is a new run.
+    The same spec while it is active is the same experiment; after it ended it is a new run. With --resume the budget
+    counts what EXP used of it already, so give more: --set budget.env_steps=... It plays other episodes than EXP did.
     """
     from heddle.launch.check import load_and_check
     from heddle.spec import load_spec

@@ -89,6 +89,12 @@ def _seed_torch(seed: int) -> None:
         torch.manual_seed(seed)
 
 
+def hold_torch_to_one_thread() -> None:
+    """Have torch, when the user's code imported it, use one CPU thread of this process."""
+    if (torch := _torch()) is not None:
+        torch.set_num_threads(1)
+
+
 def _torch() -> Any:
     """torch when the user's code imported it: without it in the process nothing can be one of its modules."""
     return sys.modules.get("torch")

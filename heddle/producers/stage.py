@@ -13,11 +13,11 @@ from heddle.clock import Clock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments, make_layout
 from heddle.policies.base import Policy
-from heddle.policies.factory import make_policy
+from heddle.policies.factory import hold_torch_to_one_thread, make_policy
 from heddle.policies.weights import WeightsError, unpack
 from heddle.producers.envs import check_env
 from heddle.producers.player import Player
-from heddle.shard import ShardPlan, plan_shards
+from heddle.shard import ShardPlan, continued_seed, first_episode, plan_shards
 from heddle.spaces import Space, from_json
 from heddle.spec import ExperimentSpec, spec_from_json
 
@@ -69,6 +69,8 @@ class Stage:
         self.experiment = stored.experiment
         self.spec: ExperimentSpec = spec_from_json(stored.json)
         self.plans = plan_shards(self.spec)
+        seed = self.spec.experiment.seed
+        self._seed = continued_seed(seed, stored.resume_from) if stored.resume_from else seed
         self._spaces_json = stored.spaces
         self._spaces: tuple[Space, Space] | None = None
         self._fetch = fetch
@@ -88,9 +90,17 @@ class Stage:
             EnvError: the environment or the policy cannot be made.
         """
         plan = self.plans[claim.lease.shard]
-        first_episode = claim.seq * (self.spec.rollout.steps + 1)  # an owner starts at most T + 1 episodes a batch
+        begin_at = first_episode(claim.attempts, claim.seq, self.spec.rollout.steps)
         actor = self._actor(claim.kind)
-        return Player(plan, self.spec, actor.policy, self.layout(), clock=self._clock, first_episode=first_episode)
+        return Player(
+            plan,
+            self.spec,
+            actor.policy,
+            self.layout(),
+            clock=self._clock,
+            first_episode=begin_at,
+            seed=self._seed if plan.kind == "train" else None,
+        )
 
     def layout(self) -> Layout:
         """The layout of this experiment's batches."""
@@ -147,6 +157,7 @@ class Stage:
         if kind not in self._actors:
             observation, action = self._look_at_spaces()
             policy = make_policy(self.spec.policy, observation, action, seed=self.spec.experiment.seed)
+            hold_torch_to_one_thread()  # workers share a host: each with threads for all its cores would be too many
             self._actors[kind] = Actor(policy)
         return self._actors[kind]
 

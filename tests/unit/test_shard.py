@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from heddle.shard import env_seed, noise_generator, plan_shards
+from heddle.shard import continued_seed, env_seed, first_episode, noise_generator, plan_shards
 from heddle.spec import load_spec
 
 
@@ -55,3 +55,18 @@ def test_seeds_and_noise_are_the_same_in_every_process_for_ever() -> None:
     assert env_seed(1, 2, 3, 4) == 1309903329
     assert noise_generator(1, 2, 3, 4).random() == noise_generator(1, 2, 3, 4).random()
     assert np.random.default_rng(env_seed(1, 2, 3, 4)).random() != noise_generator(1, 2, 3, 4).random()
+
+
+def test_each_owner_begins_beyond_every_episode_of_the_ones_before_even_when_seq_falls_back() -> None:
+    steps, forgotten = 128, 10_000
+    for number, seq in ((1, 0), (2, 20_000_000), (7, 5)):
+        last = first_episode(number, seq + forgotten, steps) + 2 * steps  # two more batches were never accepted
+        assert last < first_episode(number + 1, seq, steps)
+    assert first_episode(1, 0, steps) == 0
+
+
+def test_the_root_of_a_run_that_goes_on_follows_from_its_own_and_its_parents() -> None:
+    roots = {7, continued_seed(7, "a-1"), continued_seed(8, "a-1"), continued_seed(7, "a-2")}
+    assert len(roots) == 4
+    assert all(0 <= root < 2**63 for root in roots)
+    assert continued_seed(7, "a-1") == 7323943508355542569

@@ -1,0 +1,88 @@
+"""What a worker plays an experiment's shards with: seeds that no earlier owner used, one thread of torch."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from heddle.broker.records import StoredSpec
+from heddle.broker.types import Claim, Lease
+from heddle.clock import SystemClock
+from heddle.producers.stage import Stage
+from heddle.spec import load_spec
+
+
+def stage(*, resume_from: str | None = None, **sections: dict[str, Any]) -> Stage:
+    """Of CartPole with one training and one evaluation environment; policy 1 is there."""
+    base: dict[str, dict[str, Any]] = {
+        "experiment": {"name": "test"},
+        "env": {"id": "CartPole-v1", "num_envs": 1},
+        "rollout": {"steps": 4},
+        "eval": {"num_envs": 1, "episodes": 1},
+        "budget": {"env_steps": 100},
+    }
+    spec = load_spec({**base, **sections}).spec
+    stored = StoredSpec(
+        experiment="test-1",
+        name="test",
+        pool="default",
+        owner="",
+        toml="",
+        json=spec.canonical_json(),
+        sha256="",
+        spaces="",
+        code="",
+        protocol=1,
+        created_ms=0,
+        resume_from=resume_from,
+    )
+    return Stage(stored, lambda experiment, version: (1, b""), clock=SystemClock())
+
+
+def claim(kind: str = "train", *, attempts: int = 1, seq: int = 0) -> Claim:
+    """The shard's claim number `attempts`, when `seq` batches of it are accepted."""
+    shard = 0 if kind == "train" else 1
+    values: dict[str, Any] = {"kind": kind, "attempts": attempts, "seq": seq, "given": 0, "sync": False}
+    lease = Lease(experiment="test-1", partition=0, shard=shard, worker="w", epoch=attempts, nonce="n")
+    return Claim(lease=lease, command="run", policy=1, min_policy=0, eval_policy=1, snapshot=None, **values)
+
+
+def first_observation(made: Stage, taken: Claim) -> tuple[float, ...]:
+    player = made.make_player(taken)
+    try:
+        return tuple(player.play(1).arrays["obs"][0, 0].tolist())
+    finally:
+        player.close()
+
+
+def test_the_same_spec_plays_the_same_episodes_for_its_first_owner() -> None:
+    assert first_observation(stage(), claim()) == first_observation(stage(), claim())
+
+
+def test_an_owner_after_the_broker_forgot_batches_plays_other_episodes() -> None:
+    made = stage()
+    owners = [claim(attempts=1), claim(attempts=2), claim(attempts=3), claim(attempts=3, seq=1)]
+    assert len({first_observation(made, owner) for owner in owners}) == len(owners)
+
+
+def test_a_run_that_goes_on_plays_other_episodes_than_the_one_before_and_is_evaluated_on_the_same() -> None:
+    before, after = stage(), stage(resume_from="test-0")
+    later = stage(resume_from="test-1")
+    assert len({first_observation(made, claim()) for made in (before, after, later)}) == 3
+    assert first_observation(before, claim("eval")) == first_observation(after, claim("eval"))
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """torch may use two threads, and again what it could before when the test is over."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_policy_with_torch_acts_in_one_thread() -> None:
+    stage(policy={"id": "tests.unit.policy_zoo:Linear"}).layout()
+    assert torch.get_num_threads() == 1
