@@ -13,6 +13,8 @@ MOST_ENVS_PER_SHARD = 64
 """A shard is what one worker steps in one thread and what is lost at once: 64 keeps both small."""
 SHARDS_AIMED_AT = 4
 LAG_WHEN_NOT_SYNC = 4
+MOST_IN_MINIBATCH = 64
+"""Unless the spec says otherwise; fewer where an update has fewer steps."""
 EVAL_SEED_OFFSET = 1_000_000
 LEAST_MAX_ENTRIES = 1024
 
@@ -36,8 +38,11 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     steps = _positive(section("rollout").get("steps", 32))
     if isinstance(filled.get("env"), dict):
         give("env", "envs_per_shard", envs_per_shard(num_envs))
-    give("rollout", "max_policy_lag", None if section("rollout").get("sync", False) is True else LAG_WHEN_NOT_SYNC)
+    sync = section("rollout").get("sync", False) is True
+    give("rollout", "max_policy_lag", None if sync else LAG_WHEN_NOT_SYNC)
     give("trainer", "batch_steps", num_envs * steps)
+    update = num_envs * steps if sync else _positive(section("trainer").get("batch_steps"))
+    give("trainer", "minibatch", min(MOST_IN_MINIBATCH, update))
     seed = section("experiment").get("seed", 0)
     if isinstance(filled.get("eval"), dict):
         give("eval", "seed", _positive(seed, least=0) + EVAL_SEED_OFFSET)

@@ -134,7 +134,7 @@ class Trainer(Frozen):
         gae_lambda: of generalised advantage estimation.
         clip: of the policy ratio, a number or { start, end } over the budget.
         passes: sweeps over the data of one update.
-        minibatch: steps in one gradient step.
+        minibatch: steps in one gradient step; 64, or a whole update where that is less, when not given.
         entropy, value_coef: weights of those terms in the loss.
         max_grad_norm: gradients are scaled down to this norm.
         normalize_advantage: per minibatch.

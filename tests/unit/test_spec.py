@@ -104,6 +104,23 @@ def test_a_missing_file_and_a_file_that_is_not_text_are_said_so(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("addition", "minibatch"),
+    [
+        ("", 64),
+        ("[env]\nid = 'CartPole-v1'\nnum_envs = 1", 32),
+        ("[env]\nid = 'CartPole-v1'\nnum_envs = 1\n[rollout]\nsync = true", 32),
+        ("[trainer]\nbatch_steps = 40", 40),
+        ("[trainer]\nminibatch = 16", 16),
+    ],
+)
+def test_a_minibatch_that_nobody_named_fits_into_an_update(addition: str, minibatch: int) -> None:
+    env = "" if "[env]" in addition else "[env]\nid = 'CartPole-v1'\n"
+    loaded = load_spec(f"[experiment]\nname = 'x'\n{env}{addition}\n[budget]\nenv_steps = 1000\n")
+    assert loaded.spec.trainer.minibatch == minibatch
+    assert (loaded.origins["trainer.minibatch"] == "derived") == ("minibatch" not in addition)
+
+
+@pytest.mark.parametrize(
     ("addition", "key", "reason"),
     [
         ("[rollout]\nsync = true\nmax_policy_lag = 3", "rollout.max_policy_lag", "has no meaning with rollout.sync"),
