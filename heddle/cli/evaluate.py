@@ -66,7 +66,7 @@ def find_checkpoint(path: Path) -> Path:
         if (folder / BEST).is_file():
             return folder / BEST
         if found := listing(folder):
-            return found[-1]
+            return found[0]
     raise NotFound(f"no checkpoint in {path}")
 
 

@@ -10,6 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from heddle.checkpoint import BEST, file_name
+from heddle.cli.evaluate import find_checkpoint
 from heddle.cli.main import message_of, run
 from heddle.cli.root import all_commands, cli
 from heddle.errors import Conflict, EnvError, HeddleError, MissingExtra, NotFound
@@ -136,6 +138,8 @@ def test_training_without_torch_says_what_to_install(
 
 
 LOOK_THEN_IMPORT = """
+from heddle.checkpoint import BEST, file_name
+from heddle.cli.evaluate import find_checkpoint
 from heddle.cli.main import look_in_working_directory
 look_in_working_directory()
 import my_things
@@ -148,3 +152,13 @@ def test_modules_in_the_working_directory_can_be_imported(tmp_path: Path) -> Non
     safe = [sys.executable, "-P", "-c", LOOK_THEN_IMPORT]
     done = subprocess.run(safe, cwd=tmp_path, text=True, capture_output=True, check=True)
     assert done.stdout.strip() == "42"
+
+
+def test_eval_of_a_run_without_a_best_checkpoint_plays_its_newest(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "exp-1"
+    (folder / "checkpoints").mkdir(parents=True)
+    for epoch, update in ((1, 9), (2, 3), (2, 10)):
+        (folder / "checkpoints" / file_name(epoch, update)).touch()
+    assert find_checkpoint(folder).name == file_name(2, 10)
+    (folder / "checkpoints" / BEST).touch()
+    assert find_checkpoint(folder).name == BEST
