@@ -5,6 +5,9 @@ Pure: facts in, a decision out. It never reads a stream, a clock or an array.
 With `sync`, an update takes one batch of the current version from every active train shard; a shard whose batch of that
 version was stale, dead or dropped is excused. Without it, an update takes batches in the order they came until they
 hold `batch_steps` steps; older ones than `max_lag` versions are stale.
+
+How many shards count is known, not which. Should one be quarantined after it gave a version, an update may go ahead
+without the last of the others; that shard's batch is then stale, once.
 """
 
 from collections.abc import Collection, Mapping, Sequence
