@@ -22,7 +22,7 @@ from heddle.broker.records import (
     StoredSpec,
     Submitted,
     dump_json,
-    integer,
+    read_ctl,
     read_spec,
     read_status,
     text,
@@ -144,21 +144,37 @@ class Experiments:
 
     # ---- write
 
-    def set_command(self, experiment: str, command: Command, *, rev: int | None = None) -> Ctl:
+    def set_command(
+        self,
+        experiment: str,
+        command: Command,
+        *,
+        rev: int | None = None,
+        seat_epoch: int | None = None,
+        leader_epoch: int | None = None,
+    ) -> Ctl:
         """Tell it to run, pause or stop; the command it has already is no mistake.
 
         Args:
             rev: the rev the caller decided on; None for whatever it is.
+            seat_epoch: of a trainer that decides this, and may only while it holds the seat.
+            leader_epoch: of a coordinator that decides this, and may only while no other leads.
 
         Raises:
             Conflict: rev has moved on, or it was told to stop (for good), or it is over.
+            SeatLost, LeaderLost: the caller's epoch is over; the command is what it was.
             Gone: it was removed.
         """
-        args = [command, "" if rev is None else rev, keys.news(experiment)]
+        seen, seat, leader = ("" if number is None else number for number in (rev, seat_epoch, leader_epoch))
+        args = [command, seen, keys.news(experiment), seat, leader]
         reply = self._conn.script("set_command", [keys.ctl(experiment), keys.status(experiment)], args)
         answer, now, current, state = (text(item) for item in reply)
         if answer == "GONE":
             raise _gone(experiment)
+        if answer == "FENCED" and seat_epoch is not None:
+            raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+        if answer == "FENCED":
+            self._check_leader(experiment, answer)
         if answer == "CONFLICT":
             raise Conflict(f"{experiment} changed meanwhile: its command is {current} at rev {now}; look and try again")
         if answer == "STOPPED":
@@ -267,27 +283,6 @@ class Experiments:
             return None
         named = {field: text(value) for field, value in zip(SPEC_FIELDS, spec, strict=True)}
         return read_status(experiment, texts(status), texts(ctl), named)
-
-
-def read_ctl(fields: Mapping[str, str]) -> Ctl:
-    """The ctl hash as a value."""
-    return Ctl(
-        command=fields.get("command", "run"),  # type: ignore[arg-type]
-        policy=integer(fields.get("policy")),
-        min_policy=integer(fields.get("min_policy")),
-        eval_policy=integer(fields.get("eval_policy")),
-        seat_epoch=integer(fields.get("seat_epoch")),
-        leader_epoch=integer(fields.get("leader_epoch")),
-        active=integer(fields.get("active")),
-        active_eval=integer(fields.get("active_eval")),
-        rev=integer(fields.get("rev")),
-        sync=fields.get("sync") == "1",
-        max_entries=integer(fields.get("max_entries")),
-        max_bytes=integer(fields.get("max_bytes")),
-        outcome=fields.get("outcome", ""),
-        reason=fields.get("reason", ""),
-        protocol=integer(fields.get("protocol")),
-    )
 
 
 def _gone(experiment: str) -> Gone:

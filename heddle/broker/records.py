@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from heddle.broker.types import Ctl
+
 State = Literal["queued", "running", "paused", "stopping", "completed", "stopped", "failed"]
 Command = Literal["run", "pause", "stop"]
 Outcome = Literal["completed", "stopped", "failed"]
@@ -196,4 +198,25 @@ def read_status(experiment: str, status: Mapping[str, str], ctl: Mapping[str, st
         active_eval=integer(ctl.get("active_eval")),
         rev=integer(ctl.get("rev")),
         resume_from=spec.get("resume_from") or None,
+    )
+
+
+def read_ctl(fields: Mapping[str, str]) -> Ctl:
+    """The ctl hash as a value."""
+    return Ctl(
+        command=fields.get("command", "run"),  # type: ignore[arg-type]
+        policy=integer(fields.get("policy")),
+        min_policy=integer(fields.get("min_policy")),
+        eval_policy=integer(fields.get("eval_policy")),
+        seat_epoch=integer(fields.get("seat_epoch")),
+        leader_epoch=integer(fields.get("leader_epoch")),
+        active=integer(fields.get("active")),
+        active_eval=integer(fields.get("active_eval")),
+        rev=integer(fields.get("rev")),
+        sync=fields.get("sync") == "1",
+        max_entries=integer(fields.get("max_entries")),
+        max_bytes=integer(fields.get("max_bytes")),
+        outcome=fields.get("outcome", ""),
+        reason=fields.get("reason", ""),
+        protocol=integer(fields.get("protocol")),
     )

@@ -20,12 +20,16 @@ RELEASE_EXTRA_S = 5.0
 POLL_MS = 100
 
 
-def say_stop(broker: Broker, experiment: str, patience: Patience) -> None:
-    """Tell workers to release their shards; no mistake when somebody did already."""
+def say_stop(broker: Broker, experiment: str, patience: Patience, *, seat_epoch: int) -> None:
+    """Tell workers to release their shards; no mistake when somebody did already.
+
+    Raises:
+        SeatLost: it is not this trainer's to end any more.
+    """
 
     def tell() -> None:
         try:
-            broker.experiments.set_command(experiment, "stop")
+            broker.experiments.set_command(experiment, "stop", seat_epoch=seat_epoch)
         except SeatLost:
             raise
         except Conflict as error:  # it is over already

@@ -64,7 +64,8 @@ def fail(loop: Loop, reason: str) -> Outcome:
 
 
 def _end(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
-    say_stop(loop.parts.broker, loop.parts.experiment, loop.parts.patience)
+    parts = loop.parts
+    say_stop(parts.broker, parts.experiment, parts.patience, seat_epoch=parts.seat.epoch)
     _settle_rest(loop, train=outcome == "stopped", save=True)
     return _finish(loop, outcome, reason)
 

@@ -242,7 +242,7 @@ class Leader:
 
     def _stop(self, experiment: str) -> None:
         try:
-            self._broker.experiments.set_command(experiment, "stop")
+            self._broker.experiments.set_command(experiment, "stop", leader_epoch=self._epoch)
         except LeaderLost:
             raise
         except Conflict as error:  # somebody else stopped it first: that is what was wanted

@@ -283,6 +283,30 @@ def test_an_experiment_that_is_over_takes_no_command_but_stop(broker: Broker) ->
         broker.experiments.set_command(experiment, "run")
 
 
+def test_a_trainer_that_lost_its_seat_can_stop_nothing(broker: Broker) -> None:
+    experiment = submitted(broker)
+    lost = broker.seats.claim_seat(experiment, "t1")
+    assert lost
+    broker.seats.release_seat(experiment, lost)
+    seat = broker.seats.claim_seat(experiment, "t2")
+    assert seat
+    with pytest.raises(SeatLost):
+        broker.experiments.set_command(experiment, "stop", seat_epoch=lost)
+    assert broker.experiments.ctl(experiment).command == "run"
+    assert broker.experiments.set_command(experiment, "stop", seat_epoch=seat).command == "stop"
+    with pytest.raises(SeatLost):
+        broker.experiments.set_command(experiment, "stop", seat_epoch=lost)
+
+
+def test_a_leader_that_another_replaced_can_stop_nothing(broker: Broker) -> None:
+    experiment = submitted(broker)
+    broker.experiments.set_status(experiment, "running", leader_epoch=7)
+    with pytest.raises(LeaderLost):
+        broker.experiments.set_command(experiment, "stop", leader_epoch=6)
+    assert broker.experiments.ctl(experiment).command == "run"
+    assert broker.experiments.set_command(experiment, "stop", leader_epoch=7).command == "stop"
+
+
 def test_commands_to_what_was_removed_are_gone(broker: Broker) -> None:
     before = all_keys(broker)
     with pytest.raises(Gone):

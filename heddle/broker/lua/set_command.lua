@@ -1,14 +1,19 @@
 -- Tell an experiment to run, pause or stop; stop is absorbing. Runs when the memory is full: HDEL of nothing comes first.
 -- KEYS  1 ctl (hash)  2 status (hash)
 -- ARGV  1 command (run | pause | stop)  2 rev the caller saw, "" for any  3 news channel
--- Reply {"OK" | "SAME" | "GONE" | "CONFLICT" (rev moved) | "STOPPED" | "ENDED", rev, command, state}
+--       4 seat epoch of a trainer that says it  5 leader epoch of a coordinator that does; "" for anybody else
+-- Reply {"OK" | "SAME" | "GONE" | "CONFLICT" (rev moved) | "STOPPED" | "ENDED" | "FENCED", rev, command, state}
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {'GONE', '0', '', ''}
 end
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'rev')
+local ctl = redis.call('HMGET', KEYS[1], 'command', 'rev', 'seat_epoch', 'leader_epoch')
 local command, rev = ctl[1] or 'run', tonumber(ctl[2] or '0')
 local state = redis.call('HGET', KEYS[2], 'state') or ''
 local shown = string.format('%.0f', rev)
+if (ARGV[4] ~= '' and tonumber(ARGV[4]) ~= tonumber(ctl[3] or '0'))
+  or (ARGV[5] ~= '' and tonumber(ARGV[5]) < tonumber(ctl[4] or '0')) then
+  return {'FENCED', shown, command, state}
+end
 if command == ARGV[1] then
   return {'SAME', shown, command, state}
 end
