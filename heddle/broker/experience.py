@@ -23,6 +23,9 @@ BATCH = 500
 """Entries per script call or round trip."""
 FETCH_BYTES = 64 << 20
 """Bytes asked for in one round trip: more would pile up in the server's output buffer."""
+FORGET_CONSUMER_MS = 600_000
+"""A trainer's consumer that holds nothing and was silent for this long is deleted; a living one comes back by reading.
+"""
 DEAD_ENTRIES = 1_000
 DEAD_BYTES = 64 << 20
 """Caps of what is set aside; the oldest make room."""
@@ -174,6 +177,10 @@ class Experience:
         """
         own = [keys.ctl(experiment, p), keys.flow(experiment, p)]
         _check_seat(experiment, seat_epoch, self._conn.script("roll_back", own, [seat_epoch, batches, steps]))
+
+    def tidy(self, experiment: str, p: int, *, idle_ms: int = FORGET_CONSUMER_MS) -> int:
+        """Delete consumers of the trainer's group that belong to ended seats and hold nothing; how many."""
+        return int(self._conn.script("group_tidy", [keys.experience(experiment, p)], [keys.TRAINER_GROUP, idle_ms]))
 
     # ---- taps
 

@@ -4,13 +4,14 @@ This module never removes an experiment that is being played unless it is forced
 
 ctl goes first, in one script: from then on every script of every role answers GONE and writes nothing. The rest
 follows in bounded batches, the list entry last, so a removal that was cut short can be found and repeated.
-What is left to others: tickets in the pool (they turn GONE at claim) and blobs that a worker had not got accepted
-(their TTL, at most a minute).
+What is left to others: blobs that a worker had not got accepted (their TTL, at most a minute), and the tickets of a
+removal that was cut short (the leader drops them, and they turn GONE at claim).
 """
 
 from heddle.broker import keys, queue
 from heddle.broker.connection import Connection
 from heddle.broker.records import entries, text
+from heddle.broker.tickets import Tickets
 from heddle.errors import Conflict
 
 BATCH = 200
@@ -32,6 +33,9 @@ def remove(conn: Connection, experiment: str, name: str, *, force: bool) -> None
             f"{experiment} is {text(reply[1])}; stop it and wait: heddle stop {experiment} && "
             f"heddle wait {experiment} --for stopped; or remove it as it is: heddle rm --force {experiment}"
         )
+    pool = text(conn.main.hget(keys.spec(experiment), "pool"))
+    if pool:
+        Tickets(conn).drop_tickets(experiment, 0, pool)
     for _ in range(PASSES):
         if not _sweep(conn, experiment):
             break

@@ -161,10 +161,10 @@ class Tickets:
         if not entries:
             return 0
         stream = keys.pool_tickets(pool)
-        pipe = self._conn.main.pipeline(transaction=True)
-        pipe.xack(stream, keys.TICKET_GROUP, *entries)
+        pipe = self._conn.pipeline()  # no MULTI, which is refused when the memory is full; XDEL first, as in the queue
         pipe.xdel(stream, *entries)
-        return int(pipe.execute()[1])
+        pipe.xack(stream, keys.TICKET_GROUP, *entries)
+        return int(pipe.execute()[0])
 
 
 def is_groupless(error: Exception) -> bool:

@@ -106,6 +106,19 @@ def test_reading_a_removed_experiment_makes_no_key(broker: Broker) -> None:
     assert broker.conn.main.keys() == []
 
 
+def test_consumers_of_ended_seats_are_forgotten_once_they_hold_nothing(broker: Broker, raw: redis.Redis) -> None:
+    filled(broker)
+    for consumer in ("seat-1", "seat-2"):
+        broker.experience.read(E, 0, TRAINER, consumer, count=2, block_ms=0)
+    assert broker.experience.tidy(E, 0, idle_ms=0) == 0
+    broker.experience.take_over(E, 0, TRAINER, "seat-3")
+    assert broker.experience.tidy(E, 0) == 0  # they were here a moment ago
+    assert broker.experience.tidy(E, 0, idle_ms=0) == 2
+    left: Any = raw.xinfo_consumers(keys.experience(E, 0), TRAINER)
+    assert [(consumer["name"], consumer["pending"]) for consumer in left] == [(b"seat-3", 4)]
+    assert broker.experience.tidy("removed", 0, idle_ms=0) == 0
+
+
 def test_an_entry_that_no_append_wrote_is_passed_over(any_broker: Broker) -> None:
     filled(any_broker, 1)
     any_broker.conn.main.xadd(keys.experience(E, 0), {"hello": "world"})

@@ -10,6 +10,7 @@ from heddle.broker import Broker, keys, open_broker
 from heddle.broker.experiments import Experiments
 from heddle.broker.server import LocalServer
 from heddle.errors import BrokerFull, Conflict, Gone, LeaderLost, NotFound, SeatLost
+from heddle.shard import ShardPlan
 from tests.contract.specs import all_keys, out_of_memory, submission, submitted
 
 
@@ -396,6 +397,17 @@ def test_remove_leaves_no_key_and_touches_nothing_of_others(broker: Broker) -> N
     assert [status.experiment for status in broker.experiments.ls()] == [other]
     assert [entry.experiment for entry in broker.experiments.queue_waiting()] == [other]
     broker.experiments.remove(experiment)
+
+
+def test_remove_takes_the_tickets_along_also_one_whose_reader_died(broker: Broker) -> None:
+    experiment = submitted(broker)
+    broker.shards.create(experiment, 0, [ShardPlan(i, "train", i, 1) for i in range(2)], leader_epoch=1)
+    broker.shards.queue_tickets(experiment, 0, range(2), "default")
+    assert broker.shards.read_ticket("default", "dead", block_ms=0)
+    broker.experiments.remove(experiment)
+    stream = keys.pool_tickets("default")
+    pending: Any = broker.conn.main.xpending(stream, keys.TICKET_GROUP)
+    assert (broker.conn.main.xlen(stream), pending["pending"]) == (0, 0)
 
 
 @pytest.mark.parametrize("state", ["running", "paused", "stopping"])

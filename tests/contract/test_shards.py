@@ -1,6 +1,7 @@
 """What the broker promises about shards: tickets, claims, leases, the fenced append, release and reaping."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -276,6 +277,14 @@ def test_who_lost_the_shard_can_never_append(any_broker: Broker) -> None:
     claim_next(any_broker, "w2")
     assert append(any_broker, lease, 2).status == "FENCED"
     assert [pointer.seq for pointer in read_all(any_broker)] == [1]
+
+
+def test_who_has_the_epoch_but_not_the_nonce_is_fenced(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    assert append(any_broker, Lease(E, 0, 0, lease.worker, lease.epoch, "other"), 1).status == "FENCED"
+    assert append(any_broker, Lease(E, 0, 0, "other", lease.epoch, lease.nonce), 1).status == "FENCED"
+    assert append(any_broker, lease, 1).status == "OK"
 
 
 def test_fenced_tells_whether_that_batch_had_been_accepted(any_broker: Broker) -> None:
@@ -655,6 +664,20 @@ def test_a_supervisor_frees_all_shards_of_a_dead_child_at_once(any_broker: Broke
     assert any_broker.shards.release_worker("dead") == []
 
 
+@pytest.mark.parametrize("how", ["release", "reap"])
+def test_however_many_bytes_are_parked_the_end_of_an_ownership_takes_them_off(any_broker: Broker, how: str) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    for key in (keys.shard(E, 0, 0), keys.flow(E, 0)):
+        any_broker.conn.main.hset(key, "parked", 10**18)  # above what Lua writes without an exponent by itself
+    if how == "release":
+        assert any_broker.shards.release(lease)
+    else:
+        run_out(any_broker, lease)
+        assert reap(any_broker) == [0]
+    assert any_broker.experience.flow(E, 0).parked == 0
+
+
 # ---- out of memory
 
 
@@ -671,6 +694,19 @@ def test_renew_release_and_reap_work_out_of_memory(broker: Broker, full_memory: 
     assert reap(broker) == [2]
     assert states(broker) == ["leased", "queued", "queued"]
     assert {ticket.in_stream for ticket in broker.shards.tickets_of(E, 0)} == {False}
+
+
+def test_out_of_memory_a_ticket_that_came_to_nothing_can_still_be_dropped(
+    broker: Broker, raw: redis.Redis, full_memory: Callable[[], None]
+) -> None:
+    admit(broker, shards=1)
+    ticket = take_ticket(broker)
+    full_memory()
+    broker.shards.drop_ticket(ticket)
+    broker.shards.drop_ticket(ticket)
+    assert raw.xlen(keys.pool_tickets(POOL)) == 0
+    pending: Any = raw.xpending(keys.pool_tickets(POOL), keys.TICKET_GROUP)
+    assert pending["pending"] == 0
 
 
 def test_out_of_memory_nothing_new_is_claimed_and_bytes_are_refused_aloud(

@@ -29,7 +29,7 @@ redis.call('ZREM', KEYS[4], ARGV[1])
 redis.call('UNLINK', KEYS[3])
 redis.call('ZREM', KEYS[7], ARGV[1])
 if tonumber(s[7] or '0') > 0 then
-  redis.call('HINCRBY', KEYS[6], 'parked', -tonumber(s[7]))
+  redis.call('HINCRBY', KEYS[6], 'parked', string.format('%.0f', -tonumber(s[7])))
 end
 local deaths, said = tonumber(s[8] or '0'), s[9] or ''
 local state = ctl[1] == 'stop' and 'stopped' or 'queued'

@@ -17,7 +17,7 @@ redis.call('UNLINK', KEYS[3])
 redis.call('ZREM', KEYS[4], ARGV[1])
 redis.call('ZREM', KEYS[7], ARGV[1])
 if tonumber(s[5] or '0') > 0 then
-  redis.call('HINCRBY', KEYS[6], 'parked', -tonumber(s[5]))
+  redis.call('HINCRBY', KEYS[6], 'parked', string.format('%.0f', -tonumber(s[5])))
 end
 if tonumber(ARGV[7]) > 0 then
   redis.call('HINCRBY', KEYS[6], 'forgotten', ARGV[7])
