@@ -3,6 +3,8 @@
 It never talks to a broker.
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,13 +91,18 @@ def scene(spec: ExperimentSpec) -> Scene:
 
 
 class BareLoop:
-    """What one writes by hand: environments in a list, arrays made once, no checks, one stream of noise, no books."""
+    """What one writes by hand: environments in a list, arrays made once, no checks, one stream of noise, no books.
 
-    def __init__(self, scene: Scene, index: int) -> None:
+    Args:
+        seeded: give every reset a seed, as one must to be able to play an episode again.
+    """
+
+    def __init__(self, scene: Scene, index: int, *, seeded: bool = False) -> None:
         plan, spec = scene.plans[index], scene.spec
         self.envs = make_envs(plan, spec, spec.experiment.seed)
         self.policy, self.steps = scene.policy, spec.rollout.steps
         self.rng = np.random.default_rng(spec.experiment.seed)
+        self.seeds: Iterator[int | None] = itertools.count() if seeded else itertools.repeat(None)
         n, t = plan.num_envs, self.steps
         self.now = np.stack([env.reset(seed=index)[0] for index, env in enumerate(self.envs)])
         self.obs = np.zeros((n, t + 1, *self.now.shape[1:]), np.float32)
@@ -118,7 +125,7 @@ class BareLoop:
                 observation, reward[index, t], terminated, truncated, _ = steps[index](action)
                 self.terminated[index, t], self.truncated[index, t] = terminated, truncated
                 if terminated or truncated:
-                    observation, _ = envs[index].reset()
+                    observation, _ = envs[index].reset(seed=next(self.seeds))
                 now[index] = observation
         self.obs[:, self.steps] = now
 
