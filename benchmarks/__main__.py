@@ -2,7 +2,7 @@
 
     python -m benchmarks [--only NAME ...] [--out FILE_OR_FOLDER]
 
-runs every benchmark (about four minutes), prints one table and writes one JSON file. It never asserts anything about
+runs every benchmark (about four minutes on 2 cores), prints one table and writes one JSON file. It never asserts anything about
 speed: it fails only when something does not work.
 """
 
