@@ -52,7 +52,8 @@ def admit(broker: Broker, *, shards: int = 2, kind: Kind = "train", experiment: 
         "reason": "",
         "protocol": keys.PROTOCOL,
     }
-    broker.conn.main.hset(keys.ctl(experiment), mapping={**facts, **ctl})
+    mapping: dict[Any, Any] = {**facts, **ctl}
+    broker.conn.main.hset(keys.ctl(experiment), mapping=mapping)
     broker.conn.main.zadd(keys.EXPERIMENTS, {experiment: 1})
     broker.experience.ensure_group(experiment, 0)
     plans = [ShardPlan(index, kind, 2 * index, 2) for index in range(shards)]
@@ -63,7 +64,8 @@ def admit(broker: Broker, *, shards: int = 2, kind: Kind = "train", experiment: 
 
 def ctl(broker: Broker, **fields: Any) -> None:
     """Change the experiment's ctl as its writers would."""
-    broker.conn.main.hset(keys.ctl(E), mapping=fields)
+    mapping: dict[Any, Any] = dict(fields)
+    broker.conn.main.hset(keys.ctl(E), mapping=mapping)
 
 
 def claim_next(broker: Broker, worker: str = "w1", *, nonce: str | None = None, ttl_ms: int = TTL_MS) -> Claim:

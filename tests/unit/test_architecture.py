@@ -21,12 +21,14 @@ def test_import_heddle_loads_no_heavy_library() -> None:
 
 
 def test_help_loads_no_heavy_library() -> None:
-    statement = "from click.testing import CliRunner\nfrom heddle.cli import cli\nassert CliRunner().invoke(cli, ['--help']).exit_code == 0"
+    statement = "from click.testing import CliRunner\nfrom heddle.cli import cli\n"
+    statement += "assert CliRunner().invoke(cli, ['--help']).exit_code == 0"
     assert loaded_after(statement).isdisjoint(HEAVY)
 
 
 def test_a_worker_with_a_numpy_policy_never_loads_torch() -> None:
-    assert "torch" not in loaded_after("import heddle.producers.worker, heddle.producers.player, heddle.policies, heddle.launch.supervisor")
+    modules = ("heddle.producers.worker", "heddle.producers.player", "heddle.policies", "heddle.launch.supervisor")
+    assert "torch" not in loaded_after(f"import {', '.join(modules)}")
 
 
 def test_architecture_names_every_package_and_only_what_exists() -> None:
