@@ -2,8 +2,8 @@
 
     python -m benchmarks [--only NAME ...] [--out FILE_OR_FOLDER]
 
-runs every benchmark (about four minutes on 2 cores), prints one table and writes one JSON file. It never asserts anything about
-speed: it fails only when something does not work.
+runs every benchmark (about four minutes on 2 cores), prints one table and writes one JSON file. It never asserts
+anything about speed: it fails only when something does not work.
 """
 
 import argparse
