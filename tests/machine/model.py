@@ -71,7 +71,7 @@ class Truth:
     answered: set[Name] = field(default_factory=set)
     discarded: dict[Name, Call] = field(default_factory=dict)
     unreported: dict[Name, Call] = field(default_factory=dict)
-    forgotten: int = 0
+    forgotten: set[Name] = field(default_factory=set)
     settled: dict[Key, str] = field(default_factory=dict)
     manifest: set[Key] = field(default_factory=set)
 
@@ -122,7 +122,7 @@ class Truth:
         self.order.setdefault(call.lease.shard, []).append(call.name[:4])
 
     def _discard(self, call: Call) -> None:
-        if call.name not in self.answered:
+        if self.unreported.pop(call.name, None) or call.name not in self.answered:
             self.discarded[call.name] = call
 
     def in_flight(self) -> list[Key]:
@@ -147,7 +147,7 @@ class Truth:
         mine = [call for call in self.unreported.values() if call.lease == lease]
         for call in mine:
             del self.unreported[call.name]
-        self.forgotten += len(mine)
+        self.forgotten.update(call.name for call in mine)
         return mine
 
 
