@@ -105,6 +105,7 @@ class Coordinator:
         while not self._stop.draining and not keeper.lost:
             try:
                 now_ms = self._touch(broker)
+                leader.contact_since_ms = self._contact_since_ms
                 if not has_taken_over:
                     leader.take_over(now_ms)
                     has_taken_over = True

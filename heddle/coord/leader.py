@@ -13,8 +13,9 @@ from heddle.broker.types import Ctl
 from heddle.coord import planner
 from heddle.coord.admit import plan_shards, read_spec, why_refused
 from heddle.coord.shares import PoolShares
-from heddle.coord.watch import TICKETS_EVERY_MS, Watched, watch
-from heddle.errors import BrokerFull, Conflict, Gone, HeddleError, LeaderLost, NotFound
+from heddle.coord.telling import Teller
+from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_pause_ms, watch
+from heddle.errors import BrokerError, BrokerFull, Conflict, Denied, Gone, HeddleError, LeaderLost, NotFound
 from heddle.spec import ExperimentSpec
 
 log = logging.getLogger("heddle.coordinator")
@@ -28,23 +29,25 @@ PARTITION = 0
 class Leader:
     """Holds the lead under one epoch.
 
+    Attributes:
+        contact_since_ms: server ms since when this process has been in touch with the broker without a gap; its
+            owner moves it before every round.
+
     Args:
         broker: of the loop's own thread.
         coordinator: id of this process.
         epoch: of its leadership; every write carries it.
-        contact_since_ms: server ms since when this process has been in touch with the broker without a gap.
     """
 
     def __init__(self, broker: Broker, coordinator: str, epoch: int, *, contact_since_ms: int) -> None:
         self._broker = broker
         self._coordinator = coordinator
         self._epoch = epoch
-        self._contact_since_ms = contact_since_ms
+        self.contact_since_ms = contact_since_ms
         self._watched: dict[str, Watched] = {}
         self._pools = PoolShares(broker, epoch)
+        self._tell = Teller(broker, coordinator)
         self._tidy_ms = 0
-        self._is_full = False
-        self._was_full = False
 
     @property
     def experiments(self) -> tuple[str, ...]:
@@ -58,18 +61,17 @@ class Leader:
             if status.state in ENDED or status.state == "queued" or status.experiment in self._watched:
                 continue
             try:
-                stored = self._broker.experiments.spec(status.experiment)
-            except NotFound:
-                continue
-            spec = read_spec(stored)
-            if isinstance(spec, str):
-                self._refuse(stored.experiment, spec)
-            else:
-                self._watch(stored, spec, now_ms)
+                self._resume(status.experiment, now_ms)
+            except (NotFound, Gone):
+                continue  # removed meanwhile
+            except HeddleError:
+                raise
+            except Exception as error:  # noqa: BLE001  keys that nobody of ours wrote
+                self._tell.stuck(status.experiment, error)
 
     def tick(self, now_ms: int) -> None:
         """One round over everything."""
-        self._was_full, self._is_full = self._is_full, False
+        self._tell.next_round()
         for watched in list(self._watched.values()):
             watched.touch(now_ms)
             self._guarded(watched, now_ms)
@@ -77,50 +79,78 @@ class Leader:
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
             self._tidy_ms = now_ms
             deleted = self._broker.experiments.queue_tidy() + self._pools.tidy()
+            deleted += sum(self._broker.experience.tidy(experiment, PARTITION) for experiment in self._watched)
             if deleted:
-                self._note(None, "tidied", consumers=deleted)
+                self._tell.note(None, "tidied", consumers=deleted)
 
     def wait(self, now_ms: int) -> None:
         """Sleep until something is due or an experiment is submitted, and admit those that are."""
+        ttls = {watched.ttl_ms for watched in self._watched.values()}
         due = [watched.next_due_ms for watched in self._watched.values() if watched.next_due_ms is not None]
-        block_ms = planner.sleep_ms(now_ms, min(due, default=None))
+        block_ms = min([planner.sleep_ms(now_ms, min(due, default=None)), *map(longest_pause_ms, ttls)])
         if any(not watched.counts_in_quota or watched.is_dirty for watched in self._watched.values()):
             block_ms = min(block_ms, 50)
         for entry in self._broker.experiments.queue_read(self._coordinator, block_ms=block_ms):
             try:
-                self._admit(entry, now_ms)
+                if self._admit(entry, now_ms):
+                    self._broker.experiments.queue_ack(entry)
             except BrokerFull as error:  # not acked, so it is read again
-                self._note_full(error)
+                self._tell.full(error)
+            except (NotFound, Gone):  # removed meanwhile
+                self._broker.experiments.queue_ack(entry)
+            except (BrokerError, LeaderLost, Denied):
+                raise
+            except Exception as error:  # noqa: BLE001  of this entry alone, and it would come back for ever
+                self._turn_away(entry, error)
 
     # ---- admission
 
-    def _admit(self, entry: QueueEntry, now_ms: int) -> None:
+    def _admit(self, entry: QueueEntry, now_ms: int) -> bool:
+        """True when its state tells what became of it: before that the queue must not forget it."""
+        stored = self._broker.experiments.spec(entry.experiment)
+        status = self._broker.experiments.status(entry.experiment)
+        if status.ended:
+            return True
+        if entry.experiment in self._watched:
+            return status.state != "queued"
+        spec = read_spec(stored)
+        reason = spec if isinstance(spec, str) else why_refused(spec, self._broker.conn.durability())
+        if status.command == "stop":
+            self._set_status(entry.experiment, "stopped", "stopped before it was admitted")
+        elif isinstance(spec, str) or reason:
+            self._refuse(entry.experiment, reason)
+        else:
+            return self._make_shards(stored, spec, now_ms)
+        return True
+
+    def _turn_away(self, entry: QueueEntry, error: Exception) -> None:
+        self._tell.stuck(entry.experiment, error)
         try:
-            stored = self._broker.experiments.spec(entry.experiment)
-            status = self._broker.experiments.status(entry.experiment)
-        except (NotFound, Gone):
-            self._broker.experiments.queue_ack(entry)
-            return
-        if not status.ended:
-            spec = read_spec(stored)
-            reason = spec if isinstance(spec, str) else why_refused(spec, self._broker.conn.durability())
-            if status.command == "stop":
-                self._set_status(entry.experiment, "stopped", "stopped before it was admitted")
-            elif isinstance(spec, str) or reason:
-                self._refuse(entry.experiment, reason)
-            else:
-                self._make_shards(stored, spec, now_ms)
+            self._refuse(entry.experiment, f"it cannot be admitted: {type(error).__name__}: {error}")
+        except (BrokerError, LeaderLost, Denied):
+            raise
+        except Exception as more:  # noqa: BLE001  the same keys again, or they were removed
+            log.warning("left without a state experiment=%s error=%s", entry.experiment, more)
         self._broker.experiments.queue_ack(entry)
 
-    def _make_shards(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> None:
+    def _resume(self, experiment: str, now_ms: int) -> None:
+        """Look after an experiment that an earlier leader admitted. Raises NotFound, Gone."""
+        stored = self._broker.experiments.spec(experiment)
+        spec = read_spec(stored)
+        if isinstance(spec, str):
+            self._refuse(experiment, spec)
+        else:
+            self._watch(stored, spec, now_ms)
+
+    def _make_shards(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> bool:
         plans = plan_shards(spec)
         self._broker.shards.create(stored.experiment, PARTITION, plans, leader_epoch=self._epoch)
         self._broker.shards.queue_tickets(stored.experiment, PARTITION, [plan.index for plan in plans], stored.pool)
-        self._note(stored.experiment, "admitted", pool=stored.pool, shards=len(plans))
-        self._guarded(self._watch(stored, spec, now_ms), now_ms)
+        self._tell.note(stored.experiment, "admitted", pool=stored.pool, shards=len(plans))
+        return self._guarded(self._watch(stored, spec, now_ms), now_ms)
 
     def _watch(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> Watched:
-        watched = watch(stored, spec, contact_since_ms=self._contact_since_ms, now_ms=now_ms)
+        watched = watch(stored, spec, contact_since_ms=self.contact_since_ms, now_ms=now_ms)
         self._watched[stored.experiment] = watched
         return watched
 
@@ -129,23 +159,25 @@ class Leader:
 
     # ---- one experiment
 
-    def _guarded(self, watched: Watched, now_ms: int) -> None:
-        """Look after one experiment; what is wrong with it alone does not stop the others."""
+    def _guarded(self, watched: Watched, now_ms: int) -> bool:
+        """Look after one experiment; what is wrong with it alone does not stop the others. True when all was done."""
         try:
             self._experiment(watched, now_ms)
             watched.is_broken = False
+            return True
         except Gone:
-            self._watched.pop(watched.experiment, None)
-            self._note(None, "forgot", removed=watched.experiment)
+            self._forget(watched)
+            self._tell.note(None, "forgot", removed=watched.experiment)
+            return True
         except BrokerFull as error:
-            self._note_full(error)
+            self._tell.full(error)
         except HeddleError:
             raise
         except Exception as error:  # noqa: BLE001  keys that nobody of ours wrote: name them, go on with the rest
             if not watched.is_broken:
-                log.exception("cannot look after experiment=%s", watched.experiment)
-                self._note(watched.experiment, "stuck", error=f"{type(error).__name__}: {error}")
+                self._tell.stuck(watched.experiment, error)
             watched.is_broken = True
+        return False
 
     def _experiment(self, watched: Watched, now_ms: int) -> None:
         ctl = self._broker.experiments.ctl(watched.experiment)
@@ -173,7 +205,7 @@ class Leader:
         )
         for found in reaped:
             watched.is_dirty = True
-            self._note(
+            self._tell.note(
                 watched.experiment,
                 "reaped",
                 shard=found.shard,
@@ -194,7 +226,7 @@ class Leader:
         lost = planner.tickets_to_issue(ctl.command, queued)
         issued = self._broker.shards.queue_tickets(watched.experiment, PARTITION, lost, watched.pool)
         if issued:
-            self._note(watched.experiment, "issued", tickets=issued, first=lost[0])
+            self._tell.note(watched.experiment, "issued", tickets=issued, first=lost[0])
 
     def _look(self, watched: Watched, now_ms: int) -> None:
         experiment = watched.experiment
@@ -233,7 +265,7 @@ class Leader:
                 )
                 watched.active = active + active_eval
                 self._pools.is_stale = True
-                self._note(watched.experiment, "counted", active=active, active_eval=active_eval)
+                self._tell.note(watched.experiment, "counted", active=active, active_eval=active_eval)
             elif isinstance(action, planner.SetStatus):
                 self._set_status(watched.experiment, action.state, action.reason)
                 watched.counts_in_quota = action.state in ("running", "paused")
@@ -257,25 +289,4 @@ class Leader:
     def _set_status(self, experiment: str, state: planner.State, reason: str) -> None:
         now = self._broker.experiments.set_status(experiment, state, leader_epoch=self._epoch, reason=reason)
         if now == state:
-            self._note(experiment, state, reason=reason)
-
-    # ---- telling
-
-    def _note_full(self, error: BrokerFull) -> None:
-        """The broker is out of memory: what it refused is asked again; renewals, acks and reaping go on."""
-        if not self._is_full and not self._was_full:
-            log.warning("waits for room in the broker error=%s", error)
-        self._is_full = True
-
-    def _note(self, experiment: str | None, verb: str, **facts: object) -> None:
-        """One line for a change of state, in this process's log and in the broker's."""
-        told = " ".join(f"{key}={_shown(value)}" for key, value in facts.items() if value not in (None, ""))
-        line = f"{verb} {told}".rstrip()
-        log.info("%s%s", line, f" experiment={experiment}" if experiment is not None else "")
-        level = "warning" if verb in ("failed", "reaped", "stuck") else "info"
-        self._broker.events.log(experiment, "coordinator", self._coordinator, level, line)
-
-
-def _shown(value: object) -> str:
-    text = str(value)
-    return repr(text) if " " in text else text
+            self._tell.note(experiment, state, reason=reason)

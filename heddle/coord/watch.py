@@ -18,7 +18,7 @@ LOOK_EVERY_STOPPING_MS = 200
 """While an experiment ends people wait for it."""
 TICKETS_EVERY_MS = 1_000
 LEAST_GAP_MS = 1_000
-"""Rounds are up to half a second apart: a shorter silence is no gap, however short the TTL."""
+"""Rounds are up to half a second apart: a shorter silence is no gap, unless the TTL is short."""
 
 
 @dataclass(slots=True)
@@ -91,9 +91,16 @@ class Watched:
 def contact_since(since_ms: int, last_ms: int, now_ms: int, ttl_ms: int) -> int:
     """Since when contact has been unbroken, by the broker's clock, so that a frozen host counts as a gap, too.
 
-    A gap below a third of the TTL is none: whoever was cut off with us still had time to renew.
+    A gap below a third of the TTL is none: whoever was cut off with us still had time to renew. With a short TTL it
+    is two thirds: that long lasts a lease that was renewed every third.
     """
-    return now_ms if now_ms - last_ms > max(LEAST_GAP_MS, ttl_ms // 3) or now_ms < last_ms else since_ms
+    longest_ms = max(ttl_ms // 3, min(LEAST_GAP_MS, 2 * ttl_ms // 3))
+    return now_ms if now_ms - last_ms > longest_ms or now_ms < last_ms else since_ms
+
+
+def longest_pause_ms(ttl_ms: int) -> int:
+    """How far apart rounds may be with such a TTL, so that none of them is taken for a gap."""
+    return max(1, ttl_ms // 3)
 
 
 def watch(stored: StoredSpec, spec: ExperimentSpec, *, contact_since_ms: int, now_ms: int) -> Watched:

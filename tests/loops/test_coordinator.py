@@ -17,7 +17,8 @@ from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.types import Claim, Ticket
 from heddle.clock import SystemClock
 from heddle.coord.coordinator import Coordinator
-from heddle.errors import Gone
+from heddle.coord.leader import Leader
+from heddle.errors import BrokerFull, BrokerUnreachable, Gone
 from heddle.spec import load_spec
 from heddle.stop import StopFlag
 from tests.helpers import eventually
@@ -89,6 +90,11 @@ def take(broker: Broker, worker: str = "w1", ttl_ms: int = 500) -> tuple[Ticket,
     assert isinstance(claim, Claim), claim
     broker.shards.drop_ticket(ticket)
     return ticket, claim
+
+
+def lead(broker: Broker) -> Leader:
+    """A leader whose rounds the test itself makes."""
+    return Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
 
 
 def shard_states(broker: Broker, experiment: str) -> list[str]:
@@ -255,6 +261,84 @@ def test_a_removed_experiment_is_forgotten_and_the_others_go_on(
     await_state(broker, kept, "paused")
 
 
+def test_what_is_removed_while_it_is_admitted_ends_nobodys_term(broker: Broker) -> None:
+    leader, gone, kept = lead(broker), submit(broker), submit(broker, experiment={"name": "kept"})
+    create = broker.shards.create
+
+    def removed_meanwhile(experiment: str, *args: Any, **options: Any) -> int:
+        if experiment == gone:
+            broker.experiments.remove(experiment, force=True)
+        return create(experiment, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker.shards, "create", removed_meanwhile)
+        leader.wait(broker.conn.now_ms())
+    assert state(broker, kept) == "running"
+    assert broker.experiments.queue_waiting() == []
+
+
+def test_what_is_removed_while_a_new_leader_looks_around_does_not_end_its_term(broker: Broker) -> None:
+    gone, kept = submit(broker), submit(broker, experiment={"name": "kept"})
+    lead(broker).wait(broker.conn.now_ms())
+    broker.conn.main.hset(keys.spec(gone), "protocol", "99")  # so that the next one refuses it
+    set_status = broker.experiments.set_status
+
+    def removed_meanwhile(experiment: str, *args: Any, **options: Any) -> Any:
+        broker.experiments.remove(experiment, force=True)
+        return set_status(experiment, *args, **options)
+
+    leader = lead(broker)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker.experiments, "set_status", removed_meanwhile)
+        leader.take_over(broker.conn.now_ms())
+    assert leader.experiments == (kept,)
+
+
+def test_an_entry_that_only_fails_is_turned_away_with_the_reason_and_the_next_is_admitted(broker: Broker) -> None:
+    leader, odd, kept = lead(broker), submit(broker), submit(broker, experiment={"name": "kept"})
+    create = broker.shards.create
+
+    def odd_create(experiment: str, *args: Any, **options: Any) -> int:
+        if experiment == odd:
+            raise ZeroDivisionError("no shards")
+        return create(experiment, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker.shards, "create", odd_create)
+        leader.wait(broker.conn.now_ms())
+    assert (state(broker, odd), state(broker, kept)) == ("failed", "running")
+    assert broker.experiments.status(odd).reason == "it cannot be admitted: ZeroDivisionError: no shards"
+    assert broker.experiments.queue_waiting() == []
+
+
+def test_an_admission_whose_leader_died_before_the_state_moved_is_taken_up_again(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    experiment = submit(broker)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(*_: Any, **__: Any) -> None:
+            raise BrokerFull("for now")
+
+        patch.setattr(broker.experiments, "set_active", full)
+        lead(broker).wait(broker.conn.now_ms())  # shards and tickets are there, and then this leader is no more
+    assert state(broker, experiment) == "queued"
+    coordinate()
+    await_state(broker, experiment, "running", 6.0)
+    eventually(lambda: broker.experiments.queue_waiting() == [])
+
+
+def test_tickets_of_a_removal_that_was_cut_short_do_not_stay(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker)
+    await_state(broker, experiment, "running")
+    assert eventually(lambda: broker.shards.read_ticket("default", "dead", block_ms=100))
+    broker.conn.main.unlink(keys.ctl(experiment))  # the first step of a removal
+    eventually(lambda: broker.conn.main.xlen(keys.pool_tickets("default")) == 0)
+
+
 def test_of_two_coordinators_one_leads_and_hands_over_at_once(
     broker: Broker, coordinate: Callable[[], StopFlag]
 ) -> None:
@@ -361,6 +445,37 @@ def test_a_worker_that_outlives_a_long_outage_of_the_broker_keeps_its_shard(
         # And when it falls silent for good, it loses it
         eventually(lambda: shard_states(fresh, experiment) == ["queued"], timeout_s=3.0)
         fresh.close()
+
+
+def test_a_leader_that_lost_sight_of_the_broker_before_its_first_round_reaps_no_living_worker(
+    broker: Broker, coordinate: Callable[[], StopFlag], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a worker with a lease of one second, under a leader that left
+    first = coordinate()
+    experiment = submit(broker, env={"id": "CartPole-v1", "num_envs": 2}, faults={"lease_ttl": 1.0})
+    _, claim = take(broker, ttl_ms=1_000)
+    await_state(broker, experiment, "running")
+    first.drain("replaced")
+    eventually(lambda: (now := broker.coordinators.leader()) is None or now.left_ms == 0)
+    broker.shards.renew(experiment, 0, [(claim.lease, False)], ttl_ms=1_000)
+    # When the next one gets the lead, and then nobody reaches the broker for longer than the lease
+    take_over, away = Leader.take_over, threading.Event()
+
+    def late(leader: Leader, now_ms: int) -> None:
+        if not away.is_set():
+            away.set()
+            SystemClock().sleep(1.5)
+            raise BrokerUnreachable("no answer")
+        take_over(leader, now_ms)
+
+    monkeypatch.setattr(Leader, "take_over", late)
+    coordinate()
+    assert away.wait(5)
+    SystemClock().sleep(2.0)  # half a second and a little after the broker is back
+    # Then the worker, back as well, still owns its shard
+    [renewal] = broker.shards.renew(experiment, 0, [(claim.lease, False)], ttl_ms=1_000)
+    assert renewal.status == "OK"
+    eventually(lambda: shard_states(broker, experiment) == ["queued"], timeout_s=3.0)
 
 
 def test_out_of_memory_does_not_keep_a_dead_workers_shard_from_being_reaped(

@@ -37,8 +37,8 @@ def watched(shards: int = 4) -> Watched:
 
 @pytest.mark.parametrize(
     ("gap_ms", "ttl_ms", "begins_anew"),
-    [(500, 10_000, False), (3_333, 10_000, False), (3_334, 10_000, True), (900, 300, False), (1_001, 300, True),
-     (-1, 10_000, True)],
+    [(500, 10_000, False), (3_333, 10_000, False), (3_334, 10_000, True), (1_000, 1_500, False), (1_001, 1_500, True),
+     (666, 1_000, False), (667, 1_000, True), (200, 300, False), (201, 300, True), (-1, 10_000, True)],
 )  # fmt: skip
 def test_contact_begins_anew_after_a_silence_in_which_others_could_not_renew(
     gap_ms: int, ttl_ms: int, begins_anew: bool

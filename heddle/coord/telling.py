@@ -1,0 +1,55 @@
+"""What a leader tells of its decisions: one line for a change of state, in this process's log and in the broker's.
+
+It never decides anything, and a line that is lost costs nothing.
+"""
+
+import logging
+
+from heddle.broker import Broker
+from heddle.errors import BrokerFull
+
+log = logging.getLogger("heddle.coordinator")
+
+WARNINGS = ("failed", "reaped", "stuck")
+
+
+class Teller:
+    """Tells for one coordinator.
+
+    Args:
+        coordinator: id of this process.
+    """
+
+    def __init__(self, broker: Broker, coordinator: str) -> None:
+        self._broker = broker
+        self._coordinator = coordinator
+        self._is_full = False
+        self._was_full = False
+
+    def next_round(self) -> None:
+        """A round begins: a broker that stays full is told of once."""
+        self._was_full, self._is_full = self._is_full, False
+
+    def full(self, error: BrokerFull) -> None:
+        """The broker is out of memory: what it refused is asked again; renewals, acks and reaping go on."""
+        if not self._is_full and not self._was_full:
+            log.warning("waits for room in the broker error=%s", error)
+        self._is_full = True
+
+    def stuck(self, experiment: str, error: Exception) -> None:
+        """One experiment cannot be looked after; called where the error is handled."""
+        log.exception("cannot look after experiment=%s", experiment)
+        self.note(experiment, "stuck", error=f"{type(error).__name__}: {error}")
+
+    def note(self, experiment: str | None, verb: str, **facts: object) -> None:
+        """A change of state; `experiment` None when it is not about one that is still there."""
+        told = " ".join(f"{key}={_shown(value)}" for key, value in facts.items() if value not in (None, ""))
+        line = f"{verb} {told}".rstrip()
+        log.info("%s%s", line, f" experiment={experiment}" if experiment is not None else "")
+        level = "warning" if verb in WARNINGS else "info"
+        self._broker.events.log(experiment, "coordinator", self._coordinator, level, line)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return repr(text) if " " in text else text
