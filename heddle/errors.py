@@ -20,6 +20,7 @@ This module never formats for a terminal: the command line decides how an error 
     │   └── LeaderLost              8   another coordinator leads now
     ├── Gone                        4   the experiment was removed
     ├── BatchError                  1   bytes that are not a valid batch
+    ├── BatchesForgotten            1   the broker lost batches that it had accepted
     ├── CheckpointError             1   a checkpoint that cannot be loaded
     └── ExperimentFailed            1   the experiment ended badly
 """
@@ -161,6 +162,18 @@ class Gone(HeddleError):
 
 class BatchError(HeddleError):
     """Bytes that are not a valid batch of this experiment."""
+
+
+class BatchesForgotten(HeddleError):
+    """The broker lost batches that it had accepted from the caller.
+
+    Attributes:
+        seq: the last one of that shard that it still knows.
+    """
+
+    def __init__(self, message: str, *, seq: int) -> None:
+        super().__init__(message)
+        self.seq = seq
 
 
 class CheckpointError(HeddleError):

@@ -15,6 +15,7 @@ from heddle.broker.faults import translate
 from heddle.broker.records import integer, text
 from heddle.broker.tickets import Tickets
 from heddle.broker.types import AppendMeta, AppendReply, Claim, Lease, Renewal, Ticket
+from heddle.errors import BatchesForgotten
 
 BLOB_TTL_MS = 60_000
 """How long a batch waits, stored but not accepted, for its append; every FULL answer starts it again."""
@@ -140,6 +141,7 @@ class Leases(Tickets):
         barren: bool = False,
         forgotten_batches: int = 0,
         forgotten_steps: int = 0,
+        accepted: int | None = None,
     ) -> bool:
         """Give a shard back: queued with a new ticket; stopped when the experiment was; works when memory is full.
 
@@ -147,19 +149,45 @@ class Leases(Tickets):
             error: why, when something is wrong with it; kept as its last error.
             barren: it failed without one batch, which counts towards its quarantine.
             forgotten_batches, forgotten_steps: accepted, and then lost by the broker (after GAP): to be counted.
+            accepted: the last seq that the broker should know; None for whatever it does.
 
         Returns:
-            False when it was not the caller's any more (nothing is counted then).
+            False when it was not the caller's any more (nothing is counted then; see `report_forgotten`).
+
+        Raises:
+            BatchesForgotten: the broker knows fewer than `accepted`; the shard is still the caller's.
         """
         experiment, p, shard = lease.experiment, lease.partition, lease.shard
         args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, error or "", int(barren)]
-        args += [forgotten_batches, forgotten_steps]
+        args += [forgotten_batches, forgotten_steps, "" if accepted is None else accepted]
         reply = self._conn.script("release", shard_keys(experiment, p, shard), args)
+        if text(reply[0]) == "GAP":
+            raise BatchesForgotten(f"{experiment}: the broker forgot batches of shard {shard}", seq=integer(reply[1]))
         if text(reply[0]) != "OK":
             return False
         if text(reply[1]) == "queued":
             self._issue(experiment, p, [shard], urgent=False)
         return True
+
+    def report_forgotten(self, claim: Claim, *, accepted: int, known: int, steps: int) -> None:
+        """Have counted what the broker accepted under a claim that is over and does not know any more; once a claim.
+
+        Works when the memory is full. No mistake when nothing is lost, or the experiment is removed.
+
+        Args:
+            accepted: seq of the last batch that was accepted under the claim.
+            known, steps: the seq up to which the broker still knows them, and the steps of those beyond.
+
+        Raises:
+            BatchesForgotten: `known` is not what the broker knows; nothing was counted.
+        """
+        lease = claim.lease
+        experiment, p, shard = lease.experiment, lease.partition, lease.shard
+        own = [keys.ctl(experiment, p), keys.shard(experiment, p, shard), keys.flow(experiment, p)]
+        args: list[str | int] = [lease.epoch, lease.nonce, claim.seq, accepted, known, steps]
+        reply = self._conn.script("forgotten", own, args)
+        if text(reply[0]) == "KNOWN":
+            raise BatchesForgotten(f"{experiment}: the broker forgot batches of shard {shard}", seq=integer(reply[1]))
 
     def snapshot(self, key: str) -> bytes | None:
         """The environments' state at `Claim.snapshot`; None when the broker lost it."""

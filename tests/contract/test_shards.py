@@ -1,6 +1,7 @@
 """What the broker promises about shards: tickets, claims, leases, the fenced append, release and reaping."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import redis
 
 from heddle.broker import Broker, keys
 from heddle.broker.types import Claim, Lease, Ticket
-from heddle.errors import BrokerFull, Gone, LeaderLost
+from heddle.errors import BatchesForgotten, BrokerFull, Gone, LeaderLost
 from heddle.shard import ShardPlan
 from tests.broker_kit import (
     LEADER,
@@ -584,6 +585,68 @@ def test_what_the_broker_forgot_is_counted_once(any_broker: Broker) -> None:
         any_broker.shards.release(lease, forgotten_batches=2, forgotten_steps=90)
     forgotten = any_broker.experience.flow(E, 0).forgotten
     assert (forgotten.batches, forgotten.steps) == (2, 90)
+
+
+def test_a_release_tells_what_the_broker_forgot_before_it_gives_the_shard_back(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    for seq in (1, 2, 3):
+        assert append(any_broker, lease, seq).status == "OK"
+    any_broker.conn.main.hset(keys.shard(E, 0, 0), "seq", 1)  # a broker that came back without its last writes
+    with pytest.raises(BatchesForgotten) as forgot:
+        any_broker.shards.release(lease, accepted=3)
+    assert forgot.value.seq == 1
+    assert states(any_broker) == ["leased"]
+    assert any_broker.shards.release(lease, forgotten_batches=2, forgotten_steps=128, accepted=1)
+    forgotten = any_broker.experience.flow(E, 0).forgotten
+    assert (states(any_broker), forgotten.batches, forgotten.steps) == (["queued"], 2, 128)
+
+
+@pytest.mark.parametrize("next_owner", [False, True])
+def test_what_was_accepted_under_a_claim_that_the_broker_forgot_can_be_counted_once(
+    any_broker: Broker, next_owner: bool
+) -> None:
+    admit(any_broker, shards=1)
+    before: Any = any_broker.conn.main.hgetall(keys.shard(E, 0, 0))
+    claim = claim_next(any_broker)
+    for seq in (1, 2):
+        assert append(any_broker, claim.lease, seq).status == "OK"
+    any_broker.conn.main.unlink(keys.shard(E, 0, 0))
+    any_broker.conn.main.hset(keys.shard(E, 0, 0), mapping=before)  # a broker that came back without its last writes
+    any_broker.shards.queue_ticket(E, 0, 0, POOL)
+    if next_owner:
+        claim_next(any_broker, "w2")
+    assert append(any_broker, claim.lease, 3).status == "FENCED"
+    with pytest.raises(BatchesForgotten) as forgot:
+        any_broker.shards.report_forgotten(claim, accepted=2, known=2, steps=0)
+    assert forgot.value.seq == 0
+    for _ in range(2):
+        any_broker.shards.report_forgotten(claim, accepted=2, known=0, steps=128)
+    forgotten = any_broker.experience.flow(E, 0).forgotten
+    assert (forgotten.batches, forgotten.steps) == (2, 128)
+
+
+def test_nothing_is_counted_as_forgotten_of_a_claim_that_the_broker_remembers(any_broker: Broker) -> None:
+    admit(any_broker, shards=2)
+    lost, reported = claim_next(any_broker), claim_next(any_broker)
+    for claim in (lost, reported):
+        assert append(any_broker, claim.lease, 1).status == "OK"
+    any_broker.shards.release(reported.lease, forgotten_batches=1, forgotten_steps=64)  # after GAP, reply lost
+    run_out(any_broker, lost.lease)
+    reap(any_broker)
+    for owner in range(12):
+        any_broker.shards.report_forgotten(lost, accepted=1, known=1, steps=0)
+        any_broker.shards.queue_ticket(E, 0, 0, POOL)
+        any_broker.conn.main.hdel(keys.queued(E, 0), "1")
+        ticket = next(t for _ in range(2) if (t := take_ticket(any_broker)).shard == 0)
+        later = any_broker.shards.claim(ticket, worker="w2", nonce=f"n{owner}", ttl_ms=TTL_MS)
+        assert isinstance(later, Claim)
+        any_broker.shards.release(later.lease)
+    any_broker.shards.report_forgotten(reported, accepted=2, known=2, steps=0)
+    any_broker.shards.report_forgotten(
+        replace(lost, lease=replace(lost.lease, experiment="x")), accepted=1, known=0, steps=9
+    )
+    assert any_broker.experience.flow(E, 0).forgotten.batches == 1
 
 
 def test_a_living_lease_is_not_reaped(any_broker: Broker) -> None:

@@ -3,15 +3,18 @@
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
 --       7 waiting (sorted set)
 -- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 error, "" for none  6 "1" when it counts as a barren death
---       7 batches that the broker forgot  8 their steps
--- Reply {"OK", state now} | {"FENCED"} | {"GONE"}
+--       7 batches that the broker forgot  8 their steps  9 the last seq that it should know, "" for whatever it does
+-- Reply {"OK", state now} | {"GAP", seq}: it knows only that; nothing changed | {"FENCED"} | {"GONE"}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'barren_deaths')
 if not ctl[1] then
   return {'GONE'}
 end
-local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'parked', 'deaths')
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'parked', 'deaths', 'seq', 'reported')
 if s[1] ~= 'leased' or s[2] ~= ARGV[2] or s[3] ~= ARGV[3] or s[4] ~= ARGV[4] then
   return {'FENCED'}
+end
+if ARGV[9] ~= '' and tonumber(s[7] or '0') < tonumber(ARGV[9]) then
+  return {'GAP', s[7] or '0'}
 end
 redis.call('UNLINK', KEYS[3])
 redis.call('ZREM', KEYS[4], ARGV[1])
@@ -22,6 +25,11 @@ end
 if tonumber(ARGV[7]) > 0 then
   redis.call('HINCRBY', KEYS[6], 'forgotten', ARGV[7])
   redis.call('HINCRBY', KEYS[6], 'forgotten_steps', ARGV[8])
+  local reported = {ARGV[3] .. ':' .. ARGV[4]} -- read by forgotten.lua
+  for known in string.gmatch(s[8] or '', '%S+') do
+    reported[#reported + 1] = known
+  end
+  redis.call('HSET', KEYS[2], 'reported', table.concat(reported, ' ', 1, math.min(#reported, 8)))
 end
 local deaths = tonumber(s[6] or '0') + tonumber(ARGV[6])
 local state = 'queued'
