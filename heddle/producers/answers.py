@@ -116,7 +116,7 @@ class Answers:
                 policy=renewal.policy,
                 eval_policy=renewal.eval_policy,
             )
-            if renewal.seq < accepted and not holding.leaving:
+            if renewal.seq < min(accepted, holding.known):
                 self._forgotten(holding, renewal.seq)
                 self._drop_waiting(holding.lease)
 
@@ -142,14 +142,8 @@ class Answers:
             self._drop_waiting(lease)
 
     def _forgotten(self, holding: Holding | None, seq: int) -> None:
-        """Give the shard back as soon as possible, with the count of what the broker forgot."""
-        with self._desk.changed:
-            if holding is None:
-                return
-            holding.note_forgotten(seq)
-            self._desk.counters.forgotten += holding.forgotten[0]
-            self._desk.changed.notify_all()
-        log.warning("broker forgot batches=%d of shard=%s after seq=%d", holding.forgotten[0], holding.name, seq)
+        if holding is not None:
+            self._desk.note_forgotten(holding, seq)
 
     def _drop_waiting(self, lease: Lease) -> None:
         dropped = self.appender.forget(lease)

@@ -3,6 +3,7 @@
 It never speaks to a broker and never plays; whoever does writes the result down here.
 """
 
+import logging
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from heddle.broker.types import Claim, Lease
 from heddle.producers.holdings import Facts, Holding, Key, choose, hold, key_of
 from heddle.producers.quota import Quota
+
+log = logging.getLogger("heddle.worker")
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class Desk:
         self._holdings: dict[Key, Holding] = {}
         self._facts: dict[str, Facts] = {}
         self._dropped: list[Holding] = []
+        self._taken: list[Holding] = []
 
     def take(self, claim: Claim, ttl_ms: int) -> Holding:
         """Write down a shard that was claimed; an older holding of it is over."""
@@ -92,7 +96,29 @@ class Desk:
             if holding is None:
                 return None
             self.counters.lost += 1
+            if not holding.barren:
+                self._taken.append(holding)
             return self.drop(key_of(lease))
+
+    def take_taken(self) -> list[Holding]:
+        """Holdings that were taken away after batches of theirs were accepted; each is handed out once."""
+        with self.changed:
+            taken, self._taken = self._taken, []
+            return taken
+
+    def keep_taken(self, holdings: Iterable[Holding]) -> None:
+        """Hand these out again the next time."""
+        with self.changed:
+            self._taken += holdings
+
+    def note_forgotten(self, holding: Holding, seq: int) -> None:
+        """The broker knows its batches only up to `seq`: it is given back as soon as possible, with their count."""
+        with self.changed:
+            before = holding.forgotten[0]
+            holding.note_forgotten(seq)
+            self.counters.forgotten += holding.forgotten[0] - before
+            self.changed.notify_all()
+        log.warning("broker forgot batches=%d of shard=%s after seq=%d", holding.forgotten[0], holding.name, seq)
 
     def find(self, lease: Lease) -> Holding | None:
         """The holding of this very lease, None when it is over."""

@@ -113,6 +113,11 @@ class Holding:
         self.leaving = True
 
     @property
+    def known(self) -> int:
+        """Seq of the last accepted batch that the broker still knows, as far as was heard."""
+        return self.accepted - self.forgotten[0]
+
+    @property
     def name(self) -> str:
         """For people: "cartpole-7f3a/3"."""
         return f"{self.lease.experiment}/{self.lease.shard}"

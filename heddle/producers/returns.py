@@ -7,7 +7,7 @@ import logging
 import threading
 
 from heddle.broker import Broker
-from heddle.errors import BrokerError, EnvError, HeddleError
+from heddle.errors import BatchesForgotten, BrokerError, EnvError, HeddleError
 from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding
@@ -36,20 +36,53 @@ class Returns:
 
     def release(self, holding: Holding) -> bool:
         """Give a shard back; False while the broker is away: it stays, unplayed, and is released in a later round."""
+        try:
+            while (owned := self._try_release(holding)) is None:
+                pass  # the broker forgot batches, which are counted with the next try
+        except BrokerError as error:
+            log.info("cannot release yet shard=%s error=%s", holding.name, error)
+            return False
+        if owned:
+            log.info("released shard=%s seq=%d", holding.name, holding.accepted)
+            self._desk.drop(holding.key)
+        else:
+            log.info("already taken shard=%s seq=%d", holding.name, holding.accepted)
+            self._desk.lose(holding.lease)
+        return True
+
+    def _try_release(self, holding: Holding) -> bool | None:
+        """Whether it was still this worker's; None when it was, and the broker turned out to have forgotten batches."""
         batches, steps = holding.forgotten
         try:
-            self._broker.shards.release(
+            return self._broker.shards.release(
                 holding.lease,
                 error=holding.error,
                 barren=holding.error is not None and holding.barren,
                 forgotten_batches=batches,
                 forgotten_steps=steps,
+                accepted=holding.known,
             )
-        except BrokerError as error:
-            log.info("cannot release yet shard=%s error=%s", holding.name, error)
-            return False
-        log.info("released shard=%s seq=%d", holding.name, holding.accepted)
-        self._desk.drop(holding.key)
+        except BatchesForgotten as forgot:
+            self._desk.note_forgotten(holding, forgot.seq)
+            return None
+
+    def report_taken(self) -> bool:
+        """Have counted what the broker forgot of shards that it took away; False when it could not be told."""
+        taken = self._desk.take_taken()
+        while taken:
+            holding = taken[-1]
+            try:
+                self._broker.shards.report_forgotten(
+                    holding.claim, accepted=holding.accepted, known=holding.known, steps=holding.forgotten[1]
+                )
+            except BatchesForgotten as forgot:
+                self._desk.note_forgotten(holding, forgot.seq)
+                continue
+            except BrokerError as error:
+                log.info("cannot report yet shard=%s error=%s", holding.name, error)
+                self._desk.keep_taken(taken)
+                return False
+            taken.pop()
         return True
 
     def release_ready(self) -> bool:
@@ -90,6 +123,7 @@ class Returns:
             self._desk.counters.unsent += len(dropped)
             log.warning("abandoning shard=%s undelivered=%d", holding.name, holding.outstanding)
             self.release(holding)
+        self.report_taken()
 
     def release_quickly(self, error: str | None) -> None:
         """Give everything back within a moment, the shard being stepped with `error`; for a process about to end."""
@@ -102,9 +136,14 @@ class Returns:
             self._broker.events.log(None, "worker", self._worker, "error", error)
         for holding in self._desk.holdings():
             blamed = error is not None and holding.key == self._desk.stepping
+            batches, steps = holding.forgotten
             try:
                 self._broker.shards.release(
-                    holding.lease, error=error if blamed else None, barren=blamed and holding.barren
+                    holding.lease,
+                    error=error if blamed else None,
+                    barren=blamed and holding.barren,
+                    forgotten_batches=batches,
+                    forgotten_steps=steps,
                 )
             except HeddleError as failure:
                 log.info("could not release shard=%s error=%s", holding.name, failure)

@@ -233,7 +233,7 @@ class Worker:
         self._close_players()
         self._returns.heed_quota(self._rng.random())
         before = len(self.desk.holdings())
-        if not self._returns.release_ready():
+        if not (self._returns.release_ready() and self._returns.report_taken()):
             self._failed("cannot release", None)
         if len(self.desk.holdings()) < before:
             self._heartbeat.soon()

@@ -5,6 +5,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -258,6 +259,46 @@ def test_batches_that_the_broker_forgot_are_reported_and_the_shard_goes_on(broke
     broker.experiments.set_command(experiment, "run")
     eventually(lambda: any(p.seq == seq - 1 and p.epoch > reader.read[0].epoch for p in reader.pull()), what="goes on")
     assert worker.worker.desk.counters.gap + worker.worker.desk.counters.forgotten >= 2
+
+
+def test_batches_that_the_broker_forgot_are_reported_by_a_worker_that_gives_the_shard_back_unaware(
+    broker: Broker, start: Start
+) -> None:
+    experiment = submit(broker, env={"num_envs": 2, "envs_per_shard": 2}, faults={"lease_ttl": 60.0})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 6)
+    broker.experiments.set_command(experiment, "pause")
+    eventually(lambda: not reader.pull(block_ms=200) and worker.worker.desk.choose() is None)
+    shard = keys.shard(experiment, 0, 0)
+    seq = int(broker.conn.main.hget(shard, "seq") or 0)
+    broker.conn.main.hset(shard, "seq", seq - 2)  # as a broker that came back without its last writes
+    assert worker.end() == 0  # before any renewal
+    forgotten = broker.experience.flow(experiment, 0).forgotten
+    assert (forgotten.batches, forgotten.steps) == (2, 2 * 2 * 8)
+    assert worker.worker.desk.counters.forgotten == 2
+    assert states(broker, experiment) == {0: "queued"}
+
+
+def test_batches_of_a_claim_that_the_broker_forgot_are_reported(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, env={"num_envs": 2, "envs_per_shard": 2})
+    shard = keys.shard(experiment, 0, 0)
+    before: Any = eventually(lambda: broker.conn.main.hgetall(shard))
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 6)
+    broker.experiments.set_command(experiment, "pause")
+    eventually(lambda: not reader.pull(block_ms=200) and worker.worker.desk.choose() is None)
+    (holding,) = worker.worker.desk.holdings()
+    accepted = holding.accepted
+    pipe = broker.conn.main.pipeline()
+    pipe.unlink(shard, keys.lease(experiment, 0, 0), keys.due(experiment, 0))
+    pipe.hset(shard, mapping=before)  # as a broker that came back without its last writes, the claim among them
+    pipe.execute()
+    eventually(lambda: broker.experience.flow(experiment, 0).forgotten.batches == accepted, what="reported")
+    assert broker.experience.flow(experiment, 0).forgotten.steps == accepted * 2 * 8
 
 
 def test_evaluation_shards_play_their_episodes_with_the_pinned_version_once(broker: Broker, start: Start) -> None:
