@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ from heddle.coord.coordinator import Coordinator
 from heddle.errors import HeddleError
 from heddle.layout import Segments
 from heddle.policies import weights
+from heddle.policies.base import Array
 from heddle.policies.factory import make_policy
+from heddle.policies.mlp import MlpPolicy
 from heddle.producers.envs import check_env
 from heddle.producers.stage import Stage
 from heddle.producers.worker import Worker
+from heddle.spaces import Space
 from heddle.spec import load_spec
 from heddle.stop import StopFlag
 
@@ -41,6 +44,7 @@ class Counting(gymnasium.Env[Any, Any]):
 
     Args:
         fail_file, hang_file, kill_file: while that file exists a step raises, never returns, or ends the process.
+        close_file: while that file exists closing never returns.
         step_s: how long a step takes.
     """
 
@@ -51,12 +55,14 @@ class Counting(gymnasium.Env[Any, Any]):
         fail_file: str = "",
         hang_file: str = "",
         kill_file: str = "",
+        close_file: str = "",
         step_s: float = 0.0,
     ) -> None:
         self.observation_space = gymnasium.spaces.Box(-1.0, 1e9, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
         self._index = env_index
         self._files = (fail_file, hang_file, kill_file)
+        self._close_file = close_file
         self._step_s = step_s
         self._length = 0
 
@@ -78,8 +84,27 @@ class Counting(gymnasium.Env[Any, Any]):
         self._length += 1
         return self._observe(), 1.0, self._length >= 5, False, {}
 
+    def close(self) -> None:
+        if self._close_file and Path(self._close_file).exists():
+            threading.Event().wait(600)
+
     def _observe(self) -> Any:
         return np.array([self._index, self._length], np.float32)
+
+
+class Sluggish(MlpPolicy):
+    """A policy that never takes weights over while `hang_file` exists."""
+
+    def __init__(self, observation: Space, action: Space, *, seed: int, hang_file: str) -> None:
+        super().__init__(
+            observation, action, hidden=(4,), activation="tanh", shared=False, rng=np.random.default_rng(seed)
+        )
+        self._hang_file = hang_file
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        if Path(self._hang_file).exists():
+            threading.Event().wait(600)
+        super().set_weights(weights)
 
 
 def submit(broker: Broker, **sections: dict[str, Any]) -> str:

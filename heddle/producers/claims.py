@@ -14,7 +14,7 @@ from heddle.clock import Clock
 from heddle.errors import BrokerError, Gone, NotFound, SpecError
 from heddle.lease import retry_delay_s
 from heddle.producers.desk import Desk
-from heddle.producers.holdings import Key
+from heddle.producers.holdings import Holding, Key
 from heddle.producers.quota import look_every_s, may_take_above, wants_more
 from heddle.producers.stage import Stage
 
@@ -83,9 +83,10 @@ class Claimer:
         pause_s = look_every_s(held, self._desk.quota, ttl_s=self._ttl_ms() / 1000) if held else 0.0
         self.next_look = self._clock.monotonic() + pause_s * (0.75 + 0.5 * self._rng.random())
 
-    def avoid(self, key: Key) -> None:
-        """Leave that shard's tickets to others for a while: its environment failed here; twice as long each time."""
-        failures = self._avoid.get(key, (0, 0.0))[0] + 1
+    def avoid(self, holding: Holding) -> None:
+        """Leave that shard's tickets to others for a while: it failed here; twice as long each time in a row."""
+        key = holding.key
+        failures = (self._avoid.get(key, (0, 0.0))[0] if holding.barren else 0) + 1
         pause_s = min(AVOID_LAST_S, AVOID_FIRST_S * 2.0 ** min(failures - 1, 30))
         self._avoid[key] = (failures, self._clock.monotonic() + pause_s)
 

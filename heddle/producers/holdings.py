@@ -66,6 +66,7 @@ class Holding:
         steps: (seq, environment steps) of the batches accepted under this claim, to report what a broker forgot.
         turn: number of the turn in which it was last played.
         player: its environments, once they are made.
+        step_timeout_s: how long one call into them may last; set with the player.
         stepping: what the broker was last told: this shard is being stepped.
         leaving: play it no further and release it as soon as nothing is outstanding.
         forgotten: batches and steps that the broker had accepted and does not know any more.
@@ -81,6 +82,7 @@ class Holding:
     steps: "deque[tuple[int, int]]" = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     turn: int = 0
     player: "Player | None" = None
+    step_timeout_s: float = 0.0
     stepping: bool = False
     leaving: bool = False
     forgotten: tuple[int, int] = (0, 0)

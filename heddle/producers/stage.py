@@ -6,6 +6,7 @@ It knows the spec and the policy; it never claims, appends or decides what is pl
 import json
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Claim
@@ -24,6 +25,7 @@ from heddle.spec import ExperimentSpec, spec_from_json
 log = logging.getLogger("heddle.worker")
 
 Fetch = Callable[[str, int | None], tuple[int, bytes]]
+Watch = Callable[[], AbstractContextManager[object]]
 
 
 def episodes_of(plan: ShardPlan, plans: tuple[ShardPlan, ...], episodes: int) -> int:
@@ -121,8 +123,11 @@ class Stage:
         """The version loaded for training or evaluation; 0 before the first."""
         return self._actors[kind].version if kind in self._actors else 0
 
-    def load_newest(self, wanted: int) -> bool:
+    def load_newest(self, wanted: int, *, loading: Watch = nullcontext) -> bool:
         """Have at least version `wanted` for training; True when it had to be fetched.
+
+        Args:
+            loading: entered while the policy, which may be the user's, takes the weights over.
 
         Raises:
             NotFound: nothing is published (any more); BrokerError, Gone: as they say.
@@ -131,16 +136,15 @@ class Stage:
         actor = self._actor("train")
         if actor.version >= wanted:
             return False
-        version, data = self._fetch(self.experiment, None)
-        actor.load(version, data, policy_id=self.spec.policy.id)
+        self._load(actor, None, loading)
         return True
 
-    def load_pinned(self, version: int) -> bool:
-        """Have exactly `version` for evaluation; True when it had to be fetched. Raises as `load_newest`."""
+    def load_pinned(self, version: int, *, loading: Watch = nullcontext) -> bool:
+        """Have exactly `version` for evaluation; True when it had to be fetched. All else as in `load_newest`."""
         actor = self._actor("eval")
         if actor.version == version:
             return False
-        actor.load(*self._fetch(self.experiment, version), policy_id=self.spec.policy.id)
+        self._load(actor, version, loading)
         return True
 
     def evaluation(self, claim: Claim, player: Player) -> Iterator[tuple[Segments, bool]]:
@@ -152,6 +156,11 @@ class Stage:
             episodes_of(plan, self.plans, self.spec.eval.episodes),
             deterministic=self.spec.eval.deterministic,
         )
+
+    def _load(self, actor: Actor, version: int | None, loading: Watch) -> None:
+        fetched, data = self._fetch(self.experiment, version)
+        with loading():
+            actor.load(fetched, data, policy_id=self.spec.policy.id)
 
     def _actor(self, kind: str) -> Actor:
         if kind not in self._actors:

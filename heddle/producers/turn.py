@@ -4,7 +4,9 @@ It never chooses the shard and never waits for the broker longer than one call t
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from heddle.batch import checksum, encode
@@ -39,13 +41,13 @@ class Turns:
         self._desk = desk
         self._clock = clock
         self._renewed = renewed
-        self._making: Action | None = None
+        self._calling: Action | None = None
         self._playing: tuple[Player, float, str] | None = None
 
     def doing(self) -> Action | None:
         """What user code does right now; None while nothing of the user's runs."""
-        if (making := self._making) is not None:
-            return making
+        if (calling := self._calling) is not None:
+            return calling
         if (playing := self._playing) is None:
             return None
         player, limit_s, subject = playing
@@ -58,6 +60,12 @@ class Turns:
         if (playing := self._playing) is not None:
             playing[0].cut()
 
+    def close(self, holding: Holding) -> None:
+        """Close the shard's environments, if they were ever made."""
+        if holding.player is not None:
+            with self._watching("close", holding):
+                holding.player.close()
+
     def play(self, holding: Holding, stage: Stage, facts: Facts) -> Parcel | None:
         """Play one segment; None when there was nothing to record.
 
@@ -69,7 +77,7 @@ class Turns:
         player = self._player(holding, stage)
         if holding.claim.kind == "eval":
             return self._evaluate(holding, stage, player, facts)
-        self._have_newest(stage, facts, sync=holding.claim.sync)
+        self._have_newest(stage, facts, holding)
         version = stage.version("train")
         if holding.claim.sync and version <= holding.given:  # the broker forgot what it had announced
             raise NotFound(f"policy {version} was given by {holding.name} already, a newer one is awaited")
@@ -82,7 +90,7 @@ class Turns:
 
     def _evaluate(self, holding: Holding, stage: Stage, player: Player, facts: Facts) -> Parcel | None:
         version = facts.eval_policy
-        self._count_fetch(stage.load_pinned(version))
+        self._count_fetch(stage.load_pinned(version, loading=partial(self._watching, "load", holding)))
         if holding.evaluation is None or holding.evaluating != version:  # an older one interests nobody any more
             holding.evaluation, holding.evaluating = stage.evaluation(holding.claim, player), version
         evaluation = holding.evaluation
@@ -107,19 +115,26 @@ class Turns:
     def _player(self, holding: Holding, stage: Stage) -> Player:
         """The shard's environments, made at its first turn."""
         if holding.player is None:
-            self._making = Action("make", self._clock.monotonic(), stage.spec.env.step_timeout, holding.name)
-            try:
+            holding.step_timeout_s = stage.spec.env.step_timeout
+            with self._watching("make", holding):
                 holding.player = stage.make_player(holding.claim)
-            finally:
-                self._making = None
         return holding.player
 
-    def _have_newest(self, stage: Stage, facts: Facts, *, sync: bool) -> None:
+    @contextmanager
+    def _watching(self, what: str, holding: Holding) -> Iterator[None]:
+        """Within it, one call into user code that must not hang."""
+        self._calling = Action(what, self._clock.monotonic(), holding.step_timeout_s, holding.name)
+        try:
+            yield
+        finally:
+            self._calling = None
+
+    def _have_newest(self, stage: Stage, facts: Facts, holding: Holding) -> None:
         """Fetch the newest policy; without a barrier a broker that is away is no reason to stand still."""
         try:
-            self._count_fetch(stage.load_newest(facts.policy))
+            self._count_fetch(stage.load_newest(facts.policy, loading=partial(self._watching, "load", holding)))
         except BrokerUnreachable:
-            if sync or stage.version("train") == 0:
+            if holding.claim.sync or stage.version("train") == 0:
                 raise
             log.debug("playing on with version=%d, broker is away", stage.version("train"))
 

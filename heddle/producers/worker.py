@@ -160,11 +160,11 @@ class Worker:
         undelivered = self._appender.stop()
         if undelivered:
             log.warning("left undelivered batches=%d", undelivered)
-        for part in (self._watchdog, self._heartbeat, self._listener, self._keeper):
+        for part in (self._heartbeat, self._listener, self._keeper):
             part.stop()
         for holding in [*self.desk.take_dropped(), *self.desk.holdings()]:
-            if holding.player is not None:
-                holding.player.close()
+            self._turns.close(holding)
+        self._watchdog.stop()  # last, for closing may hang as well
         try:
             self._broker.pools.bye(self.id, self.pool)
         except HeddleError as error:
@@ -193,7 +193,7 @@ class Worker:
         try:
             parcel = self._turns.play(holding, self._claimer.stages[experiment], self.desk.facts(experiment))
         except EnvError as error:
-            self._claimer.avoid(holding.key)
+            self._claimer.avoid(holding)
             self._returns.blame(holding, error)
             return
         except Gone:
@@ -242,8 +242,7 @@ class Worker:
 
     def _close_players(self) -> None:
         for holding in self.desk.take_dropped():
-            if holding.player is not None:
-                holding.player.close()
+            self._turns.close(holding)
             experiment = holding.lease.experiment
             if not self.desk.of(experiment):
                 self._listener.unwatch(experiment)

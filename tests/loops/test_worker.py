@@ -49,6 +49,11 @@ def held(worker: Running) -> int:
     return len(worker.worker.desk.holdings())
 
 
+def said_by_workers(broker: Broker) -> str:
+    """What workers told the log, of whichever experiment."""
+    return "; ".join(event.message for event in broker.events.read(None) if event.role == "worker")
+
+
 def read_until(reader: Reader, count: int, timeout_s: float = 15.0, *, ack: bool = True) -> None:
     """Read until `count` batches came, settling them."""
 
@@ -211,6 +216,52 @@ def test_a_hanging_environment_ends_the_process_and_is_blamed(broker: Broker, st
     eventually(lambda: worker.exits == [70], what="exit 70")
     errors = [shard.last_error for shard in broker.shards.shards(experiment, 0)]
     assert any("step of test-" in error and "lasted longer than 0.5 s" in error for error in errors), errors
+
+
+def test_environments_that_hang_while_they_are_closed_end_the_process(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    hang = tmp_path / "hang"
+    experiment = submit(broker, env={"kwargs": {"close_file": str(hang)}, "step_timeout": 0.5})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 4)
+    hang.touch()
+    broker.shards.release_worker("w1")  # it loses both shards, and gets others to hold while it closes those
+    eventually(lambda: worker.exits == [70], what="exit 70")
+    assert "close of test-" in said_by_workers(broker)
+
+
+def test_environments_that_hang_while_the_worker_ends_end_the_process(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    hang = tmp_path / "hang"
+    experiment = submit(broker, env={"kwargs": {"close_file": str(hang)}, "step_timeout": 0.5})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 4)
+    hang.touch()
+    worker.stop.drain("the test ends it")
+    eventually(lambda: worker.exits == [70], what="exit 70")
+
+
+def test_a_policy_that_hangs_while_it_takes_weights_over_ends_the_process_and_is_told(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    hang = tmp_path / "hang"
+    policy = {"id": "tests.worker_kit:Sluggish", "kwargs": {"hang_file": str(hang)}}
+    experiment = submit(broker, policy=policy, env={"step_timeout": 0.5})
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 4)
+    hang.touch()
+    reader.stage.spec.policy.kwargs["hang_file"] = ""  # the reader makes its own
+    reader.publish(2)
+    eventually(lambda: worker.exits == [70], what="exit 70")
+    assert "load of test-" in said_by_workers(broker)
 
 
 def test_waiting_for_a_policy_room_or_command_is_not_hanging(broker: Broker, start: Start) -> None:
