@@ -107,16 +107,25 @@ def print_outcome(outcome: "Outcome", file: Path) -> None:
             ("batches", outcome.line),
             ("restarts", len(outcome.restarts) or ""),
             *(("", why) for why in outcome.restarts[-5:]),
-            ("checkpoint", outcome.result.get("checkpoint") or outcome.directory),
+            ("checkpoint", best or "none yet"),
         ]
     )
     click.echo("\nnext:")
     if best:
         click.echo(f"  heddle eval {best} --episodes 100")
-    click.echo(f"  heddle run {file} --resume {outcome.experiment}")
+        click.echo(f"  heddle run {file} --resume {outcome.experiment}")
+    else:
+        click.echo(f"  heddle run {file}")
     click.echo("  heddle up      # services that stay, for several experiments and other hosts")
 
 
 def best_checkpoint(outcome: "Outcome") -> str:
-    """The best checkpoint's path, else the newest one's; "" when there is none."""
-    return str(outcome.result.get("best") or outcome.result.get("checkpoint") or "")
+    """The best checkpoint's path, else the newest one's; "" when there is none, as in a run cut short at its start."""
+    from heddle.checkpoint import BEST, listing
+
+    told = outcome.result.get("best") or outcome.result.get("checkpoint")
+    if told:
+        return str(told)
+    folder = outcome.directory / "checkpoints"
+    found = [folder / BEST] if (folder / BEST).is_file() else listing(folder)
+    return str(found[0]) if found else ""

@@ -1,0 +1,42 @@
+"""What `heddle run` says at its end names only what is there."""
+
+from pathlib import Path
+
+import pytest
+
+from heddle.checkpoint import BEST, file_name
+from heddle.cli.live import Facts
+from heddle.cli.run import print_outcome
+from heddle.cli.running import Outcome
+
+
+def interrupted(directory: Path) -> Outcome:
+    return Outcome(
+        "exp-1a2b", "interrupted", "Ctrl-C", Facts("exp-1a2b", "interrupted"), {}, {}, "none", True, (), directory
+    )
+
+
+def test_a_run_cut_short_before_its_first_checkpoint_names_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_outcome(interrupted(tmp_path / "exp-1a2b"), Path("exp.toml"))
+    shown = capsys.readouterr().out
+    assert "none yet" in shown
+    assert "--resume" not in shown
+
+
+def test_a_run_cut_short_later_names_its_best_checkpoint_and_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "exp-1a2b" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / file_name(1, 1)).touch()
+    newest = folder / file_name(1, 2)
+    newest.touch()
+    print_outcome(interrupted(tmp_path / "exp-1a2b"), Path("exp.toml"))
+    shown = capsys.readouterr().out
+    assert str(newest) in shown
+    assert "--resume exp-1a2b" in shown
+    (folder / BEST).touch()
+    print_outcome(interrupted(tmp_path / "exp-1a2b"), Path("exp.toml"))
+    assert str(folder / BEST) in capsys.readouterr().out
