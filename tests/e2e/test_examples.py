@@ -20,6 +20,7 @@ TESTED = {
     "catch_env.py",
     "catch_policy.py",
     "own_trainer.py",
+    "pendulum.toml",
     "read_experience.py",
     "slurm.sbatch",
     "submit_and_follow.py",
@@ -65,6 +66,13 @@ def test_an_environment_of_ones_own_is_learned(folder: Path) -> None:
     assert '"state": "completed"' in done.stdout
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
     assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["return_mean"] > 0.6
+
+
+def test_continuous_actions_are_played_and_trained_without_a_barrier(folder: Path) -> None:
+    done = heddle("run", "pendulum.toml", "--set", "budget.env_steps=4_096", "-o", "json", cwd=folder)
+    assert '"state": "completed"' in done.stdout
+    path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
+    assert heddle_json("eval", str(path), "--episodes", "2", cwd=folder)["return_mean"] < 0.0
 
 
 def test_a_policy_of_ones_own_is_learned(folder: Path) -> None:
