@@ -48,11 +48,14 @@ def drain(
     clock: Clock,
     lease_ttl_s: float,
     turn: Callable[[list[Loaded]], object],
+    make_room: Callable[[], None],
 ) -> None:
     """Read on until no worker holds a shard and nothing comes any more.
 
     Args:
         turn: given the eval batches of every poll; train batches stay in the intake.
+        make_room: called while workers hold shards and nothing comes: a worker that found the stream full keeps its
+            batch and its lease until there is room, and only an ack makes some.
     """
     deadline = clock.monotonic() + lease_ttl_s + RELEASE_EXTRA_S
     while True:
@@ -66,3 +69,4 @@ def drain(
         if clock.monotonic() >= deadline:
             log.warning("ending although workers hold shards=%s", leased)
             return
+        make_room()

@@ -73,6 +73,12 @@ def _end(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
 def _settle_rest(loop: Loop, *, train: bool, save: bool) -> None:
     """Train, or count, everything that workers delivered, until they hold no shard; `save` what was trained."""
     parts = loop.parts
+
+    def make_room() -> None:
+        if parts.intake.needs_room(loop.ctl()):
+            _settle_read(loop, train=train, save=save)
+            parts.ledger.flush()
+
     drain(
         parts.broker,
         parts.experiment,
@@ -82,17 +88,23 @@ def _settle_rest(loop: Loop, *, train: bool, save: bool) -> None:
         clock=parts.clock,
         lease_ttl_s=parts.setting.spec.faults.lease_ttl,
         turn=loop.turn_eval,
+        make_room=make_room,
     )
-    ctl = loop.ctl()
-    same, version = parts.publisher.same, parts.publisher.version
-    rest = parts.intake.take_remainder(ctl, version=version, same=same, train=train)
-    if rest.batches:
-        loop.update(rest)
     if parts.evaluator is not None:
         parts.evaluator.drop()
+    _settle_read(loop, train=train, save=save)
+    parts.patience.call("ack", parts.ledger.flush_or_raise)
+
+
+def _settle_read(loop: Loop, *, train: bool, save: bool) -> None:
+    """Train on what was read and is worth an update, set the rest aside, make that durable."""
+    parts = loop.parts
+    same, version = parts.publisher.same, parts.publisher.version
+    rest = parts.intake.take_remainder(loop.ctl(), version=version, same=same, train=train)
+    if rest.batches:
+        loop.update(rest)
     if save and loop.unsaved:
         _save(loop)
-    parts.patience.call("ack", parts.ledger.flush_or_raise)
 
 
 def _finish(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
@@ -115,16 +127,20 @@ def _evaluate_last(loop: Loop) -> None:
     if not evaluator.evaluating(parts.progress.update):
         evaluator.drop()
     deadline = parts.clock.monotonic() + FINAL_EVALUATION_S
-    asked = evaluator.running
     while parts.clock.monotonic() < deadline and not parts.stop.draining:
         ctl = loop.ctl()
         if ctl.command == "stop" or not ctl.active_eval:
             return
-        asked = asked or loop.begin_evaluation()
+        if not evaluator.running:
+            loop.begin_evaluation()
         if parts.ledger.num_held >= ctl.max_entries // 4:
             loop.checkpoint()  # makes room for the rest of it
         if loop.turn_eval(parts.intake.poll(block_ms=POLL_MS)) is not None:
             return
+        # train shards play on, and what they give may not keep the eval shards' batches out
+        version, same = parts.publisher.version, parts.publisher.same
+        parts.intake.take_remainder(ctl, version=version, same=same, train=False)
+        parts.ledger.flush()
     log.info("ending without an evaluation of the last weights update=%d", parts.progress.update)
 
 

@@ -158,6 +158,11 @@ class Evaluator:
         """True while an evaluation is under way."""
         return self._running is not None
 
+    @property
+    def version(self) -> int:
+        """The version under evaluation; 0 for none."""
+        return self._running.version if self._running is not None else 0
+
     def is_due(self, update: int) -> bool:
         """True when the weights of `update` should be evaluated."""
         return self._running is None and update - self.last_update >= self._every
@@ -188,7 +193,7 @@ class Evaluator:
         return True
 
     def continue_or_drop(self, eval_policy: int) -> None:
-        """After a resume: the manifest's evaluation goes on only when its version is still the pinned one."""
+        """An evaluation goes on only while its version is the pinned one: after a resume, or when the pin was lost."""
         if self._running is not None and self._running.version != eval_policy:
             self.drop()
 

@@ -84,7 +84,7 @@ class Intake:
         self.high_water = False
         decision = decide(self._rules, self._facts(ctl, version, same, high_water=False))
         if decision.why == "wait" and self._quiet:
-            self.high_water = is_high_water(self._flow(), ctl) or self._is_full()
+            self.high_water = self.needs_room(ctl)
             if self.high_water and not self._ledger.num_held:  # else a checkpoint alone makes room
                 decision = decide(self._rules, self._facts(ctl, version, same, high_water=True))
         return self._apply(decision)
@@ -95,6 +95,15 @@ class Intake:
         if not train:
             return self._apply(Decision((), tuple(facts.batches), "wait"))
         return self._apply(decide_remainder(self._rules, facts))
+
+    def needs_room(self, ctl: Ctl) -> bool:
+        """True when producers wait for room, or the broker is out of memory."""
+        return is_high_water(self._flow(), ctl) or self._is_full()
+
+    @property
+    def newest(self) -> int:
+        """Highest policy version among the batches that wait for an update; 0 for none."""
+        return max((item.pointer.version_max for item in self._buffer), default=0)
 
     def stop_waiting(self) -> None:
         """The time a sync update waits starts anew, e.g. because the experiment is paused."""

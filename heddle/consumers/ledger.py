@@ -46,6 +46,8 @@ class Ledger:
         self._partition = partition
         self._seat_epoch = seat_epoch
         self._carried = dict(carried or {})
+        self._durable = ordering.marks()
+        self._spoilt: set[int] = set()
         self._held: list[tuple[Pointer, Settled]] = []
         self._owed: dict[Key, tuple[Pointer, Settled]] = {}
         self._dead: dict[Key, tuple[Pointer, str]] = {}
@@ -59,6 +61,8 @@ class Ledger:
     def set_aside(self, pointer: Pointer, outcome: Settled) -> None:
         """This entry is used for nothing; it is acked at the next flush."""
         self._excuse(pointer)
+        if pointer.kind == "eval" and outcome != "evaluated":
+            self._spoilt.add(pointer.version_min)
         self.ordering.settle(pointer)
         self._owed[key_of(pointer)] = (pointer, outcome)
 
@@ -68,13 +72,24 @@ class Ledger:
             "set aside as dead shard=%d epoch=%d seq=%d reason=%s", pointer.shard, pointer.epoch, pointer.seq, reason
         )
         self._excuse(pointer)
+        if pointer.kind == "eval":
+            self._spoilt.add(pointer.version_min)
         self.ordering.settle(pointer)
         self._dead[key_of(pointer)] = (pointer, reason)
 
     def repeat(self, pointer: Pointer) -> None:
-        """This entry was dealt with before: it is acked for what it was then, without another look."""
-        usual = ("evaluated" if pointer.kind == "eval" else "trained", "")
-        outcome, reason = self._carried.pop(pointer.entry_id, usual)
+        """This entry was dealt with before: it is acked for what it was then, without another look.
+
+        Where no durable manifest covers it yet (the broker forgot the first copy within moments, and took the batch
+        again), it waits for one as the first copy does.
+        """
+        usual: Settled = "evaluated" if pointer.kind == "eval" else "trained"
+        carried = self._carried.pop(pointer.entry_id, None)
+        mark = self._durable.get(pointer.shard)
+        if carried is None and (mark is None or not mark.covers(pointer)):
+            self._held.append((pointer, usual))
+            return
+        outcome, reason = carried or (usual, "")
         if outcome == "dead":
             self._dead[key_of(pointer)] = (pointer, reason)
         else:
@@ -89,6 +104,7 @@ class Ledger:
             else:
                 kept.append((pointer, outcome))
         self._held = kept
+        self._durable = self.ordering.marks()
 
     def roll_back(self) -> None:
         """No manifest will ever cover what is trained and not released: that is how it is acked."""
@@ -143,6 +159,11 @@ class Ledger:
     def forget_excuses(self, below: int) -> None:
         """Versions below `below` are not waited for any more."""
         self.excused = {version: shards for version, shards in self.excused.items() if version >= below}
+
+    def take_spoilt(self) -> set[int]:
+        """Versions whose evaluation cannot be whole any more, for a batch of theirs was buried or dropped."""
+        spoilt, self._spoilt = self._spoilt, set()
+        return spoilt
 
     def _excuse(self, pointer: Pointer) -> None:
         if pointer.kind == "train":

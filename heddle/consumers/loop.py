@@ -13,7 +13,8 @@ from heddle.consumers.intake import Taken
 from heddle.consumers.parts import Parts
 from heddle.consumers.reader import Loaded
 from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics
-from heddle.errors import CheckpointError
+from heddle.errors import BrokerFull, BrokerUnreachable, CheckpointError, ExperimentFailed
+from heddle.policies.weights import not_finite
 
 log = logging.getLogger("heddle.trainer")
 
@@ -40,6 +41,7 @@ class Loop:
         self._checkpoint_s = 0.0
         self._spoken: set[str] = set()
         self._active_eval = 0
+        self._missing = 0
         self.training_on: list[Pointer] = []
 
     def begin(self) -> None:
@@ -75,6 +77,8 @@ class Loop:
         parts.seat.check()
         ctl = parts.patience.call("read ctl", lambda: parts.broker.experiments.ctl(parts.experiment))
         parts.publisher.compare(ctl.policy)
+        if parts.evaluator is not None:
+            parts.evaluator.continue_or_drop(ctl.eval_policy)  # the broker may have forgotten what was pinned
         self._active_eval = ctl.active_eval
         return ctl
 
@@ -98,6 +102,7 @@ class Loop:
     def _turn(self, ctl: Ctl) -> bool:
         """Update, or wait; True when there was an update."""
         parts = self.parts
+        parts.publisher.rise_above(parts.intake.newest)
         taken = parts.intake.take(ctl, version=parts.publisher.version, same=parts.publisher.same)
         if taken.batches:
             self.update(taken, force=taken.why == "high water")
@@ -137,9 +142,12 @@ class Loop:
         self.training_on = pointers
         began = parts.clock.monotonic()
         metrics = parts.training.update(taken.batches, parts.progress)
+        weights = parts.training.weights()
+        if (spoilt := not_finite(weights)) is not None:
+            raise ExperimentFailed(f"update {parts.progress.update}: the learner made {spoilt} infinite or NaN")
         self._busy_at = parts.clock.monotonic()
         metrics |= {"update_seconds": self._busy_at - began, "wait_seconds": waited_s}
-        parts.publisher.publish(parts.training.weights(), parts.progress.update)
+        parts.publisher.publish(weights, parts.progress.update)
         parts.ledger.hold(pointers, "trained")
         self.training_on = []
         if parts.setting.spec.trainer.ack == "update":
@@ -159,7 +167,10 @@ class Loop:
         parts = self.parts
         if parts.clock.monotonic() < self._save_after:
             return False
-        parts.seat.check()
+        try:
+            parts.seat.confirm()  # a thawed process may not know yet that it was replaced
+        except (BrokerUnreachable, BrokerFull):
+            parts.seat.check()
         began = parts.clock.monotonic()
         extra = {"owed": parts.ledger.owed(), "eval": parts.evaluator.state() if parts.evaluator else {}}
         try:
@@ -208,6 +219,7 @@ class Loop:
                 parts.ledger.set_aside(item.pointer, "evaluated")
         if loaded and parts.setting.spec.trainer.ack == "update":
             parts.ledger.release()
+        self._drop_spoilt_evaluation()
         done = parts.evaluator.finish(self._active_eval) if parts.evaluator else None
         if parts.evaluator is None or done is None:
             return None
@@ -219,6 +231,16 @@ class Loop:
             parts.progress.best_return = mean
         parts.report.send(parts.progress.update, finished.metrics())
         return finished
+
+    def _drop_spoilt_evaluation(self) -> None:
+        """An evaluation of which a batch is lost can never finish; without it the next one may begin."""
+        parts = self.parts
+        spoilt, missing = parts.ledger.take_spoilt(), parts.reader.losses.missing
+        running = parts.evaluator.version if parts.evaluator is not None else 0
+        if parts.evaluator is not None and running and (running in spoilt or missing > self._missing):
+            log.warning("dropped an evaluation, some of its batches cannot be used version=%d", running)
+            parts.evaluator.drop()
+        self._missing = missing
 
     def _evaluate_or_checkpoint(self, *, force: bool) -> None:
         parts, trainer = self.parts, self.parts.setting.spec.trainer

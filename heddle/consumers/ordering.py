@@ -38,11 +38,17 @@ P = TypeVar("P", bound=Identity)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last batch of a shard that is finally dealt with; everything at or before it is, too."""
+    """The last batch of a shard that is finally dealt with; everything at or before it is, too.
+
+    Attributes:
+        epoch, nonce, seq: which batch.
+        entry: its id in the stream; "" where an older manifest did not say.
+    """
 
     epoch: int
     nonce: str
     seq: int
+    entry: str = field(default="", compare=False)
 
     @property
     def place(self) -> Place:
@@ -52,20 +58,24 @@ class Mark:
         """True when `pointer` is at or before this mark: seen again, it is a repeat.
 
         The same epoch under another nonce is another owner's: the broker lost a claim and its clock stepped back.
+        Between epochs the stream's order counts, for that is the order of acceptance: when the broker lost a claim, an
+        earlier owner goes on under its lower epoch, and what it gives then is new.
         """
         if pointer.epoch == self.epoch:
             return pointer.nonce == self.nonce and pointer.seq <= self.seq
+        if self.entry and pointer.entry_id:
+            return entry_order(pointer.entry_id) <= entry_order(self.entry)
         return pointer.epoch < self.epoch
 
     def to_json(self) -> list[Any]:
         """As a manifest holds it."""
-        return [self.epoch, self.nonce, self.seq]
+        return [self.epoch, self.nonce, self.seq, self.entry]
 
     @classmethod
     def from_json(cls, value: Any) -> "Mark":
         """The opposite of `to_json`. Raises ValueError or TypeError."""
-        epoch, nonce, seq = value
-        return cls(int(epoch), str(nonce), int(seq))
+        epoch, nonce, seq, *entry = value
+        return cls(int(epoch), str(nonce), int(seq), str(entry[0]) if entry else "")
 
 
 def follows(before: Mark | None, after: Mark) -> bool:
@@ -122,7 +132,7 @@ class _Line(Generic[P]):
 
 def mark_of(pointer: Identity) -> Mark:
     """The mark that stands at `pointer`."""
-    return Mark(pointer.epoch, pointer.nonce, pointer.seq)
+    return Mark(pointer.epoch, pointer.nonce, pointer.seq, pointer.entry_id)
 
 
 def key_of(pointer: Identity) -> Key:

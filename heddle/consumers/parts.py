@@ -254,4 +254,6 @@ def _evaluator(
         state=own.extra.get("eval") if own else None,
     )
     evaluator.continue_or_drop(eval_policy)
+    if setting.spec.trainer.ack == "update":
+        evaluator.drop()  # what came of it after that checkpoint was acked, and is gone
     return evaluator

@@ -39,6 +39,12 @@ class Patience:
         self._check = check
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()
+        self._silent_since: float | None = None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which no call was answered; 0 while they are."""
+        return 0.0 if self._silent_since is None else self._clock.monotonic() - self._silent_since
 
     def call(
         self, what: str, fn: Callable[[], T], *, on_trouble: Callable[[], None] = lambda: None, full_too: bool = False
@@ -56,10 +62,13 @@ class Patience:
             self._check()
             try:
                 value = fn()
+                self._silent_since = None
             except (BrokerUnreachable, BrokerFull) as error:
                 if isinstance(error, BrokerFull) and not full_too:
                     raise
                 failures += 1
+                if self._silent_since is None:
+                    self._silent_since = self._clock.monotonic()
                 if failures == 1:
                     log.warning("cannot %s, trying on error=%s", what, error)
                 on_trouble()

@@ -68,6 +68,16 @@ class Publisher:
         self._pending = True
         return self.offer()
 
+    def rise_above(self, version: int) -> None:
+        """Publish the same weights above `version` when that is higher than any of ours.
+
+        Workers still play a version that broker and checkpoint both forgot: they would never fetch a lower one.
+        """
+        if version > self.version:
+            log.warning("workers play a version that was forgotten, going above it version=%d", version)
+            self.version = version
+            self.renumber()
+
     def compare(self, published: int) -> bool:
         """Publish again when ctl shows a lower version than ours: the broker lost it."""
         if published < self.version:

@@ -71,7 +71,6 @@ class Trainer:
         self._broker = broker
         self._trainer = trainer_id()
         self._seat: Seat | None = None
-        self._leave_by: float | None = None
         self._patience = Patience(check=self._check, clock=self._clock, rng=self._rng)
 
     def run(self) -> int:
@@ -101,11 +100,8 @@ class Trainer:
             self._seat.check()
         if self._stop.now:
             raise GivenUp("asked twice")
-        if self._stop.draining:
-            now = self._clock.monotonic()
-            self._leave_by = self._leave_by or now + GRACE_S
-            if now >= self._leave_by:
-                raise GivenUp(f"the broker did not answer for {GRACE_S:g} s")
+        if self._stop.draining and self._patience.silent_s >= GRACE_S:
+            raise GivenUp(f"the broker did not answer for {GRACE_S:g} s")
 
     def _claim(self, broker: Broker) -> Seat | None:
         """Wait for the seat; None when the experiment is over, or we shall end before we got it."""

@@ -132,3 +132,11 @@ def load_arrays(data: bytes) -> Arrays:
         return dict(load(data))
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise WeightsError(f"not safetensors: {error}") from error
+
+
+def not_finite(weights: Mapping[str, Array]) -> str | None:
+    """Name of the first array with an infinite or NaN value; None when all are finite."""
+    for name, array in weights.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return name
+    return None
