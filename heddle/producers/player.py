@@ -36,8 +36,7 @@ Doing = Literal["step", "reset", "act"]
 _Lane = tuple[int, Callable[[Any], Any], NDArray[Any], NDArray[np.float64]]
 """Environment, its step, where its (first) observation leaf goes, where its rewards go."""
 
-_ACTIONS_SHOWN = 8
-"""How many actions before a failure its report repeats."""
+_ACTIONS_SHOWN = 8  # before a failure, in its report
 
 
 class Player:
@@ -154,7 +153,7 @@ class Player:
 
     def _begin_all(self) -> None:
         """Fresh episodes everywhere; their first observations stand in `_now`."""
-        reel = self._take_reel()
+        reel = Reel(self.layout, len(self._envs))
         self._state = self.policy.initial_state(len(self._envs))
         for env in range(len(self._envs)):
             self._tally.clear(env)
@@ -163,9 +162,6 @@ class Player:
                 counter.take()  # what a caller left half played is no episode
         self._now = [array[:, 0].copy() for _, array in reel.observations]
         self._spare.append(reel)
-
-    def _take_reel(self) -> Reel:
-        return self._spare.pop() if self._spare else Reel(self.layout, len(self._envs))
 
     def _begin(self, env: int, reel: Reel, row: int) -> None:
         """Start the next episode of `env`; its first observation becomes row `row`."""
@@ -179,7 +175,7 @@ class Player:
         self._tape.begin(env, self._episodes.numbers[env])
 
     def _segment(self, version: int, deterministic: bool) -> Segments:
-        reel = self._reel = self._take_reel()
+        reel = self._reel = self._spare.pop() if self._spare else Reel(self.layout, len(self._envs))
         reel.rewind()
         for (_, array), now in zip(reel.observations, self._now, strict=True):
             array[:, 0] = now
@@ -204,7 +200,7 @@ class Player:
         tape, clock = self._tape, self._clock
         limit = self.spec.rollout.max_seconds
         deadline = None if limit is None else clock.monotonic() + limit
-        shape = reel.plain_shape
+        shape, infos = reel.plain_shape, reel.infos
         lanes = [(env, self._steps[env], reel.parts[env][0][1], reel.rewards[env]) for env in active]
         reel.lengths = [0] * len(self._envs)
         noise = tape.silence if deterministic or tape.is_silent else None
@@ -221,7 +217,7 @@ class Player:
                 else:
                     raise BadAnswer(f"the observation has shape {observation.shape}, its space {shape}")
                 rewards[t] = reward
-                if reel.infos:
+                if infos:
                     record_info(reel, env, t, info)
                 if terminated or truncated:
                     self._end(reel, env, t, bool(terminated), bool(truncated))

@@ -114,7 +114,8 @@ class Reel:
             if length < steps:
                 self._blank(env, length)
         segments = Segments(self.layout, len(self.lengths), dict(self.arrays), owner=self)  # no cycle: freed at once
-        segments.set_finals(self.finals)
+        if self.finals:
+            segments.set_finals(self.finals)
         return segments
 
     def _blank(self, env: int, length: int) -> None:

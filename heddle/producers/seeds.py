@@ -7,10 +7,9 @@ SeedSequence (NEP 19; M. O'Neill 2015, "Developing a seed_seq alternative"): num
 two words, and the rest is done here for a block of episodes in one go.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 BLOCK = 64
@@ -21,20 +20,10 @@ _MIX_L, _MIX_R = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 _SHIFT, _POOL = np.uint32(16), 4
 _RESET_STREAM, _NOISE_STREAM = 0, 1
 _PCG_WORDS = 8  # PCG64 asks for four words of 64 bits
+_PCG_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
+_MASK_128 = 2**128 - 1
 
 Words = NDArray[np.uint32]
-
-
-class _Given(ISeedSequence):
-    """State that was worked out already."""
-
-    def __init__(self, words: NDArray[np.uint64]) -> None:
-        self._words = words
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[np.uint64]:
-        if n_words != len(self._words) or np.dtype(dtype) != np.uint64:
-            raise ValueError(f"holds {len(self._words)} words of 64 bits, asked for {n_words} of {np.dtype(dtype)}")
-        return self._words
 
 
 class EpisodeSeeds:
@@ -49,24 +38,34 @@ class EpisodeSeeds:
         self._mixers = [_Mixer(seed, (stream, shard, env)) for stream in (_RESET_STREAM, _NOISE_STREAM)]
         self._first = 0
         self._resets: list[int] = []
-        self._noises: NDArray[np.uint64] | None = None
+        self._noises: list[list[int]] = []
+        self._bits = np.random.PCG64(0)
+        self._generator = np.random.Generator(self._bits)
 
     def reset_seed(self, episode: int) -> int:
         """As `shard.env_seed`."""
-        place = episode - self._first
-        if not 0 <= place < len(self._resets):
-            words = self._mixers[0].states(episode, 1)
-            self._first, self._noises, place = episode, None, 0
-            self._resets = (words[:, 0] & np.uint32(0x7FFF_FFFF)).tolist()
+        place = self._place(episode)  # first, for it may replace the list
         return self._resets[place]
 
     def noise_generator(self, episode: int) -> np.random.Generator:
-        """As `shard.noise_generator`."""
-        self.reset_seed(episode)  # moves to the block
-        if self._noises is None:
+        """As `shard.noise_generator`, but always the same object: the next call sets it to another episode."""
+        place = self._place(episode)
+        if not self._noises:
             words = self._mixers[1].states(self._first, _PCG_WORDS)
-            self._noises = np.ascontiguousarray(words).astype("<u4").view("<u8").astype(np.uint64)
-        return np.random.Generator(np.random.PCG64(cast(Any, _Given(self._noises[episode - self._first]))))
+            self._noises = words.astype("<u4").view("<u8").tolist()
+        # setting the state of one generator costs a third of making a new one
+        self._bits.state = _pcg64_state(*self._noises[place])
+        return self._generator
+
+    def _place(self, episode: int) -> int:
+        """Where `episode` stands in the block; another block is worked out when it is not there."""
+        place = episode - self._first
+        if 0 <= place < len(self._resets):
+            return place
+        words = self._mixers[0].states(episode, 1)
+        self._resets = (words[:, 0] & np.uint32(0x7FFF_FFFF)).tolist()
+        self._first, self._noises = episode, []
+        return 0
 
 
 class _Mixer:
@@ -105,3 +104,10 @@ def _drawn(pool: list[Words], n_words: int) -> Words:
         word *= np.uint32(constant)
         drawn[:, place] = word ^ (word >> _SHIFT)
     return drawn
+
+
+def _pcg64_state(state_high: int, state_low: int, stream_high: int, stream_low: int) -> Any:
+    """The state in which numpy's PCG64 starts with these words (O'Neill 2014, pcg_setseq_128_srandom)."""
+    increment = (((stream_high << 64 | stream_low) << 1) | 1) & _MASK_128
+    state = ((increment + (state_high << 64 | state_low)) * _PCG_MULTIPLIER + increment) & _MASK_128
+    return {"bit_generator": "PCG64", "state": {"state": state, "inc": increment}, "has_uint32": 0, "uinteger": 0}
