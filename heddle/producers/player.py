@@ -33,9 +33,7 @@ from heddle.spec.objects import describe_error
 
 Doing = Literal["step", "reset", "act"]
 
-_Lane = tuple[int, Callable[[Any], Any], NDArray[Any], NDArray[np.float64]]
-"""Environment, its step, where its (first) observation leaf goes, where its rewards go."""
-
+_Lane = tuple[int, Callable[[Any], Any], NDArray[Any], NDArray[np.float64]]  # env, step, rows for obs, for rewards
 _ACTIONS_SHOWN = 8  # before a failure, in its report
 
 
@@ -182,9 +180,8 @@ class Player:
         for name, array in reel.states:
             array[...] = self._state[name]
         active = self._episodes.active()
-        for env in range(len(self._envs)):
-            if env not in active:
-                reel.hold(env, 0)
+        for env in set(range(len(self._envs))).difference(active):
+            reel.hold(env, 0)
         steps = self._roll(reel, active, deterministic)
         self.doing = None
         self._now = [array[:, steps].copy() for _, array in reel.observations]
