@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from heddle.broker import Broker, keys
 from heddle.broker.types import Lease, Ticket
 from heddle.errors import BrokerFull
-from tests.broker_kit import TTL_MS, Books, E, admit, meta_of, payload
+from tests.broker_kit import POOL, TTL_MS, Books, E, admit, meta_of, payload
 from tests.conftest import MEMORY
 from tests.machine.model import Call, Held, ShardTruth, Trainer, Truth, Worker
 
@@ -40,6 +40,7 @@ class Bench(RuleBasedStateMachine):
         self.raw.config_set("maxmemory", MEMORY)
         self.raw.flushall()
         admit(self.broker, shards=SHARDS, sync=int(sync), max_entries=max_entries, barren_deaths=1000)
+        self.raw.xgroup_create(keys.pool_tickets(POOL), keys.TICKET_GROUP, id="0")
         self.truth = Truth({shard: ShardTruth() for shard in range(SHARDS)}, sync)
         self.workers = [Worker(f"w{number}") for number in range(WORKERS)]
         self.calls: list[Call] = []
