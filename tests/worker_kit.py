@@ -36,6 +36,7 @@ SPEC: dict[str, Any] = {
     "trainer": {"minibatch": 1},
     "budget": {"env_steps": 1_000_000},
     "faults": {"lease_ttl": 0.6, "barren_deaths": 2},
+    "limits": {"max_entries": 1024},
 }
 
 

@@ -99,9 +99,12 @@ def _settle_rest(loop: Loop, *, train: bool, save: bool) -> None:
 def _settle_read(loop: Loop, *, train: bool, save: bool) -> None:
     """Train on what was read and is worth an update, set the rest aside, make that durable."""
     parts = loop.parts
-    same, version = parts.publisher.same, parts.publisher.version
-    rest = parts.intake.take_remainder(loop.ctl(), version=version, same=same, train=train)
-    if rest.batches:
+    while True:
+        same, version = parts.publisher.same, parts.publisher.version
+        worth = train and not loop.reached()
+        rest = parts.intake.take_remainder(loop.ctl(), version=version, same=same, train=worth)
+        if not rest.batches:
+            break
         loop.update(rest)
     if save and loop.unsaved:
         _save(loop)

@@ -90,7 +90,7 @@ class Intake:
         return self._apply(decision)
 
     def take_remainder(self, ctl: Ctl, *, version: int, same: frozenset[int], train: bool) -> Taken:
-        """What is left at the end of a run: a last update's batches, when `train` and it is worth one."""
+        """What is left at the end of a run: the next update's batches, when `train` and they are worth one."""
         facts = self._facts(ctl, version, same, high_water=False)
         if not train:
             return self._apply(Decision((), tuple(facts.batches), "wait"))

@@ -123,11 +123,11 @@ def decide(rules: Rules, facts: Facts[G]) -> Decision[G]:
 
 
 def decide_remainder(rules: Rules, facts: Facts[G]) -> Decision[G]:
-    """What to do with what is left when an experiment ends: train it once more when it is worth an update."""
+    """What to do with what is left when an experiment ends: train what is worth an update; ask again after it."""
     fresh, stale = sort_out(rules, facts)
     steps = sum(batch.steps for batch in fresh)
     if fresh and steps >= max(rules.min_steps, rules.usual_steps / 2):
-        return Decision(fresh, stale, "flush")
+        return Decision(fresh if rules.sync else _enough(fresh, rules.batch_steps), stale, "flush")
     return Decision((), (*stale, *fresh), "wait")
 
 

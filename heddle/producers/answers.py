@@ -43,7 +43,11 @@ class Answers:
             return holding is not None and holding.key == self._desk.stepping
 
     def heard(self, parcel: Parcel, reply: AppendReply) -> None:
-        """A reply that settles nothing still says what the experiment wants."""
+        """A reply that settles nothing still says what the experiment wants, and whether there was room."""
+        with self._desk.changed:
+            holding = self._desk.find(parcel.lease)
+            if holding is not None:
+                holding.is_refused = reply.status == "FULL"
         self._desk.hear(
             parcel.lease.experiment, command=reply.command, policy=reply.policy, eval_policy=reply.eval_policy
         )
@@ -60,6 +64,7 @@ class Answers:
             holding = desk.find(parcel.lease)
             if holding is not None:
                 holding.outstanding -= 1
+                holding.is_refused = False
             if outcome is Outcome.ACCEPTED or (reply is not None and reply.accepted_before):
                 counters.accepted += 1
                 counters.accepted_steps += parcel.meta.steps

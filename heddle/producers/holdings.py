@@ -63,6 +63,7 @@ class Holding:
         given: highest policy version whose batch was played: for a synchronous or an evaluation
             shard the next one must be newer.
         outstanding: batches handed to the appender and not answered.
+        is_refused: the first of them found no room yet: another one would only grow old behind it.
         steps: (seq, environment steps) of the batches accepted under this claim, to report what a broker forgot.
         turn: number of the turn in which it was last played.
         player: its environments, once they are made.
@@ -79,6 +80,7 @@ class Holding:
     accepted: int
     given: int
     outstanding: int = 0
+    is_refused: bool = False
     steps: "deque[tuple[int, int]]" = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     turn: int = 0
     player: "Player | None" = None
@@ -132,7 +134,7 @@ def hold(claim: Claim, ttl_ms: int) -> Holding:
 
 def version_to_play(holding: Holding, facts: Facts) -> int | None:
     """The policy version (at least) that this shard's next segment is to be played with; None = it must wait."""
-    if holding.leaving or facts.command != "run" or holding.outstanding >= MOST_OUTSTANDING:
+    if holding.leaving or facts.command != "run" or holding.is_refused or holding.outstanding >= MOST_OUTSTANDING:
         return None
     if holding.claim.kind == "eval":
         return facts.eval_policy if facts.eval_policy > holding.given else None

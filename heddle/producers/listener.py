@@ -19,11 +19,20 @@ class Listener:
     """A thread between the broker's news and the desk.
 
     Args:
+        on_news: told which experiment there is news of, once it is written down.
         on_failure: told an error that nobody expects; the thread then ends.
     """
 
-    def __init__(self, broker: Broker, desk: Desk, *, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        desk: Desk,
+        *,
+        on_news: Callable[[str], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
         self._desk = desk
+        self._on_news = on_news
         self._on_failure = on_failure
         self._news = broker.events.listen()
         self._lock = threading.Lock()
@@ -70,3 +79,4 @@ class Listener:
             facts = self._news.facts(experiment)
             if facts is not None:
                 self._desk.hear(experiment, command=facts.command, policy=facts.policy, eval_policy=facts.eval_policy)
+                self._on_news(experiment)

@@ -134,7 +134,7 @@ class Worker:
             rng=self._rng,
         )
         self._keeper = Keeper(self._renew, ttl_s=DEFAULT_TTL_MS / 1000, on_lost=self._keeper_ended, clock=clock)
-        self._listener = Listener(broker, desk, on_failure=self._fail)
+        self._listener = Listener(broker, desk, on_news=self._appender.nudge, on_failure=self._fail)
         self._watchdog = Watchdog(self._turns.doing, self._ending.stuck, clock=clock)
         self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop, on_failure=self._fail)
 

@@ -17,6 +17,7 @@ MOST_IN_MINIBATCH = 64
 """Unless the spec says otherwise; fewer where an update has fewer steps."""
 EVAL_SEED_OFFSET = 1_000_000
 LEAST_MAX_ENTRIES = 1024
+"""In a synchronous run, which holds itself back: one batch a shard and version."""
 
 
 def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -46,10 +47,33 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     seed = section("experiment").get("seed", 0)
     if isinstance(filled.get("eval"), dict):
         give("eval", "seed", _positive(seed, least=0) + EVAL_SEED_OFFSET)
-    shards = math.ceil(num_envs / _positive(section("env").get("envs_per_shard", 1)))
+    per_shard = _positive(section("env").get("envs_per_shard", 1))
+    shards = math.ceil(num_envs / per_shard)
     every = _positive(section("trainer").get("checkpoint_every", 1))
-    give("limits", "max_entries", max(LEAST_MAX_ENTRIES, 4 * shards * every))
+    if sync:
+        most = max(LEAST_MAX_ENTRIES, 4 * shards * every)
+    else:
+        lag = _positive(section("rollout").get("max_policy_lag"), least=0)
+        eval_shards = math.ceil(_positive(section("eval").get("num_envs", 0), least=0) / per_shard)
+        batches = math.ceil(update / (min(per_shard, num_envs) * steps))
+        most = backlog(lag=lag, batches=batches, every=every, shards=shards) + 2 * eval_shards
+    give("limits", "max_entries", most)
     return filled, frozenset(derived)
+
+
+def backlog(*, lag: int, batches: int, every: int, shards: int) -> int:
+    """Entries in flight above which an asynchronous run would only collect what is stale when its turn comes.
+
+    What the trainer holds until its next checkpoint, and what it can train before it is `lag` versions old; less one
+    batch a shard, which a waiting worker keeps on top of it.
+
+    Args:
+        lag: policy versions that a segment may be behind.
+        batches: of one update.
+        every: updates between checkpoints.
+        shards: train shards.
+    """
+    return max(batches * (every + 1), batches * (every + lag) - shards)
 
 
 def _open(section: object) -> object:

@@ -452,3 +452,58 @@ def test_a_run_that_continues_one_without_checkpoints_fails_with_the_reason(brok
     experiment = submit(broker, resume_from="nothing-1234")
     assert start(experiment).join() == 1
     assert "cannot continue nothing-1234" in broker.experiments.ctl(experiment).reason
+
+
+def test_an_end_makes_room_for_batches_that_found_the_stream_full(broker: Broker, start: Start) -> None:
+    # Given a paused run whose stream is full, and a worker that keeps one more batch
+    fleet = Fleet(broker, submit(broker, rollout={"sync": False}, limits={"max_entries": 4})).claim_all()
+    trainer = start(fleet.experiment)
+    version = fleet.version()
+    broker.experiments.set_command(fleet.experiment, "pause")
+    for _ in range(4):
+        fleet.give(0, version)
+    assert fleet.offer(0, version).status == "FULL"
+    # When it is stopped
+    broker.experiments.set_command(fleet.experiment, "stop")
+    # Then the worker gets rid of its batch before its lease is over, and nothing stays behind
+    eventually(lambda: fleet.offer(0, version).status == "OK", timeout_s=5, what="room")
+    fleet.release_all()
+    assert trainer.join() == 0
+    assert (fleet.flow().entries, fleet.flow().appended.batches) == (0, 5)
+    fleet.check_balance()
+
+
+def test_an_evaluation_that_lost_a_batch_makes_way_for_the_next(broker: Broker, start: Start) -> None:
+    spec: dict[str, Any] = {"eval": {"num_envs": 2, "episodes": 2, "every_updates": 1}}
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    start(fleet.experiment)
+    (evaluator,) = [shard for shard, claim in fleet.claims.items() if claim.kind == "eval"]
+    version = played(fleet, fleet.version())
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).eval_policy == version)
+    fleet.give(evaluator, version, data=b"not a batch")
+    eventually(lambda: fleet.flow().dead.batches == 1)
+    version = played(fleet, version)
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).eval_policy == version, what="the next evaluation")
+
+
+def test_an_evaluation_whose_pin_the_broker_forgot_makes_way_for_the_next(broker: Broker, start: Start) -> None:
+    spec: dict[str, Any] = {"eval": {"num_envs": 2, "episodes": 2, "every_updates": 1}}
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).eval_policy == version)
+    raw: Any = broker.conn.main
+    raw.hset(keys.ctl(fleet.experiment), "eval_policy", 0)
+    version = played(fleet, version)
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).eval_policy == version, what="the next evaluation")
+
+
+def test_a_version_that_only_workers_remember_is_passed_by(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    start(fleet.experiment)
+    version = fleet.version()
+    for shard in fleet.claims:
+        fleet.give(shard, version + 9)
+    assert fleet.version(version + 10) == version + 10
+    played(fleet, version + 10)
+    fleet.version(version + 11)

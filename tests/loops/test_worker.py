@@ -136,7 +136,7 @@ def test_a_full_stream_makes_a_worker_wait_without_losing_anything(broker: Broke
     reader = Reader(broker, experiment)
     reader.publish(1)
     desk = worker.worker.desk
-    eventually(lambda: held(worker) == 2 and desk.choose() is None and desk.counters.batches >= 8, what="a full stream")
+    eventually(lambda: held(worker) == 2 and desk.choose() is None and desk.counters.batches >= 6, what="a full stream")
     assert broker.experience.flow(experiment, 0).entries == 4
     assert desk.counters.batches <= 4 + 2 * 2
     read_until(reader, 20)
@@ -270,7 +270,7 @@ def test_waiting_for_a_policy_room_or_command_is_not_hanging(broker: Broker, sta
     eventually(lambda: held(worker) == 2)
     reader = Reader(broker, experiment)
     reader.publish(1)
-    eventually(lambda: worker.worker.desk.counters.batches >= 6)
+    eventually(lambda: worker.worker.desk.counters.batches >= 4)
     worker.thread.join(1.0)
     assert worker.exits == []
     assert worker.thread.is_alive()

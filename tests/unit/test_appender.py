@@ -105,6 +105,19 @@ def test_a_full_stream_is_waited_out_without_sending_the_bytes_again(made: list[
     assert appender.tally.full_s > 0.0
 
 
+def test_news_let_a_refused_batch_ask_again_soon(made: list[Appender]) -> None:
+    script = Script(*["FULL"] * 100)
+    appender, refused = begin(script, made), parcel()
+    appender.hand_over(refused)
+    eventually(lambda: refused.refusals >= 5, what="waits that have grown")
+    due = refused.due
+    appender.nudge("another")
+    assert refused.refusals >= 5
+    appender.nudge(refused.lease.experiment)
+    assert refused.refusals <= 2
+    assert refused.due <= due or refused.refusals == 2
+
+
 def test_bytes_that_the_broker_lost_while_waiting_are_sent_again(made: list[Appender]) -> None:
     script = Script("FULL", "NOBLOB", "OK")
     begin(script, made).hand_over(parcel())

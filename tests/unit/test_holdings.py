@@ -106,3 +106,12 @@ def test_the_episodes_of_an_evaluation_are_shared_by_environments() -> None:
     plans = (ShardPlan(0, "train", 0, 8), ShardPlan(1, "eval", 8, 3), ShardPlan(2, "eval", 11, 1))
     assert [episodes_of(plan, plans, 20) for plan in plans[1:]] == [15, 5]
     assert [episodes_of(plan, plans, 1) for plan in plans[1:]] == [1, 1]
+
+
+def test_a_shard_whose_batch_found_no_room_is_not_played_on() -> None:
+    facts = Facts(command="run", policy=3)
+    held = holding()
+    held.outstanding = 1
+    assert version_to_play(held, facts) == 3
+    held.is_refused = True
+    assert version_to_play(held, facts) is None

@@ -179,3 +179,27 @@ def test_whatever_is_read_in_whatever_order_each_batch_comes_out_once_and_in_ord
         for shard in range(3):
             assert [entry.seq for entry in out if entry.shard == shard] == list(range(1, 11))
         assert ordering.marks() == {shard: Mark(3, "n", 10) for shard in range(3)}
+
+
+def test_what_an_earlier_owner_gives_after_the_broker_forgot_a_claim_is_new() -> None:
+    # Given owner 1, reaped and followed by owner 2, whose claim and batch the broker forgot after they were read
+    ordering: Ordering[Entry] = Ordering()
+    before = line((1, 1), (2, 2))
+    ordering.offer(before)
+    for entry in ordering.ready():
+        ordering.settle(entry)
+    # When owner 1 wakes and goes on
+    again = Entry("2000-0", 0, 1, 2)
+    assert ordering.offer([again]) == []
+    assert ordering.ready() == [again]
+    ordering.settle(again)
+    # Then all three are dealt with, also for who resumes from the marks
+    marks = {shard: Mark.from_json(mark.to_json()) for shard, mark in ordering.marks().items()}
+    heir: Ordering[Entry] = Ordering(marks)
+    assert heir.offer([*before, again]) == [*before, again]
+
+
+def test_marks_of_an_older_manifest_still_cover_lower_epochs() -> None:
+    mark = Mark.from_json([5, "n", 7])
+    assert mark.covers(Entry("9-0", 0, 4, 9))
+    assert not mark.covers(Entry("1-0", 0, 6, 1))

@@ -132,3 +132,10 @@ def test_rules_come_from_the_spec() -> None:
     """
     rules = rules_of(load_spec(text).spec, min_steps=4)
     assert (rules.sync, rules.max_lag, rules.batch_steps, rules.min_steps, rules.usual_steps) == (False, 3, 100, 4, 100)
+
+
+def test_a_remainder_of_several_updates_is_trained_an_update_at_a_time() -> None:
+    rest = (*each(0), *each(1), *each(2), *each(0), *each(1))
+    first = decide_remainder(ASYNC, facts(*rest))
+    assert sum(batch.steps for batch in first.train) == ASYNC.batch_steps
+    assert first.stale == ()

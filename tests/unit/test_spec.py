@@ -7,6 +7,7 @@ import pytest
 
 from heddle.errors import NotFound, SpecError
 from heddle.spec import Env, Eval, ExperimentSpec, Schedule, Trainer, load_spec, spec_from_json
+from heddle.spec.derive import backlog
 from heddle.spec.models import Budget, Experiment
 from heddle.spec.template import template
 
@@ -280,3 +281,13 @@ def test_the_cartpole_example_is_the_tuned_public_one() -> None:
     spec = load_spec(EXAMPLES / "cartpole.toml").spec
     assert (spec.env.num_envs, spec.rollout.steps, spec.trainer.minibatch, spec.trainer.passes) == (8, 32, 256, 20)
     assert (spec.trainer.lr.at(0.5), spec.trainer.clip.at(0.5)) == (5e-4, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("lag", "batches", "every", "shards", "entries"),
+    [(4, 4, 1, 4, 16), (1, 4, 1, 4, 8), (4, 4, 1, 256, 8), (4, 256, 1, 256, 1024), (4, 4, 10, 4, 52)],
+)
+def test_an_asynchronous_run_keeps_no_more_in_flight_than_it_can_train(
+    lag: int, batches: int, every: int, shards: int, entries: int
+) -> None:
+    assert backlog(lag=lag, batches=batches, every=every, shards=shards) == entries
