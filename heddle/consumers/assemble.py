@@ -37,12 +37,15 @@ class Assembler:
         skipped = {"episode_return", "episode_length", "agent"}
         self._columns = [column for column in layout.columns if column.name not in skipped]
 
-    def assemble(self, batches: Sequence[Segments], shards: Sequence[int]) -> TrainBatch:
+    def assemble(
+        self, batches: Sequence[Segments], shards: Sequence[int], epochs: Sequence[int] | None = None
+    ) -> TrainBatch:
         """One train batch of the rows of `batches`, in this order.
 
         Args:
             batches: decoded batches; batches of one shard in the order of play.
             shards: the shard of each batch.
+            epochs: of its owner; zeros when there are none.
 
         Returns:
             Tensors that are good until the next call.
@@ -62,11 +65,12 @@ class Assembler:
             start = stop
         self._fill_unplayed(rows)
         columns = {column.name: self._tensors[column.name][:rows] for column in self._columns}
-        shard = np.repeat(np.asarray(shards, np.int64), [batch.rows for batch in batches])
-        return self._train_batch(columns, self._finals(batches), shard, rows)
+        counts = [batch.rows for batch in batches]
+        owners = np.asarray([shards, [0] * len(batches) if epochs is None else epochs], np.int64)
+        return self._train_batch(columns, self._finals(batches), np.repeat(owners, counts, axis=1), rows)
 
     def _train_batch(
-        self, columns: dict[str, Tensor], finals: tuple[Tensor, dict[str, Tensor]], shard: Array, rows: int
+        self, columns: dict[str, Tensor], finals: tuple[Tensor, dict[str, Tensor]], owners: Array, rows: int
     ) -> TrainBatch:
         env = self._views["env"][:rows].astype(np.int64)
         length = self._views["length"][:rows]
@@ -88,8 +92,9 @@ class Assembler:
             version=on_device["version"],
             final_index=finals[0],
             final_observations=finals[1],
-            shard=shard,
+            shard=owners[0],
             env=env,
+            epoch=owners[1],
             num_steps=int(length.sum()),
         )
 

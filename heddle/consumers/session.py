@@ -45,18 +45,19 @@ class SessionBatch:
 
     Attributes:
         segments: one for each batch of a shard; `heddle.layout` says which arrays it has. Read-only.
-        shards: the shard of each.
+        shards, epochs: of each, which shard and which owner of it.
         num_steps: valid environment steps in all.
     """
 
     segments: list[Segments]
     shards: list[int]
+    epochs: list[int]
     num_steps: int
     _session: "TrainerSession"
 
     def torch(self, device: str = "auto") -> "TrainBatch":
         """As tensors; good until the next batch is asked for. Raises MissingExtra."""
-        return self._session.assemble(self.segments, self.shards, device)
+        return self._session.assemble(self, device)
 
 
 class TrainerSession:
@@ -129,6 +130,7 @@ class TrainerSession:
             yield SessionBatch(
                 segments=[item.segments for item in batches],
                 shards=[item.pointer.shard for item in batches],
+                epochs=[item.pointer.epoch for item in batches],
                 num_steps=sum(item.pointer.steps for item in batches),
                 _session=self,
             )
@@ -169,11 +171,11 @@ class TrainerSession:
             raise UsageError("enter the session first: with heddle.trainer(...) as t")
         return self.body.setting
 
-    def assemble(self, segments: Sequence[Segments], shards: Sequence[int], device: str) -> "TrainBatch":
-        """Tensors of some segments; see `SessionBatch.torch`."""
+    def assemble(self, batch: SessionBatch, device: str) -> "TrainBatch":
+        """Tensors of a batch; see `SessionBatch.torch`."""
         if device not in self._assemblers:
             self._assemblers[device] = assembler(self.setting.layout, device)
-        made: TrainBatch = self._assemblers[device](segments, shards)
+        made: TrainBatch = self._assemblers[device](batch.segments, batch.shards, batch.epochs)
         return made
 
     # ---- inside

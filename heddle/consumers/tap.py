@@ -129,7 +129,7 @@ class Tap:
         assemble = assembler(self._setting.layout, device)
         for batch in self:
             if batch.kind == "train" and batch.segments.rows:
-                yield assemble([batch.segments], [batch.shard])
+                yield assemble([batch.segments], [batch.shard], [batch.epoch])
 
     def remove(self) -> None:
         """Forget where this tap stands."""

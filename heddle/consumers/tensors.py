@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from heddle.consumers.learners import TrainBatch
 
 
-def assembler(layout: Layout, device: str = "auto") -> Callable[[Sequence[Segments], Sequence[int]], "TrainBatch"]:
-    """A function from batches and their shards to one train batch, good until it is called again.
+Assemble = Callable[[Sequence[Segments], Sequence[int], Sequence[int]], "TrainBatch"]
+
+
+def assembler(layout: Layout, device: str = "auto") -> Assemble:
+    """A function from batches, their shards and their owners' epochs to one train batch, good until it is called again.
 
     Raises:
         MissingExtra: torch is not installed.

@@ -109,7 +109,12 @@ class Training:
         return _copied(tensors), copy.deepcopy(meta)
 
     def _assemble(self, batches: Sequence[Loaded]) -> TrainBatch:
-        return self._assembler.assemble([item.segments for item in batches], [item.pointer.shard for item in batches])
+        pointers = [item.pointer for item in batches]
+        return self._assembler.assemble(
+            [item.segments for item in batches],
+            [pointer.shard for pointer in pointers],
+            [pointer.epoch for pointer in pointers],
+        )
 
     def _share(self, progress: Progress) -> float:
         return budget_progress(self._spec.budget, progress.spent(evaluated=self._spec.eval is not None))

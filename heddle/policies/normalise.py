@@ -113,9 +113,16 @@ class RewardScaler:
         self.gamma = gamma
         self.moments = RunningMoments()
         self.returns: dict[tuple[int, int], float] = {}
+        self.epochs: dict[tuple[int, int], int] = {}
 
     def scale(
-        self, reward: Array, ended: Array, valid: Array, *, keys: Sequence[tuple[int, int]]
+        self,
+        reward: Array,
+        ended: Array,
+        valid: Array,
+        *,
+        keys: Sequence[tuple[int, int]],
+        epochs: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
         """Update the statistics with [B, T] raw rewards and return them scaled, float32.
 
@@ -124,16 +131,19 @@ class RewardScaler:
             ended: [B, T] bool, an episode ended with this step.
             valid: [B, T] bool.
             keys: (shard, env) of each segment; segments of one key are in the order of play.
+            epochs: of the shard's owner, of each segment; a new owner begins new episodes. None = always the same.
         """
+        epochs = [0] * len(keys) if epochs is None else epochs
         trail = np.zeros(reward.shape)
         for rows in _rounds(keys):
-            running = np.array([self.returns.get(keys[row], 0.0) for row in rows])
+            running = np.array([self._return_before(keys[row], epochs[row]) for row in rows])
             for step in range(reward.shape[1]):
                 played = valid[rows, step]
                 running = np.where(played, running * self.gamma + reward[rows, step], running)
                 trail[rows, step] = running
                 running = np.where(played & ended[rows, step], 0.0, running)
             self.returns.update({keys[row]: float(value) for row, value in zip(rows, running, strict=True)})
+            self.epochs.update({keys[row]: epochs[row] for row in rows})
         self.moments.update(trail[valid])
         return np.clip(reward * self.moments.scale(), -CLIP, CLIP).astype(np.float32)
 
@@ -144,14 +154,20 @@ class RewardScaler:
             "moments": np.array([self.moments.mean, self.moments.var, self.moments.count], np.float64),
             "keys": np.array(keys, np.int64).reshape(-1, 2),
             "returns": np.array([self.returns[key] for key in keys], np.float64),
+            "epochs": np.array([self.epochs[key] for key in keys], np.int64),
         }
 
     def load(self, state: Mapping[str, Array]) -> None:
         """The opposite of `state`. Raises KeyError or ValueError on anything else."""
         mean, var, count = (float(value) for value in state["moments"])
         self.moments.mean, self.moments.var, self.moments.count = np.array(mean), np.array(var), count
-        pairs = zip(state["keys"], state["returns"], strict=True)
-        self.returns = {(int(key[0]), int(key[1])): float(value) for key, value in pairs}
+        keys = [(int(shard), int(env)) for shard, env in state["keys"]]
+        self.returns = dict(zip(keys, map(float, state["returns"]), strict=True))
+        self.epochs = dict(zip(keys, map(int, state["epochs"]), strict=True))
+
+    def _return_before(self, key: tuple[int, int], epoch: int) -> float:
+        """Of the episode that goes on; 0 when an owner left it unfinished."""
+        return self.returns.get(key, 0.0) if self.epochs.get(key, epoch) == epoch else 0.0
 
 
 def _rounds(keys: Sequence[tuple[int, int]]) -> list[list[int]]:

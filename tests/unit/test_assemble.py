@@ -44,7 +44,7 @@ def test_rows_stand_in_order_and_final_observations_follow_their_rows() -> None:
     plan = layout()
     batches = [filled(plan, 2, seed=1), filled(plan, 3, seed=2)]
     # When assembled
-    train = Assembler(plan, device=CPU).assemble(batches, [7, 4])
+    train = Assembler(plan, device=CPU).assemble(batches, [7, 4], [50, 60])
 
     # Then each column is the two put together
     def joined(name: str) -> np.ndarray:
@@ -63,6 +63,7 @@ def test_rows_stand_in_order_and_final_observations_follow_their_rows() -> None:
         np.testing.assert_array_equal(tensor.numpy(), joined(name))
     # and so are the facts about rows
     assert train.shard.tolist() == [7, 7, 4, 4, 4]
+    assert train.epoch.tolist() == [50, 50, 60, 60, 60]
     assert train.env.tolist() == [0, 1, 0, 1, 2]
     assert train.version.tolist() == [1, 1, 2, 2, 2]
     assert train.valid.sum(1).tolist() == [2, 4, 2, 4, 4]

@@ -319,6 +319,23 @@ def test_normaliser_statistics_go_around_and_leave_integers_alone() -> None:
     np.testing.assert_array_equal(again.moments["obs.position"].mean, normaliser.moments["obs.position"].mean)
 
 
+def test_reward_scaling_forgets_the_episode_that_an_owner_left_unfinished() -> None:
+    ones, going, key = np.ones((1, 2), np.float32), np.zeros((1, 2), bool), (0, 0)
+
+    def after(*epochs: int) -> float:
+        scaler = RewardScaler(0.5)
+        for epoch in epochs:
+            scaler.scale(ones, going, ~going, keys=[key], epochs=[epoch])
+            again = RewardScaler(0.5)
+            again.load(scaler.state())  # as a resumed trainer would
+            scaler = again
+        return scaler.returns[key]
+
+    assert after(7) == 1.5
+    assert after(7, 7) == 1.875
+    assert after(7, 8) == 1.5
+
+
 def test_reward_scaling_follows_each_environment_across_segments_and_stops_at_episode_ends() -> None:
     # Given two segments of one environment, in order, and one of another; the second step of the first ends an episode
     scaler = RewardScaler(0.5)

@@ -115,7 +115,7 @@ class Ppo:
             self.optimizer.load(tensors)
             self.generator.set_state(torch.from_numpy(tensors["generator"].copy()))
             if self.scaler and "reward.keys" in tensors:
-                self.scaler.load({name: tensors[f"reward.{name}"] for name in ("moments", "keys", "returns")})
+                self.scaler.load({name: tensors[f"reward.{name}"] for name in ("moments", "keys", "returns", "epochs")})
             self.updates = int(meta["updates"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"the state of ppo is incomplete: {error!r}") from error
@@ -126,7 +126,8 @@ class Ppo:
         if self.scaler:
             keys = list(zip(batch.shard.tolist(), batch.env.tolist(), strict=True))
             raw, over, valid = (tensor.cpu().numpy() for tensor in (reward, ended, batch.valid))
-            reward = torch.from_numpy(self.scaler.scale(raw, over, valid, keys=keys)).to(reward.device)
+            scaled = self.scaler.scale(raw, over, valid, keys=keys, epochs=batch.epoch.tolist())
+            reward = torch.from_numpy(scaled).to(reward.device)
         data = _Data(
             batch=batch,
             observations=self.model.normalise(batch.observations),
