@@ -13,7 +13,7 @@ from heddle.consumers.intake import Taken
 from heddle.consumers.parts import Parts
 from heddle.consumers.reader import Loaded
 from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics
-from heddle.errors import BrokerFull, BrokerUnreachable, CheckpointError, ExperimentFailed
+from heddle.errors import CheckpointError, ExperimentFailed
 from heddle.policies.weights import not_finite
 
 log = logging.getLogger("heddle.trainer")
@@ -167,10 +167,7 @@ class Loop:
         parts = self.parts
         if parts.clock.monotonic() < self._save_after:
             return False
-        try:
-            parts.seat.confirm()  # a thawed process may not know yet that it was replaced
-        except (BrokerUnreachable, BrokerFull):
-            parts.seat.check()
+        parts.seat.check_well()
         began = parts.clock.monotonic()
         extra = {"owed": parts.ledger.owed(), "eval": parts.evaluator.state() if parts.evaluator else {}}
         try:

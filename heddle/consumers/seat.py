@@ -10,7 +10,7 @@ import threading
 from heddle.broker import Broker
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.clock import Clock
-from heddle.errors import BrokerUnreachable, SeatLost
+from heddle.errors import BrokerFull, BrokerUnreachable, SeatLost
 from heddle.lease import Keeper
 
 log = logging.getLogger("heddle.trainer")
@@ -38,6 +38,8 @@ class Seat:
         self._broker = broker
         self._experiment = experiment
         self._ttl_ms = ttl_ms
+        self._clock = clock
+        self._renewed_at = clock.monotonic()
         self._lost = threading.Event()
         self._reason = ""
         self._keeper = Keeper(self._renew, ttl_s=ttl_ms / 1000.0, on_lost=self._lose, name="seat", clock=clock)
@@ -65,6 +67,18 @@ class Seat:
         if self._lost.is_set():
             raise SeatLost(f"{self._experiment}: lost the seat of epoch {self.epoch}: {self._reason}")
 
+    def check_well(self) -> None:
+        """As `check`; a process that was frozen, and may not know yet that it was replaced, asks the broker first.
+
+        A broker that does not answer is no reason to think so.
+        """
+        self.check()
+        if self._clock.monotonic() - self._renewed_at > self._ttl_ms / 2000:
+            try:
+                self.confirm()
+            except (BrokerUnreachable, BrokerFull) as error:
+                log.info("cannot ask who holds the seat epoch=%d error=%s", self.epoch, error)
+
     def confirm(self) -> None:
         """Ask the broker whether this is still the holder. Raises SeatLost, Gone, BrokerUnreachable."""
         self.check()
@@ -89,7 +103,11 @@ class Seat:
             self._lose("left")
 
     def _renew(self) -> bool:
-        return self._broker.seats.renew_seat(self._experiment, self.trainer, self.epoch, ttl_ms=self._ttl_ms)
+        asked_at = self._clock.monotonic()
+        if not self._broker.seats.renew_seat(self._experiment, self.trainer, self.epoch, ttl_ms=self._ttl_ms):
+            return False
+        self._renewed_at = asked_at
+        return True
 
     def _lose(self, reason: str) -> None:
         self._reason = reason
