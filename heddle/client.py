@@ -85,7 +85,7 @@ def trainer(
         MissingExtra: torch is not installed.
     """
     from heddle.consumers.session import TrainerSession
-    from heddle.producers.envs import check_env
+    from heddle.launch.check import see_spaces
 
     if isinstance(experiment, str):
         with connect(url) as client:
@@ -93,7 +93,7 @@ def trainer(
     else:
         found, at = experiment.id, experiment.client.url
     home = Path(directory) if directory is not None else Path("runs") / found
-    return TrainerSession(found, directory=home, url=at, describe=check_env)
+    return TrainerSession(found, directory=home, url=at, describe=see_spaces)
 
 
 def load_source(spec: SpecSource, *, overrides: Sequence[str] = (), name: str | None = None) -> LoadedSpec:
@@ -256,9 +256,9 @@ class Experiment:
     def tap(self, name: str) -> "Tap":
         """A reader of its experience of your own: sees every batch from now on that nobody deleted before."""
         from heddle.consumers.tap import Tap
-        from heddle.producers.envs import check_env
+        from heddle.launch.check import see_spaces
 
-        return Tap(self.client.broker, self.id, name, describe=check_env)
+        return Tap(self.client.broker, self.id, name, describe=see_spaces)
 
     def pause(self) -> None:
         """Let it collect nothing until `resume`."""

@@ -84,10 +84,10 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
         found = broker.experiments.resolve(experiment)
     finally:
         broker.close()
-    from heddle.producers.envs import check_env
+    from heddle.launch.check import see_spaces
 
     raise click.exceptions.Exit(
-        Trainer(url, found, stop=stop, directory=Path(directory) / found, describe=check_env).run()
+        Trainer(url, found, stop=stop, directory=Path(directory) / found, describe=see_spaces).run()
     )
 
 

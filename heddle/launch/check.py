@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from heddle.errors import EnvError, MissingExtra, Problem, SpecError
+from heddle.launch.deadline import within
 from heddle.layout import make_layout
 from heddle.policies import make_policy
 from heddle.spaces import Space, to_json
@@ -21,6 +22,9 @@ from heddle.spec.objects import import_object, is_object_name
 from heddle.spec.plan import Needs, needs, size_problems
 
 _PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)")
+
+TRIAL = 3
+"""Making an environment and playing a few steps of it may take this many times `env.step_timeout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +76,11 @@ def check(loaded: LoadedSpec) -> Checked:
 
 def try_out(spec: ExperimentSpec) -> Checked:
     """As `check`, without places in a file."""
-    from heddle.producers.envs import check_env
-
     problems = list(_learner_problems(spec))
     try:
-        observation, action = check_env(spec)
-    except SpecError as error:
-        raise SpecError([*error.problems, *problems]) from error
-    try:
-        policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
+        observation, action = see_spaces(spec)
+        with within(TRIAL * spec.env.step_timeout, what="was not made", key="policy.id", value=spec.policy.id):
+            policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
     except SpecError as error:
         raise SpecError([*error.problems, *problems]) from error
     layout = make_layout(
@@ -97,6 +97,20 @@ def try_out(spec: ExperimentSpec) -> Checked:
     if problems:
         raise SpecError(problems)
     return Checked(observation, action, needed)
+
+
+def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:
+    """Make one environment, play a few steps of it, and return its observation and action spaces.
+
+    Raises:
+        EnvError: it breaks its contract, or does not answer for long.
+    """
+    from heddle.producers.envs import check_env
+
+    limit_s, what = TRIAL * spec.env.step_timeout, "was not made and played for a few steps"
+    hint = f"more time: env.step_timeout = {spec.env.step_timeout * 10:g}"
+    with within(limit_s, what=what, key="env.id", value=spec.env.id, hint=hint):
+        return check_env(spec)
 
 
 def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
