@@ -4,10 +4,11 @@ They never wait for what they asked for to have happened; `wait` does.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import click
 
-from heddle.cli.options import command, connect, redis_option
+from heddle.cli.options import command, connect, output_option, print_json, redis_option
 
 STATES = ("queued", "running", "paused", "stopping", "completed", "stopped", "failed", "ended")
 
@@ -33,13 +34,17 @@ def seconds(_context: click.Context, _parameter: click.Parameter, value: str | N
 @experiment_argument
 @click.option("--for", "state", type=click.Choice(STATES), default="ended", show_default=True, help="The state.")
 @click.option("--timeout", metavar="TIME", callback=seconds, help="Give up after this long, with exit code 7.")
+@output_option
 @redis_option
-def wait(experiment: str, state: str, timeout: float | None, redis_url: str | None) -> None:
+def wait(experiment: str, state: str, timeout: float | None, output: str, redis_url: str | None) -> None:
     """Wait until EXP is in a state. Exit code 1 when it ends in another one, 7 at the time-out."""
     with connect(redis_url) as client:
         found = client.experiment(experiment)
         status = found.wait(None if state == "ended" else state, timeout)
-        click.echo(f"{found.id} is {status.state}")
+        if output == "json":
+            print_json(asdict(status))
+        else:
+            click.echo(f"{found.id} is {status.state}")
 
 
 @command("pause", example="heddle pause cartpole-7f3a2b")

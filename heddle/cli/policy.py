@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from heddle.cli.commands import experiment_argument
-from heddle.cli.options import connect, epilog, existing_file, redis_option
+from heddle.cli.options import connect, epilog, existing_file, output_option, print_json, redis_option
 from heddle.cli.root import Group
 
 
@@ -21,8 +21,9 @@ def policy() -> None:
 @experiment_argument
 @click.argument("file", metavar="FILE", callback=existing_file)
 @click.option("--version", "number", type=click.IntRange(1), help="Which one; the latest when not given.")
+@output_option
 @redis_option
-def pull(experiment: str, file: Path, number: int | None, redis_url: str | None) -> None:
+def pull(experiment: str, file: Path, number: int | None, output: str, redis_url: str | None) -> None:
     """Write the weights that EXP plays with to FILE, as safetensors; only the last few versions are kept."""
     from heddle.errors import UsageError
 
@@ -36,4 +37,7 @@ def pull(experiment: str, file: Path, number: int | None, redis_url: str | None)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
+    if output == "json":
+        print_json({"file": str(file), "experiment": found.id, "version": version, "bytes": len(data)})
+        return
     click.echo(f"{file}: version {version} of {found.id}, {len(data):,} bytes")

@@ -3,6 +3,7 @@
 They never write to Redis; `validate` and `plan` run user code unless told not to.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +61,16 @@ def validate(file: Path, overrides: tuple[str, ...], check: bool, output: str) -
 
     Builds one environment and the policy to see that they fit, which runs your code; --no-check leaves that out.
     """
+    from heddle.errors import SpecError
     from heddle.launch.check import load_and_check
     from heddle.spec import load_spec
 
-    if check:
-        loaded, _ = load_and_check(file, overrides)
-    else:
-        loaded = load_spec(file, overrides=overrides)
+    try:
+        loaded = load_and_check(file, overrides)[0] if check else load_spec(file, overrides=overrides)
+    except SpecError as error:
+        if output == "json":
+            print_json({"valid": False, "problems": [asdict(problem) for problem in error.problems]})
+        raise
     if output == "json":
         print_json({"valid": True, "name": loaded.spec.experiment.name, "sha256": loaded.spec.sha256()})
         return

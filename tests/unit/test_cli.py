@@ -43,7 +43,10 @@ def test_every_command_has_help_with_an_example(path: str) -> None:
     assert f"heddle {path.split()[0]}" in done.output
 
 
-@pytest.mark.parametrize("path", ["ls", "status", "shards", "workers ls", "eval", "validate", "plan", "enqueue", "run"])
+@pytest.mark.parametrize(
+    "path",
+    ["ls", "status", "shards", "workers ls", "wait", "policy pull", "eval", "validate", "plan", "enqueue", "run"],
+)
 def test_every_command_that_reads_can_answer_in_json(path: str) -> None:
     done = CliRunner().invoke(cli, [*path.split(), "--help"])
     assert "table|json" in done.output

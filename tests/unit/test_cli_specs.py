@@ -48,6 +48,57 @@ def test_five_mistakes_are_five_lines_with_their_places_and_exit_code_3(
         assert "did you mean ppo ?" in lines[3]
 
 
+def test_a_program_reads_every_mistake_with_its_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "exp.toml").write_text(FIVE_MISTAKES)
+    assert run(["validate", "exp.toml", "-o", "json"]) == 3
+    out, err = capsys.readouterr()
+    shown = json.loads(out)
+    assert shown["valid"] is False
+    assert [problem["line"] for problem in shown["problems"]] == [3, 6, 8, 10, 12]
+    assert shown["problems"][3]["key"] == "trainer.learner"
+    assert len(err.splitlines()) == 5
+
+
+HANGING = """
+import threading
+import gymnasium, numpy as np
+
+
+def wait(**_):
+    threading.Event().wait()
+
+
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        threading.Event().wait()
+
+
+def later(**_):
+    return Env()
+"""
+
+
+@pytest.mark.parametrize(("env", "line"), [("hanging_env:wait", 7), ("hanging_env:later", 18)])
+def test_an_environment_that_never_answers_is_named_with_the_place_where_it_was(
+    env: str, line: int, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "hanging_env.py").write_text(HANGING)
+    (here / "exp.toml").write_text(
+        f'[experiment]\nname = "a"\n[env]\nid = "{env}"\nstep_timeout = 0.2\n[budget]\nenv_steps = 10_000\n'
+    )
+    assert run(["validate", "exp.toml"]) == 3
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("exp.toml:4:")
+    assert f"hanging_env.py:{line}" in said
+    assert "step_timeout" in said
+
+
 def test_init_writes_a_spec_that_is_valid_and_never_overwrites(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init"]) == 0
     assert run(["validate", "exp.toml"]) == 0
