@@ -113,10 +113,17 @@ def print_outcome(outcome: "Outcome", file: Path) -> None:
     click.echo("\nnext:")
     if best:
         click.echo(f"  heddle eval {best} --episodes 100")
-        click.echo(f"  heddle run {file} --resume {outcome.experiment}")
+        click.echo(f"  heddle run {file} --resume {outcome.experiment}{_more(outcome)}")
     else:
         click.echo(f"  heddle run {file}")
     click.echo("  heddle up      # services that stay, for several experiments and other hosts")
+
+
+def _more(outcome: "Outcome") -> str:
+    """What going on takes when the budget is used up: what a run continues counts, so the same one would end at once."""
+    facts = outcome.facts
+    spent = outcome.state == "completed" and bool(facts.budget_steps) and facts.steps >= (facts.budget_steps or 0)
+    return f" --set budget.env_steps={2 * (facts.budget_steps or 0)}" if spent else ""
 
 
 def best_checkpoint(outcome: "Outcome") -> str:

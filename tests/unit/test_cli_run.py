@@ -40,3 +40,15 @@ def test_a_run_cut_short_later_names_its_best_checkpoint_and_how_to_go_on(
     (folder / BEST).touch()
     print_outcome(interrupted(tmp_path / "exp-1a2b"), Path("exp.toml"))
     assert str(folder / BEST) in capsys.readouterr().out
+
+
+def test_a_run_that_used_its_budget_tells_how_to_go_on_with_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "exp-1a2b"
+    (directory / "checkpoints").mkdir(parents=True)
+    (directory / "checkpoints" / BEST).touch()
+    facts = Facts("exp-1a2b", "completed", steps=3_072, budget_steps=3_000)
+    for state, shown in (("completed", True), ("stopped", False)):
+        print_outcome(Outcome("exp-1a2b", state, "", facts, {}, {}, "none", True, (), directory), Path("exp.toml"))
+        assert ("--resume exp-1a2b --set budget.env_steps=6000" in capsys.readouterr().out) is shown
