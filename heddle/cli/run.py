@@ -120,7 +120,7 @@ def print_outcome(outcome: "Outcome", file: Path) -> None:
 
 
 def _more(outcome: "Outcome") -> str:
-    """What going on takes when the budget is used up: what a run continues counts, so the same one would end at once."""
+    """What going on takes when the budget is used up: what a run continues counts, so the same would end at once."""
     facts = outcome.facts
     spent = outcome.state == "completed" and bool(facts.budget_steps) and facts.steps >= (facts.budget_steps or 0)
     return f" --set budget.env_steps={2 * (facts.budget_steps or 0)}" if spent else ""
