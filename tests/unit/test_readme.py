@@ -1,0 +1,69 @@
+"""What the README shows can be typed as it stands."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from heddle.broker import keys
+from heddle.cli.root import all_commands
+from heddle.spec import load_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
+
+
+def typed() -> list[list[str]]:
+    """Every indented line that calls heddle, as words without its comment."""
+    lines = re.findall(r"^    (heddle .*)$", TEXT, flags=re.MULTILINE)
+    return [line.partition("#")[0].split()[1:] for line in lines]
+
+
+def test_its_spec_is_valid() -> None:
+    (toml,) = blocks("toml")
+    assert load_spec(toml).spec.experiment.name == "cartpole"
+
+
+def test_its_python_submits_a_valid_spec_in_under_15_lines() -> None:
+    (code,) = blocks("python")
+    tree = ast.parse(code)
+    given = next(node for node in ast.walk(tree) if isinstance(node, ast.Dict))
+    assert load_spec(ast.literal_eval(given)).spec.budget.env_steps == 50_000
+    assert len([line for line in code.splitlines() if line.strip()]) < 15
+
+
+@pytest.mark.parametrize("words", typed(), ids=" ".join)
+def test_its_commands_exist_with_their_options(words: list[str]) -> None:
+    entry = all_commands()[words[0]]
+    command = getattr(importlib.import_module(entry.module), entry.attribute)
+    if isinstance(command, click.Group):
+        command = command.commands[words[1]]
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_its_keys_are_those_of_the_broker() -> None:
+    shown = re.findall(r"redis-cli \w+ +'?(heddle:[^' ]+)'?", TEXT)
+    names = {
+        keys.ctl("E", 0),
+        keys.flow("E", 0),
+        keys.shard("E", 0, 0),
+        keys.due("E", 0),
+        keys.experience("E", 0),
+        keys.LOG,
+    }
+    assert set(shown) == names
+
+
+def test_every_file_it_links_to_is_there() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", TEXT) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
