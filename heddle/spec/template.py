@@ -5,7 +5,7 @@ It never reads the models; a test holds the two together.
 
 _TEMPLATE = """# An experiment for Heddle. Check it with `heddle validate`, see what it needs with `heddle plan`,
 # run it here with `heddle run`, or hand it to a fleet with `heddle enqueue`.
-# Lines that start with "# key =" show the default; remove the "# " to change one.
+# Lines that start with "# key =" show what else there is; `heddle plan` shows the defaults. Remove the "# " to use one.
 
 [experiment]
 name = "@NAME@"             # a-z, 0-9, - and _
