@@ -26,7 +26,7 @@ INSTALL = $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(BIN)/python -
 env: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-	$(if $(UV),$(UV) venv -q --clear --python $(PY) $(VENV),$(PY) -m venv --clear $(VENV))
+	test -x $(BIN)/python || $(if $(UV),$(UV) venv -q --python $(PY) $(VENV),$(PY) -m venv $(VENV))
 	$(INSTALL) -c constraints.txt torch
 	$(INSTALL) -c constraints.txt -e '.[torch,dev]'
 	touch $@

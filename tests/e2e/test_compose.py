@@ -35,7 +35,7 @@ def engine() -> Iterator[dict[str, str]]:
     up = subprocess.run(
         [ROOT / "tests/engine.sh", "up", folder], text=True, capture_output=True, timeout=900, check=False
     )
-    if up.returncode == 3:
+    if up.returncode == 3 and not os.environ.get("HEDDLE_ALL_SERVERS"):
         pytest.skip(f"no Docker engine: {up.stderr.strip().splitlines()[-1]}")
     assert up.returncode == 0, up.stderr[-4000:]
     env = dict(os.environ)
