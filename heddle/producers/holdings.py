@@ -168,15 +168,15 @@ def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
 def stepping_changes(holdings: Iterable[Holding], current: Holding) -> list[tuple[Holding, int, bool]]:
     """What the broker must be told before `current` is stepped, so that only it is blamed for a death.
 
-    Shards that delivered since they were claimed cannot be blamed and cost no round trip. Shards of
-    other experiments than `current`'s live under other keys; they are told with the next renewal.
+    Shards that delivered since they were claimed cannot be blamed and cost no round trip.
 
     Returns:
-        Each with its last accepted seq of now, and whether it is the one being stepped.
+        Each with its last accepted seq of now, and whether it is the one being stepped; those of one experiment stand
+        together, `current`'s last: until it is marked, nobody may be blamed wrongly.
     """
-    changes: list[tuple[Holding, int, bool]] = []
-    for holding in holdings:
-        wanted = holding is current
-        if holding.key[:2] == current.key[:2] and holding.barren and holding.stepping != wanted:
-            changes.append((holding, holding.accepted, wanted))
-    return changes
+    changes = [
+        (holding, holding.accepted, holding is current)
+        for holding in holdings
+        if holding.barren and holding.stepping != (holding is current)
+    ]
+    return sorted(changes, key=lambda change: (change[0].key[:2] == current.key[:2], change[0].key))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from typing import TypeVar
 
 from heddle.batch import checksum, encode
@@ -73,7 +74,7 @@ class Turns:
             EnvError: environment or policy failed; the shard must be given back.
             NotFound, Gone, BrokerError: the policy cannot be fetched now.
         """
-        self._mark_stepping(holding, stage)
+        self._mark_stepping(holding)
         player = self._player(holding, stage)
         if holding.claim.kind == "eval":
             return self._evaluate(holding, stage, player, facts)
@@ -141,7 +142,7 @@ class Turns:
     def _count_fetch(self, fetched: bool) -> None:
         self._desk.counters.fetches += int(fetched)
 
-    def _mark_stepping(self, holding: Holding, stage: Stage) -> None:
+    def _mark_stepping(self, holding: Holding) -> None:
         """Tell the broker which shard is to blame should this process die now.
 
         Only while nothing of the shard was accepted since it was claimed, so about once a claim. With
@@ -149,18 +150,17 @@ class Turns:
         """
         with self._desk.changed:
             changes = stepping_changes(self._desk.holdings(), holding)
-        if not changes:
-            return
-        experiment, p = holding.key[:2]
-        asked = [(one.lease, wanted) for one, _, wanted in changes]
-        try:
-            renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=stage.ttl_ms)
-        except BrokerError as error:
-            log.debug("cannot mark shard=%s as stepped error=%s", holding.name, error)
-            return
-        for (one, accepted, wanted), renewal in zip(changes, renewals, strict=True):
-            one.stepping = wanted
-            self._renewed(one, accepted, renewal)
+        for (experiment, p), group in groupby(changes, key=lambda change: change[0].key[:2]):
+            some = list(group)
+            asked = [(one.lease, wanted) for one, _, wanted in some]
+            try:
+                renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms)
+            except BrokerError as error:
+                log.debug("cannot mark shard=%s as stepped error=%s", holding.name, error)
+                return
+            for (one, accepted, wanted), renewal in zip(some, renewals, strict=True):
+                one.stepping = wanted
+                self._renewed(one, accepted, renewal)
 
 
 def _pack(holding: Holding, stage: Stage, segments: Segments, *, given: int) -> Parcel:

@@ -1,5 +1,6 @@
 """What a worker holds, and what it plays next."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,14 @@ def test_only_the_shard_being_stepped_can_be_blamed_and_only_before_its_first_ba
     changes = stepping_changes([fresh, stepped, proven], fresh)
     assert [(one.lease.shard, wanted) for one, _, wanted in changes] == [(0, True), (1, False)]
     assert stepping_changes([fresh, stepped, proven], proven) == [(stepped, 4, False)]
+
+
+def test_a_shard_of_another_experiment_is_cleared_of_blame_before_the_next_one_is_stepped() -> None:
+    here, elsewhere = holding(shard=0), holding(shard=1)
+    elsewhere.claim = replace(elsewhere.claim, lease=replace(elsewhere.claim.lease, experiment="zzz"))
+    elsewhere.stepping = True
+    changes = stepping_changes([here, elsewhere], here)
+    assert [(one.lease.experiment, wanted) for one, _, wanted in changes] == [("zzz", False), (E, True)]
 
 
 def test_what_a_broker_forgot_is_counted_in_batches_and_steps() -> None:
