@@ -135,6 +135,8 @@ def _evaluate_last(loop: Loop) -> None:
         if ctl.command == "stop" or not ctl.active_eval:
             return
         if not evaluator.running:
+            if parts.publisher.version <= evaluator.pinned:  # that one was given up
+                parts.publisher.renumber()
             loop.begin_evaluation()
         if parts.ledger.num_held >= ctl.max_entries // 4:
             loop.checkpoint()  # makes room for the rest of it

@@ -127,6 +127,11 @@ class Evaluator:
 
     What came so far travels in the manifest, so that its entries can be acked and a trainer that resumes goes on.
 
+    Attributes:
+        last: the last one that ended under this trainer. last_update: update of the last one that ended, ever.
+        checkpoint: name of the file with the weights being evaluated; "" while none are.
+        pinned: newest version that this trainer had evaluated: a shard that gave it does not play it again.
+
     Args:
         every_updates: updates between evaluations.
         state: what `state` gave to the manifest.
@@ -145,6 +150,7 @@ class Evaluator:
         self.last: Finished | None = None
         self.last_update = int(state.get("last_update", 0))
         self.checkpoint = str(state.get("checkpoint", ""))
+        self.pinned = 0
         self._broker = broker
         self._experiment = experiment
         self._seat_epoch = seat_epoch
@@ -176,7 +182,7 @@ class Evaluator:
         return self._running is not None and self._running.update == update
 
     def begin(self, version: int, update: int, checkpoint: str) -> bool:
-        """Pin `version`, which was just published; `checkpoint` is the name of the file that holds it.
+        """Pin `version`, which is published and above `pinned`; `checkpoint` is the name of the file that holds it.
 
         Returns:
             False when it cannot be pinned now; ask again with the version that is then the latest.
@@ -188,7 +194,7 @@ class Evaluator:
         except (NotFound, Conflict, BrokerFull, BrokerUnreachable) as error:
             log.info("cannot begin an evaluation yet version=%d error=%s", version, error)
             return False
-        self._running = Collector(version, update)
+        self._running, self.pinned = Collector(version, update), version
         self.checkpoint = checkpoint
         return True
 

@@ -23,6 +23,7 @@ class Ledger:
     """What is settled and not yet acked, of one partition.
 
     Attributes:
+        buried: train batches that went to dead with nothing trained between them; last_reason: of the last one.
         excused: policy version -> train shards whose batch of it was set aside: a sync update does not wait for them.
 
     Args:
@@ -41,6 +42,8 @@ class Ledger:
     ) -> None:
         self.ordering = ordering
         self.excused: dict[int, set[int]] = {}
+        self.buried = 0
+        self.last_reason = ""
         self._broker = broker
         self._experiment = experiment
         self._partition = partition
@@ -54,6 +57,8 @@ class Ledger:
 
     def hold(self, pointers: Sequence[Pointer], outcome: Settled) -> None:
         """These entries are in the learner, or in an evaluation; they are acked once `release` says so."""
+        if outcome == "trained":
+            self.buried = 0
         for pointer in pointers:
             self.ordering.settle(pointer)
             self._held.append((pointer, outcome))
@@ -74,6 +79,8 @@ class Ledger:
         self._excuse(pointer)
         if pointer.kind == "eval":
             self._spoilt.add(pointer.version_min)
+        else:
+            self.buried, self.last_reason = self.buried + 1, reason
         self.ordering.settle(pointer)
         self._dead[key_of(pointer)] = (pointer, reason)
 

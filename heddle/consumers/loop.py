@@ -21,6 +21,8 @@ log = logging.getLogger("heddle.trainer")
 BLOCK_MS = 250
 IDLE_CHECKPOINT_S = 2.0
 """With nothing to train on for so long, what is trained is made durable and acked: the broker may be out of memory."""
+MOST_BURIED = 20
+"""Batches a shard that may go to dead with nothing trained between them; else it would run for ever, so it fails."""
 SAVE_AGAIN_S = 5.0
 """A full disk is asked again after this long."""
 
@@ -102,6 +104,11 @@ class Loop:
     def _turn(self, ctl: Ctl) -> bool:
         """Update, or wait; True when there was an update."""
         parts = self.parts
+        if parts.ledger.buried >= MOST_BURIED * max(1, ctl.active):
+            raise ExperimentFailed(
+                f"the last {parts.ledger.buried} batches could not be used and none could; the last one: "
+                f"{parts.ledger.last_reason}"
+            )
         parts.publisher.rise_above(parts.intake.newest)
         taken = parts.intake.take(ctl, version=parts.publisher.version, same=parts.publisher.same)
         if taken.batches:

@@ -10,6 +10,7 @@ import pytest
 from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.checkpoint import BEST, load
+from heddle.consumers.loop import MOST_BURIED
 from heddle.consumers.parts import CheckpointMissing
 from heddle.errors import SeatLost
 from heddle.policies.weights import unpack
@@ -507,3 +508,17 @@ def test_a_version_that_only_workers_remember_is_passed_by(broker: Broker, start
     assert fleet.version(version + 10) == version + 10
     played(fleet, version + 10)
     fleet.version(version + 11)
+
+
+def test_a_run_none_of_whose_batches_can_be_used_fails_with_the_reason(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker, rollout={"sync": False}, limits={"max_entries": 1000})).claim_all()
+    trainer = start(fleet.experiment)
+    version = fleet.version()
+    for _ in range(MOST_BURIED):
+        for shard in fleet.claims:
+            fleet.give(shard, version, data=b"not a batch")
+    eventually(lambda: broker.experiments.status(fleet.experiment).outcome == "failed", what="the run fails")
+    assert "batches could not be used" in broker.experiments.status(fleet.experiment).reason
+    fleet.release_all()
+    assert trainer.join() == 1
+    fleet.check_balance()
