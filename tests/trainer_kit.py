@@ -59,7 +59,8 @@ class Recorder:
     checkpoint carries.
 
     Args:
-        hooks: a folder; while it holds a file hang-update, hang-state, fail-update or die-SHARD-SEQ, that happens.
+        hooks: a folder; while it holds a file hang-update, hang-state, fail-update, nan-weights or die-SHARD-SEQ, that
+            happens.
     """
 
     min_steps = 1
@@ -82,7 +83,8 @@ class Recorder:
         return {"policy_loss": 0.0, "progress": progress}
 
     def get_weights(self) -> Arrays:
-        return {name: array + np.float32(len(self.seen)) for name, array in self.weights.items()}
+        add = np.nan if self._hooks and (self._hooks / "nan-weights").exists() else len(self.seen)
+        return {name: array + np.float32(add) for name, array in self.weights.items()}
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
         """The weights follow from what was seen."""

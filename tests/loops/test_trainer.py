@@ -307,6 +307,23 @@ def test_a_learner_that_raises_fails_the_run_and_the_last_checkpoint_stays(
     assert (fleet.flow().dead.batches, fleet.flow().entries) == (2, 0)
 
 
+def test_weights_that_are_not_finite_are_never_published_and_fail_the_run(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    fleet = Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(tmp_path)}})).claim_all()
+    trainer = start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    (tmp_path / "nan-weights").touch()
+    for shard in fleet.claims:
+        fleet.give(shard, version)
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).outcome == "failed")
+    fleet.release_all()
+    assert trainer.join() == 1
+    assert "infinite or NaN" in broker.experiments.ctl(fleet.experiment).reason
+    assert broker.policies.latest(fleet.experiment) == version
+    fleet.check_balance()
+
+
 def test_a_learner_that_cannot_be_made_fails_the_run_at_once(broker: Broker, start: Start) -> None:
     experiment = submit(broker, trainer={"learner": "tests.trainer_kit:Nobody"})
     assert start(experiment).join() == 1
@@ -485,6 +502,27 @@ def test_an_evaluation_that_lost_a_batch_makes_way_for_the_next(broker: Broker, 
     eventually(lambda: fleet.flow().dead.batches == 1)
     version = played(fleet, version)
     eventually(lambda: broker.experiments.ctl(fleet.experiment).eval_policy == version, what="the next evaluation")
+
+
+def test_an_evaluation_of_which_a_killed_trainer_acked_a_part_makes_way_for_the_next(
+    broker: Broker, start: Start
+) -> None:
+    spec: dict[str, Any] = {
+        "trainer": {"ack": "update"},
+        "eval": {"num_envs": 4, "episodes": 4, "every_updates": 1},
+    }
+    fleet = Fleet(broker, submit(broker, **spec)).claim_all()
+    first = start(fleet.experiment)
+    evaluator = min(shard for shard, claim in fleet.claims.items() if claim.kind == "eval")
+    version = played(fleet, fleet.version())
+    eventually(lambda: pinned(broker, fleet.experiment, version))
+    latest = played(fleet, version)  # its checkpoint says that an evaluation is under way
+    fleet.give(evaluator, version, returns=[1.0, 1.0])
+    eventually(lambda: fleet.flow().evaluated.batches == 1)
+    first.end()  # at once: it saves nothing
+    start(fleet.experiment)
+    latest = played(fleet, fleet.version(latest + 1))
+    eventually(lambda: pinned(broker, fleet.experiment, latest), what="the next evaluation")
 
 
 def test_an_evaluation_whose_pin_the_broker_forgot_makes_way_for_the_next(broker: Broker, start: Start) -> None:
