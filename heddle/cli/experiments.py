@@ -50,7 +50,7 @@ def ls(active: bool, output: str, redis_url: str | None) -> None:
 @redis_option
 def status(experiment: str, output: str, redis_url: str | None) -> None:
     """Show how EXP (a name or an id) is doing, and why."""
-    from heddle.cli.facts import accounting, accounting_line, latest_metrics
+    from heddle.cli.facts import accounting, accounting_line, latest_metrics, troubles
 
     with connect(redis_url) as client:
         found = client.experiment(experiment)
@@ -61,8 +61,9 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
         shards = found.shards()
         told = broker.events.read(found.id, count=5)
         now_ms = broker.conn.now_ms()
+        wrong = troubles(shards, out_of_memory=broker.conn.out_of_memory())
     if output == "json":
-        shown = {**asdict(now), "metrics": latest, "accounting": accounting(flow)}
+        shown = {**asdict(now), "troubles": wrong, "metrics": latest, "accounting": accounting(flow)}
         shown["trainer"] = None if holder is None else holder.trainer
         print_json({**shown, "shards": _count_states(shards)})
         return
@@ -74,6 +75,7 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
             ("pool", now.pool),
             ("trainer", holder.trainer if holder else "none"),
             ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(shards).items())),
+            *(("trouble", what) for what in wrong),
             ("version", now.policy),
             ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
             *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),

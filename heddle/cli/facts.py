@@ -4,7 +4,7 @@ It never draws and never changes anything.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +68,18 @@ def latest_metrics(broker: Broker, experiment: str) -> dict[str, float]:
     return broker.events.metrics_last(experiment)
 
 
+def troubles(shards: Sequence[ShardState], *, out_of_memory: bool) -> list[str]:
+    """What keeps an experiment from going on as planned, in one line each; [] when all is well."""
+    found = [
+        f"shard {shard.shard} is quarantined: {shard.last_error or 'its workers died while stepping it'}"
+        for shard in shards
+        if shard.state == "quarantined"
+    ]
+    if out_of_memory:
+        found.append("the broker is out of memory (maxmemory): it takes no policy and no batch until there is room")
+    return found
+
+
 class History:
     """What has been seen so far of one experiment: curves, speed, events."""
 
@@ -122,6 +134,7 @@ class FactsReader:
         self.flow: Flow | None = None
         self.status: Status | None = None
         self.problem = ""
+        self.troubles: list[str] = []
         self.gone = False
         self._url = url
         self._pool = pool
@@ -235,9 +248,14 @@ class FactsReader:
             shards_held=sum(len(numbers) for numbers in held.values()),
             workers=tuple(_worker_fact(worker, held) for worker in workers),
         )
+        trouble = troubles(shards, out_of_memory=broker.conn.out_of_memory())
         told = broker.events.read(self.experiment, after_id=self._event_id or f"{status.created_ms}-0", count=100)
         with self._lock:
             self.status, self.flow, self._facts, self._shards = status, flow, facts, shards
+            for line in trouble:
+                if line not in self.troubles:
+                    self._add_event(line)
+            self.troubles = trouble
             for event in told:
                 self._event_id = event.entry_id
                 self._add_event(event.message)

@@ -85,6 +85,7 @@ def as_json(outcome: "Outcome") -> dict[str, object]:
         "accounting": outcome.accounting,
         "adds_up": outcome.adds_up,
         "restarts": list(outcome.restarts),
+        "troubles": list(outcome.troubles),
         "result": outcome.result,
     }
 
@@ -107,6 +108,7 @@ def print_outcome(outcome: "Outcome", file: Path) -> None:
             ("batches", outcome.line),
             ("restarts", len(outcome.restarts) or ""),
             *(("", why) for why in outcome.restarts[-5:]),
+            *(("trouble", what) for what in outcome.troubles[:5]),
             ("checkpoint", best or "none yet"),
         ]
     )

@@ -68,6 +68,7 @@ class Outcome:
         accounting: of promise P2, by unit; {} when the broker could not be asked.
         line: the accounting as one line; adds_up: nothing is lost and nothing counted twice.
         restarts: why each child was started again.
+        troubles: quarantined shards and the like, at the last look.
         directory: of its checkpoints.
     """
 
@@ -81,6 +82,7 @@ class Outcome:
     adds_up: bool
     restarts: tuple[str, ...]
     directory: Path
+    troubles: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -255,4 +257,5 @@ def _outcome(order: Order, session: Session, reader: FactsReader) -> Outcome:
         adds_up=flow is not None and adds_up(flow),
         restarts=tuple(ending.why for ending in session.restarts),
         directory=order.directory / reader.experiment,
+        troubles=tuple(reader.troubles),
     )

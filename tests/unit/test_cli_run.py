@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from heddle.broker.types import ShardState
 from heddle.checkpoint import BEST, file_name
+from heddle.cli.facts import troubles
 from heddle.cli.live import Facts
 from heddle.cli.run import print_outcome
 from heddle.cli.running import Outcome
@@ -52,3 +54,17 @@ def test_a_run_that_used_its_budget_tells_how_to_go_on_with_more(
     for state, shown in (("completed", True), ("stopped", False)):
         print_outcome(Outcome("exp-1a2b", state, "", facts, {}, {}, "none", True, (), directory), Path("exp.toml"))
         assert ("--resume exp-1a2b --set budget.env_steps=6000" in capsys.readouterr().out) is shown
+
+
+def shard(number: int, state: str, error: str = "") -> ShardState:
+    return ShardState(number, "train", 0, 1, state, "", 1, 1, 0, 0, 0, 5, False, 0, 0, error)
+
+
+def test_quarantined_shards_and_a_full_broker_are_named_with_their_reason() -> None:
+    shards = [shard(0, "leased"), shard(1, "quarantined", "KeyError: 'x' at env.py:3"), shard(2, "quarantined")]
+    one, other, full = troubles(shards, out_of_memory=True)
+    assert "shard 1" in one
+    assert "KeyError: 'x' at env.py:3" in one
+    assert "shard 2" in other
+    assert "out of memory" in full
+    assert troubles(shards[:1], out_of_memory=False) == []
