@@ -129,7 +129,7 @@ class Leases(Tickets):
                 pipe.set(snapshot_key, memoryview(snapshot).cast("B"), px=BLOB_TTL_MS, nx=True)
         args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, seq, ttl_ms, int(stepping_next)]
         args += [BLOB_TTL_MS, meta.kind, meta.version_min, meta.version_max, meta.segments, meta.steps]
-        args += [meta.bytes, meta.crc32, meta.given]
+        args += [meta.bytes, meta.crc32, meta.given, meta.waited_ms]
         pipe.script("append", own, args)
         return self._append_reply(pipe)
 

@@ -26,6 +26,7 @@ def read_pointer(entry_id: str, fields: Mapping[str, str]) -> Pointer:
         crc32=int(fields["crc32"]),
         blob_key=fields["blob"],
         given=int(fields["given"]),
+        waited_ms=integer(fields.get("waited_ms")),
         location=fields["location"],
     )
 
@@ -45,6 +46,7 @@ def pointer_fields(pointer: Pointer) -> list[str | int]:
         "bytes": pointer.bytes,
         "crc32": pointer.crc32,
         "given": pointer.given,
+        "waited_ms": pointer.waited_ms,
         "location": pointer.location,
         "blob": pointer.blob_key,
     }

@@ -20,6 +20,7 @@ class WorkerBeat:
         shards: how many it holds; experiments: of which.
         envs: how many of its environments are healthy.
         steps: environment steps since it started; ms_per_step: of late, wall milliseconds per environment step.
+        play_s, wait_s: seconds since it started in which it played, and in which it held shards and could play none.
         reason: why it does not play, "" when there is nothing to say.
         protocol: protocol version it speaks; code: version of Heddle.
     """
@@ -34,6 +35,8 @@ class WorkerBeat:
     envs: int = 0
     steps: int = 0
     ms_per_step: float = 0.0
+    play_s: float = 0.0
+    wait_s: float = 0.0
     supervisor: str = ""
     reason: str = ""
     protocol: int = keys.PROTOCOL
@@ -140,6 +143,8 @@ def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int,
             envs=integer(fields.get("envs")),
             steps=integer(fields.get("steps")),
             ms_per_step=number(fields.get("ms_per_step")),
+            play_s=number(fields.get("play_s")),
+            wait_s=number(fields.get("wait_s")),
             supervisor=fields.get("supervisor", ""),
             reason=fields.get("reason", ""),
             protocol=integer(fields.get("protocol")),

@@ -112,6 +112,7 @@ class AppendMeta:
         bytes: length of the encoded batch.
         crc32: of the encoded batch.
         given: the policy version that this batch completes (sync, and the last batch of an evaluation); 0 for none.
+        waited_ms: how long its worker could play nothing since its batch before, whichever shard that was of.
     """
 
     kind: Kind
@@ -122,6 +123,7 @@ class AppendMeta:
     bytes: int
     crc32: int
     given: int = 0
+    waited_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ class Pointer:
     Attributes:
         entry_id: in the stream.
         shard, epoch, nonce, seq: the batch's identity.
-        kind, version_min, version_max, segments, steps, bytes, crc32, given: as in `AppendMeta`.
+        kind, version_min, version_max, segments, steps, bytes, crc32, given, waited_ms: as in `AppendMeta`.
         location: "redis": the bytes are the string at blob_key.
     """
 
@@ -249,6 +251,7 @@ class Pointer:
     crc32: int
     blob_key: str
     given: int = 0
+    waited_ms: int = 0
     location: str = "redis"
 
 

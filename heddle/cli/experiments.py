@@ -3,6 +3,7 @@
 They never change anything.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,7 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
             ("version", now.policy),
             ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
             *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
+            ("waits", _waits(latest)),
             ("batches", accounting_line(flow)),
             ("checkpoint", now.result.get("checkpoint", "")),
             ("best", now.result.get("best", "")),
@@ -113,6 +115,14 @@ def shards(experiment: str, output: str, redis_url: str | None) -> None:
     ]
     header = ("SHARD", "KIND", "STATE", "WORKER", "EPOCH", "SEQ", "ATTEMPTS", "LAST ERROR")
     print_table(header, rows, empty="no shards yet; a coordinator makes them: heddle coordinator")
+
+
+def _waits(latest: Mapping[str, float]) -> str:
+    """Who waited for whom before the last update; "" before the first."""
+    if not {"wait_seconds", "worker_wait_seconds"} <= latest.keys():
+        return ""
+    trainer, workers = latest["wait_seconds"], latest["worker_wait_seconds"]
+    return f"last update: trainer {trainer:.2f} s for experience, workers {workers:.2f} s for room or a policy"
 
 
 def _count_states(shards: "list[ShardState]") -> dict[str, int]:

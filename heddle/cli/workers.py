@@ -59,8 +59,10 @@ def ls(pool: str, output: str, redis_url: str | None) -> None:
         state = "gone" if not worker.alive else "draining" if worker.draining else beat.state
         speed = f"{1000 / beat.ms_per_step:,.0f}" if beat.ms_per_step else "-"
         seen = f"{duration(worker.silent_ms)} ago"
-        rows.append((beat.worker, state, beat.host, beat.pid, beat.shards, beat.envs, speed, seen, beat.reason))
-    header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "SEEN", "REASON")
+        busy = beat.play_s + beat.wait_s
+        waits = f"{beat.wait_s / busy:.0%}" if busy else "-"
+        rows.append((beat.worker, state, beat.host, beat.pid, beat.shards, beat.envs, speed, waits, seen, beat.reason))
+    header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "WAITS", "SEEN", "REASON")
     print_table(header, rows, empty=f"no workers in pool {pool}; start some with: heddle workers start -n 2")
     desired = "each supervisor's own" if info.desired is None else info.desired
     click.echo(f"alive {sum(worker.alive for worker in found)}, desired {desired}")

@@ -154,6 +154,7 @@ class Loop:
             raise ExperimentFailed(f"update {parts.progress.update}: the learner made {spoilt} infinite or NaN")
         self._busy_at = parts.clock.monotonic()
         metrics |= {"update_seconds": self._busy_at - began, "wait_seconds": waited_s}
+        metrics["worker_wait_seconds"] = sum(pointer.waited_ms for pointer in pointers) / 1000
         parts.publisher.publish(weights, parts.progress.update)
         parts.ledger.hold(pointers, "trained")
         self.training_on = []

@@ -30,7 +30,7 @@ class Counters:
         env_errors: shards given back because their environment or policy failed.
         fetches: of policies.
         play_s: seconds spent playing.
-        wait_s: seconds in which no shard could be played.
+        wait_s: seconds in which no shard could be played; waited_s: those that no batch has told of yet.
     """
 
     batches: int = 0
@@ -49,6 +49,7 @@ class Counters:
     fetches: int = 0
     play_s: float = 0.0
     wait_s: float = 0.0
+    waited_s: float = 0.0
 
 
 class Desk:

@@ -38,6 +38,8 @@ def describe(desk: Desk, *, worker: str, pool: str, draining: bool) -> WorkerBea
         envs=sum(holding.player.plan.num_envs for holding in held if holding.player is not None),
         steps=counters.steps,
         ms_per_step=1000.0 * counters.play_s / max(1, counters.steps),
+        play_s=round(counters.play_s, 3),
+        wait_s=round(counters.wait_s, 3),
         supervisor=os.environ.get(SUPERVISOR_ENV, ""),
         reason=reason_to_wait(held, desk.facts_by_experiment()) if state == "waiting" else "",
         code=__version__,

@@ -9,7 +9,7 @@ listener hears news; the watchdog ends the process when user code hangs.
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -214,6 +214,8 @@ class Worker:
             holding.outstanding += 1
             self.desk.counters.batches += 1
             self.desk.counters.steps += parcel.meta.steps
+            waited_s, self.desk.counters.waited_s = self.desk.counters.waited_s, 0.0
+            parcel.meta = replace(parcel.meta, waited_ms=round(1000 * waited_s))
             self._appender.hand_over(parcel)
 
     def _wait(self) -> None:
@@ -222,7 +224,9 @@ class Worker:
         with self.desk.changed:
             if self.desk.choose() is None and self.desk.holdings() and not self.desk.ready_to_release():
                 self.desk.changed.wait(min(WAIT_S, max(0.001, self._claimer.next_look - began)))
-        self.desk.counters.wait_s += self._clock.monotonic() - began
+        waited_s = self._clock.monotonic() - began
+        self.desk.counters.wait_s += waited_s
+        self.desk.counters.waited_s += waited_s
 
     def _tidy(self) -> bool:
         """Between two segments: close what is over, give up what is above quota, release what leaves.

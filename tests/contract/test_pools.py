@@ -9,7 +9,17 @@ from tests.contract.specs import all_keys, out_of_memory
 from tests.helpers import eventually
 
 BEAT = WorkerBeat(
-    "w1", host="h", pid=7, state="playing", shards=2, experiments=("a-1", "b-2"), envs=8, steps=100, ms_per_step=0.5
+    "w1",
+    host="h",
+    pid=7,
+    state="playing",
+    shards=2,
+    experiments=("a-1", "b-2"),
+    envs=8,
+    steps=100,
+    ms_per_step=0.5,
+    play_s=1.5,
+    wait_s=0.25,
 )
 
 

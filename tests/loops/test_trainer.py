@@ -408,13 +408,22 @@ def test_metrics_tell_of_steps_lag_and_waits(broker: Broker, start: Start) -> No
     fleet = Fleet(broker, submit(broker)).claim_all()
     start(fleet.experiment)
     version = fleet.version()
-    fleet.give(0, version, returns=[2.0, 4.0])
-    fleet.give(1, version)
+    fleet.give(0, version, returns=[2.0, 4.0], waited_ms=1500)
+    fleet.give(1, version, waited_ms=250)
+    eventually(lambda: broker.events.metrics_last(fleet.experiment).get("env_steps") == 16)
+    assert broker.events.metrics_last(fleet.experiment)["worker_wait_seconds"] == 1.75
     played(fleet, fleet.version(version + 1))
     eventually(lambda: broker.events.metrics_last(fleet.experiment).get("env_steps") == 32)
     last = broker.events.metrics_last(fleet.experiment)
     assert (last["return"], last["length"], last["episodes"], last["lag_mean"], last["lag_max"]) == (3, 1, 2, 0, 0)
-    names = {"steps_per_second", "wait_seconds", "update_seconds", "checkpoint_seconds", "worker_waiting", "progress"}
+    names = {
+        "steps_per_second",
+        "wait_seconds",
+        "worker_wait_seconds",
+        "update_seconds",
+        "checkpoint_seconds",
+        "progress",
+    }
     assert names <= last.keys()
 
 

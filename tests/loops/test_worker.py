@@ -139,9 +139,14 @@ def test_a_full_stream_makes_a_worker_wait_without_losing_anything(broker: Broke
     eventually(lambda: held(worker) == 2 and desk.choose() is None and desk.counters.batches >= 6, what="a full stream")
     assert broker.experience.flow(experiment, 0).entries == 4
     assert desk.counters.batches <= 4 + 2 * 2
+    waited = desk.counters.wait_s
+    eventually(lambda: desk.counters.wait_s > waited + 0.2, what="seconds of waiting")
     read_until(reader, 20)
     reader.check_continuity()
     assert desk.counters.unsent == 0
+    told_ms = sum(pointer.waited_ms for pointer in reader.read)
+    assert told_ms >= 200, "batches tell how long their worker waited"
+    eventually(lambda: broker.pools.workers()[0].beat.wait_s >= told_ms / 1000 - 0.1, what="the heartbeat tells it too")
 
 
 def test_a_broker_without_memory_costs_no_lease_and_no_batch(broker: Broker, start: Start) -> None:

@@ -4,6 +4,7 @@
 --       7 waiting (sorted set)  8 blob  9 snapshot (strings; 9 only with one); by name: the shards ahead in `waiting`
 -- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 seq  6 lease ttl ms  7 stepping next (0 | 1)  8 blob ttl ms
 --       9 kind  10 version min  11 version max  12 segments  13 steps  14 bytes  15 crc32  16 given
+--       17 ms that its worker waited before
 -- Reply {status, command, policy, eval_policy, seq accepted last, room entries, room bytes, accepted before (0 | 1)}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'eval_policy', 'sync', 'max_entries', 'max_bytes')
 if not ctl[1] then
@@ -113,7 +114,7 @@ if KEYS[9] then
 end
 redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3], 'nonce', ARGV[4], 'seq', ARGV[5], 'kind', ARGV[9],
   'version_min', ARGV[10], 'version_max', ARGV[11], 'segments', ARGV[12], 'steps', ARGV[13], 'bytes', ARGV[14],
-  'crc32', ARGV[15], 'given', ARGV[16], 'location', 'redis', 'blob', KEYS[8])
+  'crc32', ARGV[15], 'given', ARGV[16], 'waited_ms', ARGV[17], 'location', 'redis', 'blob', KEYS[8])
 redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'stepping', ARGV[7], 'deaths', '0', 'given',
   string.format('%.0f', math.max(given, tonumber(s[7]))))
 redis.call('ZREM', KEYS[7], ARGV[1])
