@@ -121,6 +121,11 @@ def snapshot(experiment: str, p: int, shard_index: int, epoch: int, nonce: str, 
     return f"{tag(experiment, p)}:snapshot:{shard_index}:{epoch}:{nonce}:{seq}"
 
 
+def failure(experiment: str, p: int, shard_index: int) -> str:
+    """Hash: the last failures of the shard's environments, for people and for `heddle repro`; bounded."""
+    return f"{tag(experiment, p)}:failure:{shard_index}"
+
+
 def flow(experiment: str, p: int) -> str:
     """Hash: entries and bytes in flight, and every counter of promise P2."""
     return f"{tag(experiment, p)}:flow"

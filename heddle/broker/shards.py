@@ -6,6 +6,7 @@ This module never decides whether a worker is dead: lease keys do, or whoever st
 from collections.abc import Sequence
 
 from heddle.broker import keys
+from heddle.broker.failures import Failures
 from heddle.broker.leases import Leases, shard_keys
 from heddle.broker.records import integer, text, texts
 from heddle.broker.types import Reaped, ShardState
@@ -16,7 +17,7 @@ BATCH = 500
 """Shards per script call or round trip."""
 
 
-class Shards(Leases):
+class Shards(Leases, Failures):
     """Every call about shards, on one connection."""
 
     # ---- for the leader

@@ -1,0 +1,172 @@
+"""Failures: what a shard's environments did when they failed, so that people can see it and play it again. Part of
+`broker.shards`.
+
+This module never decides what follows from a failure: release and reap do. A record that the broker does not take is
+lost, for it is there for people alone.
+"""
+
+import json
+import logging
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast
+
+from redis.exceptions import ResponseError
+
+from heddle.broker import keys
+from heddle.broker.connection import Connection
+from heddle.broker.records import dump_json, integer, text
+from heddle.errors import BrokerError
+
+log = logging.getLogger("heddle.broker")
+
+FAILURES_KEPT = 3
+"""Records of one shard; the oldest makes room."""
+
+RECORD_BYTES = 32 * 1024
+"""Longest text of one record; its output and its traceback are cut first."""
+
+REPLAY_BYTES = 1 << 20
+"""Most bytes of the recorded actions (unpacked), and of the snapshot they start from; what is larger is left out."""
+
+Cause = Literal["exception", "answer", "signal", "exit", "timeout", "memory"]
+Start = Literal["reset", "snapshot", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One time that a shard's environments (or the policy acting for them) failed.
+
+    Attributes:
+        cause: it raised ("exception"), answered against its contract ("answer"), its process died of a signal
+            ("signal") or ended ("exit"), took too long ("timeout"), or took too much memory ("memory").
+        what: that in words, one line: exception with file:line, signal name, exit code, limit.
+        doing: make, reset, step, act, close, save, restore or batch.
+        env: index within the experiment; -1 when it cannot be told.
+        seed: that its running episode was reset with; None when none had begun or it cannot be told.
+        episode: which of this environment's episodes under this claim, from 1; 0 when none had begun.
+        step: which step of that episode, from 1; 0 for the reset.
+        last_actions: the last ones as the policy chose them, oldest first, the one that failed included.
+        num_actions: how many actions are kept for a replay.
+        start: what those actions start from: the reset with `seed`, a snapshot, or unknown, when the episode was
+            too long to keep or its beginning was not seen: then it cannot be replayed exactly.
+        output: last lines that the environment's process printed; () inline.
+        traceback: of the exception, "" when there was none.
+        worker, attempt: who played it, and the how manieth claim of the shard that was.
+        isolation: inline or process.
+        time_ms: server ms when it was recorded; 0 before.
+        number: of this record within the shard, rising; 0 before it was recorded.
+    """
+
+    cause: Cause
+    what: str
+    doing: str
+    env: int = -1
+    seed: int | None = None
+    episode: int = 0
+    step: int = 0
+    last_actions: tuple[Any, ...] = ()
+    num_actions: int = 0
+    start: Start = "unknown"
+    output: tuple[str, ...] = ()
+    traceback: str = ""
+    worker: str = ""
+    attempt: int = 0
+    isolation: str = "inline"
+    time_ms: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a failure needs to be played again.
+
+    Attributes:
+        actions: of the running episode since `Failure.start`, C order.
+        dtype, shape: of them, [steps, ...].
+        snapshot: the environment's state before the first of them; b"" when they follow a reset.
+    """
+
+    actions: bytes
+    dtype: str
+    shape: tuple[int, ...]
+    snapshot: bytes = b""
+
+    @property
+    def bytes(self) -> int:
+        """How much it takes."""
+        return max(len(self.actions), len(self.snapshot))
+
+
+class Failures:
+    """The calls of `Shards` about failures."""
+
+    _conn: Connection
+
+    def note_failure(self, experiment: str, p: int, shard: int, failure: Failure, replay: Replay | None = None) -> bool:
+        """Keep a failure, if the broker takes it now; False when it does not. Never raises for a broker that cannot."""
+        if replay is not None and replay.bytes > REPLAY_BYTES:
+            failure, replay = _cut_short(failure), None
+        fields: list[str | bytes] = ["record", _record(failure)]
+        if replay is not None:
+            fields += ["actions", zlib.compress(replay.actions, 1), "form", json.dumps([replay.dtype, *replay.shape])]
+            fields += ["snapshot", replay.snapshot] if replay.snapshot else []
+        own = [keys.ctl(experiment, p), keys.failure(experiment, p, shard)]
+        try:
+            reply = self._conn.script("failure_add", own, [FAILURES_KEPT, *fields])
+        except (BrokerError, ResponseError) as error:
+            log.info("could not keep failure of shard=%s/%d error=%s", experiment, shard, error)
+            return False
+        return text(reply[0]) == "OK"
+
+    def failures(self, experiment: str, p: int, shard: int) -> list[Failure]:
+        """The last failures of a shard, newest first; at most `FAILURES_KEPT`."""
+        key = keys.failure(experiment, p, shard)
+        last = integer(self._conn.main.hget(key, "last"))
+        numbers = [number for number in range(last, max(0, last - FAILURES_KEPT), -1)]
+        if not numbers:
+            return []
+        names = [f"{number}:{field}" for number in numbers for field in ("record", "time")]
+        found = self._conn.main.hmget(key, names)
+        pairs = zip(numbers, found[::2], found[1::2], strict=True)
+        return [_failure(number, text(record), integer(time_ms)) for number, record, time_ms in pairs if record]
+
+    def replay(self, experiment: str, p: int, shard: int, number: int) -> Replay | None:
+        """What failure `number` of a shard needs to be played again; None when nothing is kept: only the newest's is."""
+        names = [f"{number}:{field}" for field in ("actions", "form", "snapshot")]
+        found: Any = self._conn.main.hmget(keys.failure(experiment, p, shard), names)
+        actions, form, snapshot = found
+        if actions is None or form is None:
+            return None
+        dtype, *shape = json.loads(text(form))
+        unpacked = zlib.decompressobj().decompress(actions, REPLAY_BYTES)
+        return Replay(unpacked, str(dtype), tuple(int(size) for size in shape), bytes(snapshot or b""))
+
+
+def _cut_short(failure: Failure) -> Failure:
+    fields = asdict(failure) | {"start": "unknown", "num_actions": 0}
+    return Failure(**fields)
+
+
+def _record(failure: Failure) -> str:
+    """The record as text of at most `RECORD_BYTES`."""
+    fields = {name: value for name, value in asdict(failure).items() if name not in ("time_ms", "number")}
+    fields["what"] = failure.what[:2_000]
+    while len(record := dump_json(fields)) > RECORD_BYTES:
+        output, trace = list(fields["output"]), str(fields["traceback"])
+        if len(trace) > 4_000:
+            fields["traceback"] = trace[-4_000:]
+        elif output:
+            fields["output"] = [line[:400] for line in output[len(output) // 2 + 1 :]]
+        else:
+            fields |= {"last_actions": [], "traceback": trace[-1_000:]}
+            return dump_json(fields)
+    return record
+
+
+def _failure(number: int, record: str, time_ms: int) -> Failure:
+    fields = cast(Mapping[str, Any], json.loads(record))
+    known = {name: value for name, value in fields.items() if name in Failure.__dataclass_fields__}
+    known |= {"last_actions": tuple(fields.get("last_actions", ())), "output": tuple(fields.get("output", ()))}
+    return Failure(**{**known, "number": number, "time_ms": time_ms})
