@@ -133,7 +133,7 @@ class Failures:
         return [_failure(number, text(record), integer(time_ms)) for number, record, time_ms in pairs if record]
 
     def replay(self, experiment: str, p: int, shard: int, number: int) -> Replay | None:
-        """What failure `number` of a shard needs to be played again; None when nothing is kept: only the newest's is."""
+        """What failure `number` of a shard needs to be played again; None when none is kept: only the newest has it."""
         names = [f"{number}:{field}" for field in ("actions", "form", "snapshot")]
         found: Any = self._conn.main.hmget(keys.failure(experiment, p, shard), names)
         actions, form, snapshot = found
