@@ -39,6 +39,7 @@ test: env
 
 lint: env
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --ignore-noqa --config tests/ruff-unsafe.toml heddle
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
