@@ -96,6 +96,11 @@ class Seat:
         except BrokerUnreachable as error:
             log.warning("cannot release the seat, its TTL will epoch=%d error=%s", self.epoch, error)
 
+    def give_up(self, reason: str) -> None:
+        """Leave the seat because this process can train no further, and say why in the experiment's log."""
+        self._broker.events.log(self._experiment, "trainer", self.trainer, "error", reason)
+        self.release()
+
     def abandon(self) -> None:
         """Stop renewing, without another word to the broker, now and later."""
         self._keeper.stop()

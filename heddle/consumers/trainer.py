@@ -4,6 +4,8 @@ It never trains by itself: it builds the parts, hands them to the loop, and turn
 """
 
 import logging
+import os
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +21,9 @@ from heddle.consumers.parts import CheckpointMissing, Interrupted, Source, Train
 from heddle.consumers.patience import GivenUp, Patience
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
 from heddle.consumers.setting import Describe, Setting
+from heddle.consumers.watched import WatchedTraining
 from heddle.errors import CheckpointError, Conflict, EnvError, ExperimentFailed, Gone, SpecError
+from heddle.lease import Action, Watchdog
 from heddle.policies.weights import WeightsError
 from heddle.stop import StopFlag
 
@@ -27,6 +31,9 @@ log = logging.getLogger("heddle.trainer")
 
 GRACE_S = 10.0
 """How long a trainer that shall end waits for a broker that is away."""
+
+STUCK_CODE = 70
+LEAVE_S = 1.0
 
 
 class Trainer:
@@ -39,9 +46,10 @@ class Trainer:
         stop: asks to end: once = checkpoint, ack, leave the seat; twice = at once.
         device: "cpu", "cuda" or "auto", instead of what the spec says.
         describe: makes one environment to see its spaces, where whoever submitted the spec did not.
-        train: makes what trains, instead of the spec's learner.
+        train: makes what trains, instead of the spec's learner; nobody looks at how long it takes.
         ttl_ms: how long the seat outlives this process.
         broker: used instead of connecting to `url`.
+        exit_process: ends the process from the watchdog's thread, when the learner hangs.
     """
 
     def __init__(
@@ -58,12 +66,16 @@ class Trainer:
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
         broker: Broker | None = None,
+        exit_process: Callable[[int], object] = os._exit,
     ) -> None:
         self._url = url
         self._experiment = experiment
         self._directory = directory
         self._stop = stop or StopFlag()
-        self._train = train or partial(_learner, device=device)
+        self._train = train or self._watched_learner
+        self._device = device
+        self._exit_process = exit_process
+        self._watchdog: Watchdog | None = None
         self._describe = describe
         self._ttl_ms = ttl_ms
         self._clock = clock or SystemClock()
@@ -137,6 +149,8 @@ class Trainer:
             seat.abandon()
             raise
         finally:
+            if self._watchdog is not None:
+                self._watchdog.stop()
             seat.release()
 
     def _run_loop(self, loop: Loop) -> int:
@@ -178,9 +192,28 @@ class Trainer:
             stop=self._stop,
         )
 
+    def _watched_learner(self, setting: Setting) -> Trains:
+        """The spec's learner, with a watchdog beside it; loads torch."""
+        from heddle.consumers.training import Training
 
-def _learner(setting: Setting, *, device: str | None) -> Trains:
-    """The spec's learner; loads torch."""
-    from heddle.consumers.training import Training
+        limit_s = setting.spec.trainer.update_timeout
+        training = Training(setting, device=self._device)
+        watched = WatchedTraining(training, limit_s=limit_s, subject=self._experiment, clock=self._clock)
+        self._watchdog = Watchdog(watched.doing, self._stuck, clock=self._clock).start()
+        return watched
 
-    return Training(setting, device=device)
+    def _stuck(self, action: Action, lasted_s: float) -> None:
+        """For the watchdog: nothing in this process can end a learner that hangs, so the process ends.
+
+        Whoever takes the seat next goes on at the last checkpoint.
+        """
+        reason = f"the learner hangs: {action.what} lasted longer than {action.limit_s:g} s (trainer.update_timeout)"
+        log.error("ending trainer=%s because %s (%.1f s)", self._trainer, reason, lasted_s)
+        leaving = threading.Thread(target=self._leave_seat, args=(reason,), name="leaving", daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_S)
+        self._exit_process(STUCK_CODE)
+
+    def _leave_seat(self, reason: str) -> None:
+        if self._seat is not None:
+            self._seat.give_up(reason)

@@ -147,6 +147,7 @@ class Trainer(Frozen):
         checkpoint_every: updates between checkpoints.
         checkpoints_kept: newest ones kept, the best one aside.
         sync_timeout: seconds a sync update waits for missing shards before it trains on what is there.
+        update_timeout: seconds one update of the learner may last before the trainer is ended and started anew.
         device: where it learns.
         kwargs: passed to a learner of your own.
     """
@@ -172,6 +173,7 @@ class Trainer(Frozen):
     checkpoint_every: int = Field(default=1, ge=1)
     checkpoints_kept: int = Field(default=3, ge=1)
     sync_timeout: Seconds = Field(default=30.0, gt=0)
+    update_timeout: Seconds = Field(default=600.0, gt=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     kwargs: Kwargs = Field(default_factory=dict)
 

@@ -14,6 +14,7 @@ import pytest
 
 from heddle.broker import Broker, open_broker
 from heddle.broker.server import LocalServer, restart, start_server
+from heddle.consumers.trainer import STUCK_CODE
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, saved, seen_in, start_process, submit
 
@@ -257,3 +258,26 @@ def test_a_trainer_outlives_a_restart_of_the_broker(tmp_path: Path, hooks: Path)
         finally:
             process.kill()
             process.communicate()
+
+
+def test_a_learner_that_hangs_ends_its_process_and_the_next_trainer_goes_on(
+    broker: Broker, start: Start, home: Path, hooks: Path
+) -> None:
+    fleet = Fleet(broker, submit(broker, trainer={"update_timeout": 2.0, "kwargs": {"hooks": str(hooks)}})).claim_all()
+    first = start(fleet.experiment)
+    version = version_after(fleet, 0)
+    give_all(fleet, version)
+    version = version_after(fleet, version)
+    hang(hooks, "update")
+    give_all(fleet, version)
+    hangs(hooks, "update")
+    assert first.wait(timeout=30.0) == STUCK_CODE
+    said = [event.message for event in broker.events.read(fleet.experiment)]
+    assert any("the learner hangs: update 2 lasted longer than 2 s (trainer.update_timeout)" in one for one in said)
+    assert broker.seats.holder(fleet.experiment) is None, "it left its seat"
+    go_on(hooks)
+    start(fleet.experiment)
+    version = version_after(fleet, version)
+    give_all(fleet, version)
+    version_after(fleet, version)
+    check_each_once(fleet, home)
