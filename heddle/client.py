@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.durability import lacking
 from heddle.broker.events import Metric
 from heddle.broker.records import ENDED, Status
 from heddle.broker.server import find_running
 from heddle.broker.types import ShardState
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerUnreachable, ExperimentFailed, NotFound, TimedOut
+from heddle.errors import BrokerUnfit, BrokerUnreachable, ExperimentFailed, NotFound, TimedOut
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec, spec_from_json
 from heddle.version import __version__
 
@@ -149,7 +150,13 @@ class Client:
         return self.submit_loaded(loaded, resume=resume, spaces=spaces)
 
     def submit_loaded(self, loaded: LoadedSpec, *, resume: str | None = None, spaces: str = "") -> "Experiment":
-        """As `submit`, of a spec that is loaded already."""
+        """As `submit`, of a spec that is loaded already.
+
+        Raises:
+            BrokerUnfit: the broker keeps less than `limits.durability` asks for.
+        """
+        if lack := lacking(loaded.spec.limits.durability, self.broker.conn.kept()):
+            raise BrokerUnfit(lack)
         before = None if resume is None else self._resumable(resume)
         submitted = self.broker.experiments.submit(
             loaded.spec.canonical_json(),

@@ -17,8 +17,9 @@ from redis.backoff import NoBackoff
 from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
+from heddle.broker.durability import Kept, kept_by
 from heddle.broker.faults import redact, translated
-from heddle.broker.fitness import ServerInfo, check_fit, durability_of
+from heddle.broker.fitness import ServerInfo, check_fit
 from heddle.broker.scripts import Script, script
 from heddle.errors import UsageError
 
@@ -150,9 +151,9 @@ class Connection:
         most = int(memory.get("maxmemory", 0))
         return most > 0 and int(memory["used_memory"]) >= most
 
-    def durability(self) -> str:
-        """strict, fast or memory: what survives when the server is killed."""
-        return durability_of(self.main)
+    def kept(self) -> Kept:
+        """What survives when the server is killed."""
+        return kept_by(self.main)
 
     def close(self) -> None:
         """Let every socket go."""

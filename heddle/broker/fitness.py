@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from redis.exceptions import ResponseError
 
 from heddle.broker.binary import FLOOR
+from heddle.broker.durability import setting
 from heddle.errors import BrokerUnfit, Denied
 
 if TYPE_CHECKING:
@@ -74,17 +75,6 @@ def identify(facts: dict[str, Any]) -> ServerInfo:
     return ServerInfo(kind, (major, minor, patch))
 
 
-def durability_of(client: "Client") -> str:
-    """strict, fast or memory: what survives when the server is killed."""
-    if not int(client.info("persistence").get("aof_enabled", 0)):
-        return "memory"
-    try:
-        fsync = client.config_get("appendfsync").get("appendfsync", "everysec")
-    except (Denied, ResponseError):
-        return "fast"  # at least: an append-only file is on, and how often it is flushed may not be asked
-    return "strict" if fsync in ("always", b"always") else "fast"
-
-
 def _eviction_policy(client: "Client", facts: dict[str, Any]) -> str:
     """Its maxmemory-policy; "" when neither INFO nor CONFIG tells."""
     told = facts.get("maxmemory_policy")
@@ -94,5 +84,5 @@ def _eviction_policy(client: "Client", facts: dict[str, Any]) -> str:
         except (Denied, ResponseError):
             log.warning("cannot check the server's eviction policy; it must be noeviction")
             return ""
-        told = settings.get("maxmemory-policy") or settings.get(b"maxmemory-policy") or ""
-    return told.decode() if isinstance(told, bytes) else str(told)
+        return setting(settings, "maxmemory-policy")
+    return str(told)

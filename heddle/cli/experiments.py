@@ -63,9 +63,11 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
         told = broker.events.read(found.id, count=5)
         now_ms = broker.conn.now_ms()
         wrong = troubles(shards, out_of_memory=broker.conn.out_of_memory())
+        kept = broker.conn.kept()
     if output == "json":
         shown = {**asdict(now), "troubles": wrong, "metrics": latest, "accounting": accounting(flow)}
         shown["trainer"] = None if holder is None else holder.trainer
+        shown["durability"] = kept.name
         print_json({**shown, "shards": _count_states(shards)})
         return
     print_facts(
@@ -82,6 +84,7 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
             *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
             ("waits", _waits(latest)),
             ("batches", accounting_line(flow)),
+            ("broker", f"{kept.name}: {kept.promise}"),
             ("checkpoint", now.result.get("checkpoint", "")),
             ("best", now.result.get("best", "")),
             *(("event", f"{duration(now_ms - event.time_ms)} ago  {event.message}") for event in told),

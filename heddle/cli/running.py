@@ -193,6 +193,7 @@ def _services(order: Order, stop: StopFlag) -> Iterator[tuple[Local, Client]]:
         folder=free_folder(FOLDER, "run", lambda folder: find_running(folder) is None),
         workers=order.workers if order.workers is not None else _default_workers(order),
         pool=spec.experiment.pool,
+        durability="strict" if spec.limits.durability == "strict" else "fast",
         log_dir=order.log_dir,
     )
     local = Local(setup, stop=stop)

@@ -8,10 +8,11 @@ import logging
 from collections.abc import Iterable
 
 from heddle.broker import Broker
+from heddle.broker.durability import lacking
 from heddle.broker.records import ENDED, QueueEntry, StoredSpec
 from heddle.broker.types import Ctl
 from heddle.coord import planner
-from heddle.coord.admit import plan_shards, read_spec, why_refused
+from heddle.coord.admit import plan_shards, read_spec
 from heddle.coord.shares import PoolShares
 from heddle.coord.telling import Teller
 from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_pause_ms, watch
@@ -114,7 +115,7 @@ class Leader:
         if entry.experiment in self._watched:
             return status.state != "queued"
         spec = read_spec(stored)
-        reason = spec if isinstance(spec, str) else why_refused(spec, self._broker.conn.durability())
+        reason = spec if isinstance(spec, str) else lacking(spec.limits.durability, self._broker.conn.kept())
         if status.command == "stop":
             self._set_status(entry.experiment, "stopped", "stopped before it was admitted")
         elif isinstance(spec, str) or reason:

@@ -149,8 +149,23 @@ def test_a_connection_tells_what_survives(redis_server: LocalServer, tmp_path: P
             start_server(tmp_path / durability, durability=durability, binary=binary) as server,
             open_broker(server.url, role="test") as connected,
         ):
-            assert connected.conn.durability() == durability
+            assert connected.conn.kept().name == durability
             assert connected.conn.uptime_ms() < 60_000
+
+
+def test_what_survives_is_unknown_to_a_user_who_may_not_ask(
+    redis_server: LocalServer, tmp_path: Path, raw: redis.Redis
+) -> None:
+    with start_server(tmp_path / "own", durability="strict", binary=redis_server.settings.binary) as server:
+        admin = redis.Redis.from_url(server.url)
+        admin.acl_setuser("half", enabled=True, passwords=["+" + SECRET], keys=["*"], commands=["+@all", "-config"])
+        url = server.url.replace("unix://", f"unix://half:{SECRET}@")
+        with open_broker(url, role="test") as half:
+            assert (half.conn.kept().name, half.conn.kept().least) == ("unknown", "fast")
+        admin.acl_setuser("half", enabled=True, commands=["-info"])
+        with open_broker(url, role="test") as half:
+            assert (half.conn.kept().name, half.conn.kept().least) == ("unknown", "memory")
+        admin.close()
 
 
 # ---- trouble on the way

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 from heddle.broker.types import Ctl
-from heddle.coord.admit import why_refused
 from heddle.coord.watch import Watched, contact_since
-from heddle.spec import load_spec
 
 CTL = Ctl(
     command="run",
@@ -80,16 +78,3 @@ def test_the_seat_counts_as_free_from_when_it_was_seen_free_after_the_stop() -> 
     assert one.seat_free_ms(5_000) == 2_000
     one.looked(6_000, stop, shards=4, is_seat_held=True)  # a new trainer came
     assert one.seat_free_ms(7_000) == 0
-
-
-@pytest.mark.parametrize(
-    ("least", "broker", "is_refused"),
-    [(None, "memory", False), ("memory", "memory", False), ("fast", "memory", True), ("fast", "fast", False),
-     ("fast", "strict", False), ("strict", "fast", True)],
-)  # fmt: skip
-def test_a_broker_that_promises_less_than_the_spec_asks_for_is_refused(
-    least: str | None, broker: str, is_refused: bool
-) -> None:
-    limits = {} if least is None else {"durability": least}
-    raw = {"experiment": {"name": "x"}, "env": {"id": "y"}, "budget": {"wall": 1}, "limits": limits}
-    assert bool(why_refused(load_spec(raw).spec, broker)) == is_refused

@@ -1,0 +1,83 @@
+"""Durability: what a server keeps when it is killed, by name, as the server itself tells it.
+
+It never changes a setting. What each name promises was measured first; `docs/reliability.md` has the figures.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from redis.exceptions import ResponseError
+
+from heddle.errors import Denied
+
+if TYPE_CHECKING:
+    from heddle.broker.connection import Client
+
+Level = Literal["memory", "fast", "strict"]
+
+LEVELS: tuple[Level, ...] = ("memory", "fast", "strict")
+"""From the least to the most a server can promise."""
+PROMISES = {
+    "strict": "nothing that was accepted is lost when the server is killed",
+    "fast": "the last 2 s may be lost when the server is killed; what is lost is counted",
+    "memory": "everything since its last snapshot, or all, is lost when the server is killed",
+    "unknown": "the server does not tell",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What survives when the server is killed.
+
+    Attributes:
+        name: of the level; "unknown" when the server does not tell.
+        least: the level that is certain.
+        why: the settings that say so.
+    """
+
+    name: Level | Literal["unknown"]
+    least: Level
+    why: str
+
+    @property
+    def promise(self) -> str:
+        """What the name means, in words."""
+        return PROMISES[self.name]
+
+
+def kept_by(client: "Client") -> Kept:
+    """What the server behind `client` keeps. Raises BrokerUnreachable."""
+    try:
+        facts: Mapping[str, Any] = client.info("persistence")
+    except (Denied, ResponseError):
+        return Kept("unknown", "memory", "INFO is not allowed to this user")
+    if not int(facts.get("aof_enabled", 0)):
+        return Kept("memory", "memory", "no append-only file (appendonly no)")
+    try:
+        told = client.config_get("appendfsync")
+    except (Denied, ResponseError):
+        return Kept("unknown", "fast", "an append-only file is on; CONFIG GET appendfsync is not allowed to this user")
+    fsync = setting(told, "appendfsync")
+    if fsync == "always":
+        return Kept("strict", "strict", "append-only file, appendfsync always")
+    if fsync in ("everysec", "no"):
+        return Kept("fast", "fast", f"append-only file, appendfsync {fsync}")
+    return Kept("unknown", "fast", "an append-only file is on; the server does not tell its appendfsync")
+
+
+def setting(told: Mapping[Any, Any], name: str) -> str:
+    """One value of a CONFIG GET reply, as text; "" when it is not in it."""
+    value = told.get(name, told.get(name.encode(), ""))
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def lacking(least: Level | None, kept: Kept) -> str:
+    """Why a server that keeps `kept` does not do where `least` is asked for; "" when it does."""
+    if least is None or LEVELS.index(kept.least) >= LEVELS.index(least):
+        return ""
+    is_so = f"is {kept.name}" if kept.name != "unknown" else "may be less"
+    return (
+        f"limits.durability asks for {least}, but the broker {is_so} ({kept.why}); lower it, or use one that is:"
+        f" `heddle up --durability {least}`"
+    )
