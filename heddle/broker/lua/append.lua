@@ -115,7 +115,8 @@ end
 redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3], 'nonce', ARGV[4], 'seq', ARGV[5], 'kind', ARGV[9],
   'version_min', ARGV[10], 'version_max', ARGV[11], 'segments', ARGV[12], 'steps', ARGV[13], 'bytes', ARGV[14],
   'crc32', ARGV[15], 'given', ARGV[16], 'waited_ms', ARGV[17], 'location', 'redis', 'blob', KEYS[8])
-redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'stepping', ARGV[7], 'deaths', '0', 'given',
+redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'stepping', ARGV[7], 'deaths', '0',
+  'accepted', string.format('%.0f', now), 'given',
   string.format('%.0f', math.max(given, tonumber(s[7]))))
 redis.call('ZREM', KEYS[7], ARGV[1])
 add(KEYS[2], 'steps', ARGV[13])

@@ -18,7 +18,7 @@ for i = 3, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 0 then
     redis.call('HSET', KEYS[i], 'state', 'queued', 'kind', ARGV[at + 1], 'first_env', ARGV[at + 2],
       'num_envs', ARGV[at + 3], 'worker', '', 'epoch', '0', 'nonce', '', 'attempts', '0', 'seq', '0',
-      'claim_seq', '0', 'stepping', '0', 'given', '0', 'steps', '0', 'parked', '0', 'deaths', '0', 'error', '')
+      'claim_seq', '0', 'stepping', '0', 'given', '0', 'steps', '0', 'parked', '0', 'deaths', '0', 'error', '', 'since', now)
     redis.call('HSET', KEYS[2], ARGV[at], '- ' .. now)
     created = created + 1
   end

@@ -39,11 +39,11 @@ if s[4] == s[5] and s[6] == '1' then
     state = 'quarantined'
   end
 end
-redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'deaths', string.format('%.0f', deaths),
-  'error', said)
+local t = redis.call('TIME')
+local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
+redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'since', now, 'error', said,
+  'deaths', string.format('%.0f', deaths))
 if state == 'queued' then
-  local t = redis.call('TIME')
-  redis.call('HSET', KEYS[5], ARGV[1],
-    string.format('- %.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)))
+  redis.call('HSET', KEYS[5], ARGV[1], '- ' .. now)
 end
 return {'OK', state, s[2], s[3], said}

@@ -38,13 +38,14 @@ if ARGV[6] == '1' and deaths >= tonumber(ctl[2] or '5') then
 elseif ctl[1] == 'stop' then
   state = 'stopped'
 end
-redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'deaths', string.format('%.0f', deaths))
+local t = redis.call('TIME')
+local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
+redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'since', now,
+  'deaths', string.format('%.0f', deaths))
 if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[2], 'error', ARGV[5])
 end
 if state == 'queued' then
-  local t = redis.call('TIME')
-  redis.call('HSET', KEYS[5], ARGV[1],
-    string.format('- %.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)))
+  redis.call('HSET', KEYS[5], ARGV[1], '- ' .. now)
 end
 return {'OK', state}
