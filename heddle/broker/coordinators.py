@@ -21,11 +21,13 @@ class Leader:
         coordinator: its id.
         epoch: its fencing number.
         left_ms: until another may lead, unless it is renewed; 0 when it is over.
+        until_ms: server ms at which it is or was over.
     """
 
     coordinator: str
     epoch: int
     left_ms: int
+    until_ms: int = 0
 
 
 class Coordinators:
@@ -63,4 +65,4 @@ class Coordinators:
         if coordinator is None:
             return None
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Leader(text(coordinator), integer(epoch), max(0, integer(until) - now_ms))
+        return Leader(text(coordinator), integer(epoch), max(0, integer(until) - now_ms), integer(until))

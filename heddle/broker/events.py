@@ -6,7 +6,7 @@ This module never decides by what it carries: log and metrics are for people, ne
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -169,6 +169,15 @@ class Events:
         for entry in reversed(entries(page)):
             last.update(_read_metric(*entry).values)
         return last
+
+    def metrics_newest(self, experiment: str) -> Metric | None:
+        """The newest of the metrics, with what those shortly before it measured beside; None when there is none."""
+        page = entries(self._conn.main.xrevrange(keys.metrics(experiment), count=8))
+        found = [_read_metric(*entry) for entry in page]
+        if not found:
+            return None
+        values = {name: value for metric in reversed(found) for name, value in metric.values.items()}
+        return replace(found[0], values=values)
 
     # ---- news
 

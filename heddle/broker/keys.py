@@ -66,6 +66,11 @@ def seat(experiment: str) -> str:
     return f"{tag(experiment, 0)}:seat"
 
 
+def trainer(experiment: str) -> str:
+    """Hash: who sat in the seat last, when it was heard of, what it did; for people, decides nothing."""
+    return f"{tag(experiment, 0)}:trainer"
+
+
 def policy(experiment: str, version: int) -> str:
     """Hash: sha256, bytes, chunks, update, weights when small."""
     return f"{tag(experiment, 0)}:policy:{version}"

@@ -61,6 +61,34 @@ class Pools:
         pipe.zrem(keys.pool_workers(pool), worker)
         pipe.execute()
 
+    def bury(self, worker: str, how: str) -> None:
+        """Say how a worker ended, so that nobody takes it for alive; only the parent of the process may.
+
+        Kept as long as the list of the pool shows it. Writes nothing when the broker is out of memory and forgot it.
+        """
+        self._conn.script("worker_bury", [keys.worker(worker)], [PRUNE_MS, how])
+
+    def worker(self, worker: str) -> WorkerInfo | None:
+        """One worker by id; None when nothing is known of it."""
+        fields = texts(self._conn.main.hgetall(keys.worker(worker)))
+        pools = [fields["pool"]] if "pool" in fields else self.pools()
+        now_ms = self._conn.now_ms()
+        for pool in pools:
+            seen = self._conn.main.zscore(keys.pool_workers(pool), worker)
+            if seen is not None:
+                return read_worker(pool, worker, fields, int(seen), now_ms)
+        return None
+
+    def wanted(self, pool: str = "default") -> int | None:
+        """How many workers a pool shall have: as somebody said, else as its living supervisors were started with."""
+        fields = texts(self._conn.main.hgetall(keys.pool(pool)))
+        info = read_pool(pool, fields)
+        if info.desired is not None:
+            return info.desired
+        _, here = self._present(keys.pool_supervisors(pool), prune_ms=SUPERVISOR_PRUNE_MS)
+        wants = [integer(fields.get(f"{WANTS}{name}")) for name in here]
+        return sum(wants) if wants else None
+
     def workers(self, pool: str = "default") -> list[WorkerInfo]:
         """The workers of a pool by id; one that was silent for `PRUNE_MS` is dropped from the list for good."""
         now_ms, seen = self._present(keys.pool_workers(pool))
@@ -159,11 +187,11 @@ class Pools:
 
     # ---- inside
 
-    def _present(self, key: str) -> tuple[int, dict[str, int]]:
-        """Server ms and who is in a sorted set, by last seen; who was silent for `PRUNE_MS` is dropped."""
+    def _present(self, key: str, *, prune_ms: int = PRUNE_MS) -> tuple[int, dict[str, int]]:
+        """Server ms and who is in a sorted set, by last seen; who was silent for `prune_ms` is dropped."""
         now_ms = self._conn.now_ms()
         pipe = self._conn.pipeline()
-        pipe.zremrangebyscore(key, "-inf", now_ms - PRUNE_MS)
+        pipe.zremrangebyscore(key, "-inf", now_ms - prune_ms)
         pipe.zrange(key, 0, -1, withscores=True)
         _, pairs = pipe.execute()
         return now_ms, {text(member): int(seen) for member, seen in pairs}

@@ -22,6 +22,11 @@ class WorkerBeat:
         steps: environment steps since it started; ms_per_step: of late, wall milliseconds per environment step.
         play_s, wait_s: seconds since it started in which it played, and in which it held shards and could play none.
         reason: why it does not play, "" when there is nothing to say.
+        ttl_ms: of the shortest of its leases: silent for longer, it holds nothing any more.
+        doing, subject, doing_ms: the one call into user code that runs, e.g. step, of which shard ("exp/3"), and how
+            long it has lasted; "" for none.
+        limit_ms: how long that call may last before the worker ends itself.
+        still_ms: how long its loop has not moved.
         protocol: protocol version it speaks; code: version of Heddle.
     """
 
@@ -39,6 +44,12 @@ class WorkerBeat:
     wait_s: float = 0.0
     supervisor: str = ""
     reason: str = ""
+    ttl_ms: int = 10_000
+    doing: str = ""
+    subject: str = ""
+    doing_ms: int = 0
+    limit_ms: int = 0
+    still_ms: int = 0
     protocol: int = keys.PROTOCOL
     code: str = ""
 
@@ -71,6 +82,7 @@ class WorkerInfo:
         alive: its heartbeat has not expired.
         draining: it was asked to drain.
         seen_ms: server ms of its last heartbeat; silent_ms: how long ago that was.
+        died: how it ended, as whoever started it saw; "" while nobody saw that.
     """
 
     beat: WorkerBeat
@@ -78,6 +90,7 @@ class WorkerInfo:
     draining: bool
     seen_ms: int
     silent_ms: int
+    died: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +160,18 @@ def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int,
             wait_s=number(fields.get("wait_s")),
             supervisor=fields.get("supervisor", ""),
             reason=fields.get("reason", ""),
+            ttl_ms=integer(fields.get("ttl_ms")) or 10_000,
+            doing=fields.get("doing", ""),
+            subject=fields.get("subject", ""),
+            doing_ms=integer(fields.get("doing_ms")),
+            limit_ms=integer(fields.get("limit_ms")),
+            still_ms=integer(fields.get("still_ms")),
             protocol=integer(fields.get("protocol")),
             code=fields.get("code", ""),
         )
+    died = fields.get("died", "")
     draining = fields.get("drain") == "1" or beat.state == "draining"
-    return WorkerInfo(beat, alive, draining, seen_ms, max(0, now_ms - seen_ms))
+    return WorkerInfo(beat, alive and not died, draining, seen_ms, max(0, now_ms - seen_ms), died)
 
 
 def read_pool(name: str, fields: Mapping[str, str]) -> PoolInfo:

@@ -10,11 +10,32 @@ from dataclasses import dataclass
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
-from heddle.broker.records import integer, text
+from heddle.broker.records import integer, text, texts
 from heddle.errors import Gone
 
 SEAT_TTL_MS = 5_000
 """How long a seat outlives its holder's last renewal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sitter:
+    """Who sits in the seat, or sat in it last.
+
+    Attributes:
+        trainer: its id; "" when nobody ever sat.
+        left_ms: until another may take the seat, unless it is renewed; 0 when nobody sits.
+        since_ms, seen_ms, gone_ms: server ms at which it took the seat, was last heard of, and left by itself (0: it
+            did not).
+        doing, doing_ms: what it did when it was last heard of, and since how long then.
+    """
+
+    trainer: str = ""
+    left_ms: int = 0
+    since_ms: int = 0
+    seen_ms: int = 0
+    gone_ms: int = 0
+    doing: str = ""
+    doing_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +77,20 @@ class Seats:
             raise _gone(experiment)
         return integer(reply[1]) if answer == "OK" else None
 
-    def renew_seat(self, experiment: str, trainer: str, epoch: int, *, ttl_ms: int = SEAT_TTL_MS) -> bool:
+    def renew_seat(
+        self,
+        experiment: str,
+        trainer: str,
+        epoch: int,
+        *,
+        ttl_ms: int = SEAT_TTL_MS,
+        doing: str = "",
+        doing_ms: int = 0,
+    ) -> bool:
         """Keep the seat, also when its TTL passed and nobody took it.
+
+        Args:
+            doing, doing_ms: what the trainer does, and since how long; for people.
 
         Returns:
             False when it is lost for good.
@@ -65,7 +98,9 @@ class Seats:
         Raises:
             Gone: the experiment was removed.
         """
-        answer = text(self._conn.script("seat_renew", self._keys(experiment), [trainer, epoch, ttl_ms]))
+        answer = text(
+            self._conn.script("seat_renew", self._keys(experiment), [trainer, epoch, ttl_ms, doing, doing_ms])
+        )
         if answer == "GONE":
             raise _gone(experiment)
         return answer == "OK"
@@ -84,9 +119,26 @@ class Seats:
             return None
         return SeatHolder(text(trainer), integer(epoch), max(0, int(left_ms)))
 
+    def last(self, experiment: str) -> Sitter:
+        """Who sits, or sat last."""
+        pipe = self._conn.pipeline()
+        pipe.hgetall(keys.trainer(experiment))
+        pipe.pttl(keys.seat(experiment))
+        known, left_ms = pipe.execute()
+        fields = texts(known)
+        return Sitter(
+            trainer=fields.get("trainer", ""),
+            left_ms=max(0, int(left_ms)),
+            since_ms=integer(fields.get("since")),
+            seen_ms=integer(fields.get("seen")),
+            gone_ms=integer(fields.get("left")),
+            doing=fields.get("doing", ""),
+            doing_ms=integer(fields.get("doing_ms")),
+        )
+
     @staticmethod
     def _keys(experiment: str) -> list[str]:
-        return [keys.ctl(experiment), keys.seat(experiment)]
+        return [keys.ctl(experiment), keys.seat(experiment), keys.trainer(experiment)]
 
 
 def _gone(experiment: str) -> Gone:

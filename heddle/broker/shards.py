@@ -4,6 +4,7 @@ This module never decides whether a worker is dead: lease keys do, or whoever st
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from heddle.broker import keys
 from heddle.broker.failures import Failures
@@ -90,6 +91,11 @@ class Shards(Leases, Failures):
             ]
         return found
 
+    def waiting(self, experiment: str, p: int) -> dict[int, int]:
+        """Shards that wait for room in the stream, and the server ms since when."""
+        found: Any = self._conn.main.zrange(keys.waiting(experiment, p), 0, -1, withscores=True)
+        return {int(text(shard)): int(since_us) // 1000 for shard, since_us in found}
+
     # ---- for supervisors
 
     def release_worker(self, worker: str, *, error: str | None = None) -> list[Reaped]:
@@ -158,6 +164,9 @@ def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
         parked_bytes=integer(fields.get("parked")),
         lease_ms=max(0, lease_ms) if leased else 0,
         last_error=fields.get("error", ""),
+        since_ms=integer(fields.get("since")),
+        accepted_ms=integer(fields.get("accepted")),
+        last_worker=fields.get("worker", ""),
     )
 
 

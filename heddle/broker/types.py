@@ -206,6 +206,8 @@ class ShardState:
         parked_bytes: of a batch that waits for room.
         lease_ms: until its lease is over, unless it is renewed; 0 when it is not leased or overdue.
         last_error: why its last owner lost it; "" when there is nothing to say.
+        since_ms, accepted_ms: server ms at which it came into its state, and of its last accepted batch; 0 for none.
+        last_worker: who held it last, or holds it.
     """
 
     shard: int
@@ -224,6 +226,9 @@ class ShardState:
     parked_bytes: int
     lease_ms: int
     last_error: str
+    since_ms: int = 0
+    accepted_ms: int = 0
+    last_worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)

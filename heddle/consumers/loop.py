@@ -62,6 +62,7 @@ class Loop:
             ctl = self.ctl()
             if ctl.command == "stop" or self.parts.stop.draining:
                 return ""
+            self.parts.seat.doing("wait" if ctl.command == "run" else "pause")
             evaluated = self.parts.intake.poll(block_ms=block_ms)
             self.count_time(running=ctl.command == "run")
             self.turn_eval(evaluated)
@@ -145,6 +146,7 @@ class Loop:
         pointers = [item.pointer for item in taken.batches]
         latest, same = parts.publisher.version, parts.publisher.same
         waited_s = parts.intake.reset_wait()
+        parts.seat.doing("update")
         parts.reader.loading(pointers)
         self.training_on = pointers
         began = parts.clock.monotonic()
@@ -176,6 +178,7 @@ class Loop:
         if parts.clock.monotonic() < self._save_after:
             return False
         parts.seat.check_well()
+        parts.seat.doing("checkpoint")
         began = parts.clock.monotonic()
         extra = {"owed": parts.ledger.owed(), "eval": parts.evaluator.state() if parts.evaluator else {}}
         try:

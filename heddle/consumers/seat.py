@@ -42,6 +42,7 @@ class Seat:
         self._renewed_at = clock.monotonic()
         self._lost = threading.Event()
         self._reason = ""
+        self._doing = ("start", clock.monotonic())
         self._keeper = Keeper(self._renew, ttl_s=ttl_ms / 1000.0, on_lost=self._lose, name="seat", clock=clock)
 
     @classmethod
@@ -61,6 +62,11 @@ class Seat:
         seat._keeper.start()
         log.info("took seat experiment=%s trainer=%s epoch=%d", experiment, trainer, epoch)
         return seat
+
+    def doing(self, what: str) -> None:
+        """What the trainer does from now on, for people: told with the renewals."""
+        if what != self._doing[0]:
+            self._doing = (what, self._clock.monotonic())
 
     def check(self) -> None:
         """Raises SeatLost once another trainer took the seat, or the experiment was removed."""
@@ -109,7 +115,16 @@ class Seat:
 
     def _renew(self) -> bool:
         asked_at = self._clock.monotonic()
-        if not self._broker.seats.renew_seat(self._experiment, self.trainer, self.epoch, ttl_ms=self._ttl_ms):
+        what, since = self._doing
+        kept = self._broker.seats.renew_seat(
+            self._experiment,
+            self.trainer,
+            self.epoch,
+            ttl_ms=self._ttl_ms,
+            doing=what,
+            doing_ms=round(1000 * (asked_at - since)),
+        )
+        if not kept:
             return False
         self._renewed_at = asked_at
         return True

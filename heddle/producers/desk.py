@@ -59,6 +59,7 @@ class Desk:
         changed: the lock of all this, notified whenever a shard may have become playable.
         counters, quota: as their names say.
         stepping: the shard being played at this moment.
+        moved_at: monotonic seconds at which the worker's loop was last seen to move.
     """
 
     def __init__(self) -> None:
@@ -67,6 +68,7 @@ class Desk:
         self.quota = Quota()
         self.quota_news = False
         self.stepping: Key | None = None
+        self.moved_at = 0.0
         self._holdings: dict[Key, Holding] = {}
         self._facts: dict[str, Facts] = {}
         self._dropped: list[Holding] = []

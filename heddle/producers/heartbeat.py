@@ -11,6 +11,8 @@ from collections.abc import Callable
 from heddle.broker import Broker
 from heddle.broker.pools import WorkerBeat
 from heddle.errors import HeddleError
+from heddle.lease import Action
+from heddle.producers.claims import DEFAULT_TTL_MS
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import reason_to_wait
 from heddle.producers.quota import Quota
@@ -23,9 +25,16 @@ BEAT_S = 1.0
 SUPERVISOR_ENV = "HEDDLE_SUPERVISOR"
 
 
-def describe(desk: Desk, *, worker: str, pool: str, draining: bool) -> WorkerBeat:
-    """What a worker says of itself now."""
+def describe(
+    desk: Desk, *, worker: str, pool: str, draining: bool, action: Action | None = None, now: float = 0.0
+) -> WorkerBeat:
+    """What a worker says of itself now.
+
+    Args:
+        action: the call into user code that runs at `now`, monotonic seconds.
+    """
     held, counters = desk.holdings(), desk.counters
+    still_s = max(0.0, now - (desk.moved_at if action is None else action.since))
     state = "draining" if draining else "playing" if desk.stepping else "waiting" if held else "idle"
     return WorkerBeat(
         worker=worker,
@@ -42,6 +51,12 @@ def describe(desk: Desk, *, worker: str, pool: str, draining: bool) -> WorkerBea
         wait_s=round(counters.wait_s, 3),
         supervisor=os.environ.get(SUPERVISOR_ENV, ""),
         reason=reason_to_wait(held, desk.facts_by_experiment()) if state == "waiting" else "",
+        ttl_ms=min((holding.ttl_ms for holding in held), default=DEFAULT_TTL_MS),
+        doing=action.what if action else "",
+        subject=action.subject if action else "",
+        doing_ms=round(1000 * still_s) if action else 0,
+        limit_ms=round(1000 * action.limit_s) if action else 0,
+        still_ms=round(1000 * still_s),
         code=__version__,
     )
 

@@ -56,6 +56,11 @@ class Turns:
         what = player.doing
         return None if what is None else Action(what, since, limit_s, subject)
 
+    @property
+    def is_playing(self) -> bool:
+        """True while a segment is being played; `doing` tells which call lasts."""
+        return self._playing is not None
+
     def cut(self) -> None:
         """From another thread: end the segment being played at its next step."""
         if (playing := self._playing) is not None:

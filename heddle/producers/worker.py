@@ -175,6 +175,7 @@ class Worker:
 
     def _work(self) -> None:
         """Claim what may be claimed, then play one segment of one shard, or wait."""
+        self.desk.moved_at = self._clock.monotonic()
         self._tidy()
         self._claimer.look()
         if self._stop.draining:
@@ -287,4 +288,8 @@ class Worker:
         self._fail(HeddleError(f"the keeper ended: {reason}"))
 
     def _describe(self) -> WorkerBeat:
-        return describe(self.desk, worker=self.id, pool=self.pool, draining=self._stop.draining)
+        action, now = self._turns.doing(), self._clock.monotonic()
+        if self._turns.is_playing:
+            self.desk.moved_at = now
+        draining = self._stop.draining
+        return describe(self.desk, worker=self.id, pool=self.pool, draining=draining, action=action, now=now)

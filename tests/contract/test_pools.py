@@ -135,3 +135,31 @@ def test_workers_and_supervisors_are_heard_and_scaled_when_the_memory_is_full(br
         assert broker.pools.workers()[0].beat == BEAT
         broker.pools.bye("w1")
         broker.pools.supervisor_bye("default", "s1")
+
+
+def test_a_worker_whose_parent_saw_it_die_is_not_alive_any_more(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    pools.heartbeat(BEAT)
+    pools.bury(BEAT.worker, "killed by SIGKILL")
+    (found,) = pools.workers(BEAT.pool)
+    assert (found.alive, found.died) == (False, "killed by SIGKILL")
+    pools.bury("nobody", "killed by SIGKILL")
+    assert len(pools.workers(BEAT.pool)) == 1
+
+
+def test_a_worker_is_found_by_its_id_alone(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    pools.heartbeat(BEAT)
+    found = pools.worker(BEAT.worker)
+    assert found is not None and found.beat == BEAT
+    assert pools.worker("nobody") is None
+
+
+def test_a_pool_wants_what_was_said_or_else_what_its_supervisors_were_started_with(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    assert pools.wanted("big") is None
+    pools.supervisor_beat("big", "s1", 2)
+    pools.supervisor_beat("big", "s2", 3)
+    assert pools.wanted("big") == 5
+    pools.set_desired("big", 1)
+    assert pools.wanted("big") == 1

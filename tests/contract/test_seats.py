@@ -157,3 +157,37 @@ def test_leading_works_when_the_memory_is_full(broker: Broker) -> None:
         assert broker.coordinators.renew_leader("c1", epoch)
         assert broker.coordinators.release_leader("c1", epoch)
         assert broker.coordinators.claim_leader("c2") is not None
+
+
+# ---- who sat last, for people
+
+
+def test_who_sits_and_what_it_does_is_known_after_its_seat_is_gone(any_broker: Broker) -> None:
+    broker = any_broker
+    experiment = submitted(broker)
+    assert broker.seats.last(experiment).trainer == ""
+    epoch = claimed(broker, experiment, "t1")
+    assert broker.seats.renew_seat(experiment, "t1", epoch, ttl_ms=1, doing="update", doing_ms=1_500)
+    eventually(lambda: broker.seats.holder(experiment) is None)
+    last = broker.seats.last(experiment)
+    assert (last.trainer, last.left_ms, last.gone_ms, last.doing, last.doing_ms) == ("t1", 0, 0, "update", 1_500)
+    assert abs(last.seen_ms - broker.conn.now_ms()) < 5_000
+
+
+def test_a_trainer_that_left_by_itself_is_told_from_one_that_vanished(any_broker: Broker) -> None:
+    broker = any_broker
+    experiment = submitted(broker)
+    broker.seats.release_seat(experiment, claimed(broker, experiment, "t1"))
+    assert broker.seats.last(experiment).gone_ms > 0
+    claimed(broker, experiment, "t2")
+    last = broker.seats.last(experiment)
+    assert (last.trainer, last.gone_ms) == ("t2", 0)
+
+
+def test_rm_leaves_nothing_of_who_sat_last(broker: Broker) -> None:
+    experiment = submitted(broker)
+    claimed(broker, experiment, "t1")
+    broker.experiments.remove(experiment, force=True)
+    assert not [key for key in all_keys(broker) if experiment in key]
+    assert not broker.seats.release_seat(experiment, 1)
+    assert not [key for key in all_keys(broker) if experiment in key], "a late word of the trainer brings nothing back"

@@ -1,0 +1,198 @@
+"""How an experiment is: from its command, its shards, its trainer, its workers and the coordinator.
+
+Pure; it is running only while something of it moves, and whatever else it is says what holds it up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from heddle.broker.types import ShardState
+from heddle.states.facts import Facts
+from heddle.states.judgement import Judgement, ids
+from heddle.states.roles import judge_leader, judge_pool, judge_trainer
+from heddle.states.shards import judge_shard
+from heddle.states.workers import judge_worker
+
+STALL_MS = 5_000
+"""Nothing trained for this long (or a lease's TTL, if that is longer) is a stall where nothing explains it."""
+LONG_WAIT_MS = 3_000
+"""Shards are handed over within seconds: one that waits longer for a worker is worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One experiment with everything around it, judged from the same facts.
+
+    Attributes:
+        experiment, trainer, leader, pool: one judgement each.
+        shards: by their index; workers: by id, those of its pool.
+    """
+
+    experiment: Judgement
+    trainer: Judgement
+    leader: Judgement
+    pool: Judgement
+    shards: dict[int, Judgement]
+    workers: dict[str, Judgement]
+
+
+def judge(facts: Facts) -> Picture:
+    """How an experiment and everything around it is."""
+    workers = {name: judge_worker(info, facts.sight) for name, info in facts.pool.workers.items()}
+    alive = sum(one.state in ("alive", "waiting", "unknown") for one in workers.values())
+    trainer, leader, pool = judge_trainer(facts), judge_leader(facts), judge_pool(facts, alive)
+    shards = {
+        shard.shard: judge_shard(shard, facts, workers=workers, trainer=trainer, leader=leader)
+        for shard in facts.shards
+    }
+    picture = Picture(Judgement("", ""), trainer, leader, pool, shards, workers)
+    return replace(picture, experiment=_experiment(facts, picture))
+
+
+def _experiment(facts: Facts, picture: Picture) -> Judgement:
+    status, subject = facts.status, f"experiment {facts.id}"
+    since_ms = status.since_ms or status.created_ms
+    if status.ended:
+        return Judgement(subject, status.state, status.reason, since_ms=since_ms)
+    if status.state == "queued":
+        if picture.leader.state == "absent":
+            why, because = "no coordinator admits it", (picture.leader,)
+            return Judgement(subject, "queued", why, picture.leader.do, since_ms=since_ms, because=because)
+        return Judgement(subject, "queued", "a coordinator admits it within seconds", since_ms=since_ms)
+    if status.command == "stop" or status.state == "stopping":
+        return _stopping(facts, picture)
+    if status.command == "pause":
+        do = f"go on with: heddle resume {facts.id}"
+        return Judgement(subject, "paused", "somebody paused it", do, since_ms=since_ms)
+    held = _held_up(facts, picture)
+    return held if held is not None else _running(facts, picture)
+
+
+def _stopping(facts: Facts, picture: Picture) -> Judgement:
+    leased = [shard.shard for shard in facts.shards if shard.state == "leased"]
+    trainer, because = picture.trainer, []
+    if leased:
+        why = f"workers give back shards {ids(leased)}"
+        because = [picture.shards[number] for number in leased if picture.shards[number].state == "stalled"][:3]
+    elif trainer.state == "absent":
+        why, because = "no trainer saves its last work; it ends without one 15 s after the last", [trainer]
+    else:
+        why = "its trainer trains on what is left and saves"
+    if facts.status.outcome:
+        why = "a coordinator writes down how it ended"
+    if picture.leader.state == "absent":
+        because.append(picture.leader)
+    do = next((one.do for one in because if one.do), "")
+    since_ms = facts.status.since_ms if facts.status.state == "stopping" else 0
+    return Judgement(f"experiment {facts.id}", "stopping", why, do, since_ms=since_ms, because=tuple(because))
+
+
+def _held_up(facts: Facts, picture: Picture) -> Judgement | None:
+    """What keeps it from training at all; None while something moves."""
+    trainer, idle_ms = picture.trainer, facts.sight.now_ms - _trained_ms(facts)
+    long_idle = idle_ms >= max(STALL_MS, facts.ttl_ms)
+    if facts.out_of_memory and (long_idle or facts.status.policy <= 0):
+        why = "waits for room: the broker is out of memory (maxmemory) and takes no policy and no batch"
+        do = "raise maxmemory or remove what is over: heddle rm EXP; it then goes on by itself"
+        broker = Judgement("broker", "full", "out of memory")
+        return _waits(facts, "room", why, do, _trained_ms(facts), (broker,))
+    if trainer.state == "absent":
+        if trainer.subject == "trainer" or facts.sitter.gone_ms:
+            return _waits(
+                facts, "trainer", f"waits for a trainer: {trainer.why}", trainer.do, trainer.since_ms, (trainer,)
+            )
+        if long_idle:
+            return _stalled(facts, f"nothing is trained: {trainer.why}", trainer.do, trainer.since_ms, (trainer,))
+        return None
+    if trainer.state == "stalled":
+        return _stalled(
+            facts, f"nothing is trained: the trainer is stuck, {trainer.why}", trainer.do, trainer.since_ms, (trainer,)
+        )
+    if trainer.state == "training" and facts.status.policy > 0:
+        return None
+    if facts.status.policy <= 0:
+        return _waits(facts, "policy", "waits for its trainer's first policy", "", trainer.since_ms, (trainer,))
+    return _not_played(facts, picture, long_idle=long_idle)
+
+
+def _not_played(facts: Facts, picture: Picture, *, long_idle: bool) -> Judgement | None:
+    """The trainer waits for experience; None when it comes, for some train shard is played."""
+    train = [(shard, picture.shards[shard.shard]) for shard in facts.shards if shard.kind == "train"]
+    states = {judgement.state for _, judgement in train}
+    if "playing" in states or not train:
+        return None
+    stalled = _of(train, "stalled")
+    if stalled:
+        first = stalled[0]
+        numbers = ids([shard.shard for shard, judgement in train if judgement.state == "stalled"])
+        why = f"nothing is played: shards {numbers} are stalled, {first.why}"
+        return _stalled(facts, why, first.do, min(one.since_ms for one in stalled), tuple(stalled[:3]))
+    for_workers = [one for one in _of(train, "waiting") if one.waits_for == "workers"]
+    if for_workers:
+        since_ms = min(one.since_ms for one in for_workers)
+        if picture.pool.state == "absent":
+            why = f"waits for workers: {picture.pool.why}"
+            dead = tuple(one for one in picture.workers.values() if one.state == "dead")
+            return _waits(facts, "workers", why, picture.pool.do, since_ms, (picture.pool, *dead[:3]))
+        return _waits(
+            facts,
+            "workers",
+            f"no shard is played: the first {for_workers[0].why}",
+            for_workers[0].do,
+            since_ms,
+            (for_workers[0],),
+        )
+    if not long_idle:
+        return None
+    waiting = _of(train, "waiting")
+    because = (picture.trainer, *waiting[:1])
+    why = (
+        f"nothing is trained: the trainer waits for experience and its shards wait: {waiting[0].why}"
+        if waiting
+        else "nothing is trained"
+    )
+    return _stalled(facts, why, f"see: heddle why experiment {facts.id}", _trained_ms(facts), because)
+
+
+def _running(facts: Facts, picture: Picture) -> Judgement:
+    """It trains: running, or degraded by what is not as it should be."""
+    now = facts.sight.now_ms
+    shards = [(shard, picture.shards[shard.shard]) for shard in facts.shards]
+    wrong = _of(shards, "quarantined") + _of(shards, "stalled")
+    wrong += [
+        one
+        for one in _of(shards, "waiting")
+        if one.waits_for == "workers" and one.since_ms and now - one.since_ms > max(LONG_WAIT_MS, facts.ttl_ms)
+    ]
+    reasons = [one for one in (picture.trainer, picture.leader) if one.state == "absent"]
+    reasons += [picture.pool] if not picture.pool.is_green else []
+    if facts.out_of_memory:
+        do = "raise maxmemory or remove what is over: heddle rm EXP"
+        reasons.append(Judgement("broker", "full", "the broker is out of memory (maxmemory)", do))
+    because = (*wrong[:8], *reasons)
+    since_ms = facts.status.started_ms
+    if not because:
+        return Judgement(f"experiment {facts.id}", "running", since_ms=since_ms)
+    first = because[0]
+    why = f"{first.subject} is {first.state}: {first.why}" if wrong else first.why
+    more = len(wrong) + len(reasons) - 1
+    why += f" (and {more} more)" if more else ""
+    return Judgement(f"experiment {facts.id}", "degraded", why, first.do, since_ms=first.since_ms, because=because)
+
+
+def _trained_ms(facts: Facts) -> int:
+    """When it was last trained, or could have begun to be."""
+    return max(facts.updated_ms, facts.status.started_ms, facts.status.since_ms, facts.sitter.since_ms)
+
+
+def _of(shards: Sequence[tuple[ShardState, Judgement]], state: str) -> list[Judgement]:
+    return [judgement for _, judgement in shards if judgement.state == state]
+
+
+def _waits(facts: Facts, what: str, why: str, do: str, since_ms: int, because: tuple[Judgement, ...]) -> Judgement:
+    subject = f"experiment {facts.id}"
+    return Judgement(subject, "waiting", why, do, waits_for=what, since_ms=since_ms, because=because)
+
+
+def _stalled(facts: Facts, why: str, do: str, since_ms: int, because: tuple[Judgement, ...]) -> Judgement:
+    return Judgement(f"experiment {facts.id}", "stalled", why, do, since_ms=since_ms, because=because)

@@ -1,0 +1,71 @@
+"""How an experiment's trainer is, and whether a coordinator leads: from seat, leader's lease and what they last said.
+
+Pure; a trainer that keeps its seat and never comes back from an update is not well.
+"""
+
+from heddle.states.facts import Facts
+from heddle.states.judgement import Judgement
+
+SLOW_UPDATES = 5
+"""An update that takes this many times as long as the one before it may have stopped for good."""
+FIRST_UPDATE_MS = 60_000
+"""How long anything may take that nobody has measured yet: a first update loads and compiles, a disk may be slow."""
+LEADER_GRACE_MS = 1_000
+"""A leader's lease changes hands this fast where another coordinator waits for it."""
+
+
+def judge_trainer(facts: Facts) -> Judgement:
+    """How the trainer is: training, waiting (for experience), paused, stalled, or absent."""
+    sitter, now = facts.sitter, facts.sight.now_ms
+    start = f"start one: heddle trainer {facts.id}"
+    if not sitter.trainer:
+        since = facts.status.started_ms or facts.status.since_ms
+        return Judgement("trainer", "absent", "no trainer has taken the seat yet", start, since_ms=since)
+    subject = f"trainer {sitter.trainer}"
+    if not sitter.left_ms:
+        if sitter.gone_ms:
+            return Judgement(subject, "absent", "the last trainer left its seat", start, since_ms=sitter.gone_ms)
+        why = f"trainer {sitter.trainer} does not renew its seat: it ended, is frozen or is cut off"
+        return Judgement(subject, "absent", why, start, since_ms=sitter.seen_ms)
+    doing_ms = sitter.doing_ms + max(0, now - sitter.seen_ms)
+    since_ms = now - doing_ms
+    if sitter.doing in ("update", "checkpoint", "start") and doing_ms > _patience_ms(facts):
+        what = {"update": "its update", "checkpoint": "its checkpoint", "start": "its start"}[sitter.doing]
+        do = f"look at trainer {sitter.trainer} and its log"
+        return Judgement(subject, "stalled", f"{what} does not come back", do, since_ms=since_ms)
+    if sitter.doing == "pause":
+        return Judgement(subject, "paused", since_ms=since_ms)
+    if sitter.doing == "wait":
+        return Judgement(subject, "waiting", "waits for experience", waits_for="experience", since_ms=since_ms)
+    return Judgement(subject, "training", since_ms=since_ms)
+
+
+def judge_leader(facts: Facts) -> Judgement:
+    """Whether a coordinator leads: leading or absent."""
+    leader = facts.leader
+    start = "start one: heddle coordinator"
+    if leader is None:
+        return Judgement("coordinator", "absent", "no coordinator leads", start)
+    subject = f"coordinator {leader.coordinator}"
+    if leader.left_ms or facts.sight.now_ms - leader.until_ms < LEADER_GRACE_MS:
+        return Judgement(subject, "leading")
+    why = f"coordinator {leader.coordinator} does not renew its lead: it ended, is frozen or is cut off"
+    return Judgement(subject, "absent", why, start, since_ms=leader.until_ms)
+
+
+def judge_pool(facts: Facts, alive: int) -> Judgement:
+    """Whether a pool has the workers that it shall have: alive or absent (none) or degraded (too few)."""
+    pool = facts.pool
+    subject = f"pool {pool.name}"
+    if not alive:
+        do = f"start some: heddle workers start --pool {pool.name} -n 2"
+        return Judgement(subject, "absent", f"pool {pool.name} has no live worker", do)
+    if pool.wanted is not None and alive < pool.wanted:
+        why = f"pool {pool.name} has {alive} of {pool.wanted} workers"
+        return Judgement(subject, "degraded", why, f"see why: heddle workers ls --pool {pool.name}")
+    return Judgement(subject, "alive")
+
+
+def _patience_ms(facts: Facts) -> int:
+    measured = round(1000 * SLOW_UPDATES * facts.update_s)
+    return max(facts.ttl_ms, measured) if facts.updated_ms and facts.sitter.doing == "update" else FIRST_UPDATE_MS

@@ -1,0 +1,72 @@
+"""How a worker is: from its heartbeat, from what that says of its loop, and from who saw it die.
+
+Pure; a process that exists is no reason to call it alive.
+"""
+
+from heddle.broker.pools import WorkerInfo
+from heddle.states.facts import Sight
+from heddle.states.judgement import Judgement, span, unknown
+
+SLOW_CALLS = 3
+"""A call into user code that lasts this many times as long as calls usually do may have stopped for good."""
+
+
+def quiet_after_ms(ttl_ms: int) -> int:
+    """How long a worker that beats once a second may be silent before that is odd."""
+    return min(5_000, max(2_000, ttl_ms // 2))
+
+
+def judge_worker(info: WorkerInfo, sight: Sight) -> Judgement:
+    """How a worker of a pool's list is."""
+    beat = info.beat
+    subject = f"worker {beat.worker}"
+    if info.died:
+        return Judgement(subject, "dead", info.died, "its supervisor starts another one", since_ms=info.seen_ms)
+    quiet_ms, over_ms = quiet_after_ms(beat.ttl_ms), max(beat.ttl_ms, quiet_after_ms(beat.ttl_ms))
+    if info.silent_ms >= quiet_ms:
+        silent_ms = min(info.silent_ms, sight.seen_for_ms)
+        if silent_ms < quiet_ms:
+            return unknown(subject, "the broker was away and it has not been heard of since", since_ms=info.seen_ms)
+        if silent_ms >= over_ms or not info.alive:
+            why = "no heartbeat for longer than its leases last: it ended, is frozen or is cut off"
+            return Judgement(subject, "dead", why, f"its shards go to others; {_look(info)}", since_ms=info.seen_ms)
+        why = "no heartbeat: it is frozen, cut off or dead"
+        return Judgement(subject, "stalled", why, _look(info), since_ms=info.seen_ms)
+    if stuck := _stuck(info, sight):
+        return stuck
+    if info.draining:
+        return Judgement(subject, "draining", f"asked to end; gives back {beat.shards} shards first")
+    if beat.state == "waiting":
+        return Judgement(subject, "waiting", beat.reason or "nothing to play yet", waits_for=_waits_for(beat.reason))
+    if beat.state in ("idle", "starting"):
+        return Judgement(subject, "waiting", "holds no shard: none is queued for it", waits_for="shards")
+    return Judgement(subject, "alive")
+
+
+def _stuck(info: WorkerInfo, sight: Sight) -> Judgement | None:
+    """Its heart beats and its loop stands still."""
+    beat = info.beat
+    still_ms = beat.still_ms + info.silent_ms
+    patience_ms = max(beat.ttl_ms, round(SLOW_CALLS * beat.ms_per_step))
+    if still_ms < patience_ms:
+        return None
+    since_ms = sight.now_ms - still_ms
+    if beat.doing:
+        why = f"{beat.doing} of {beat.subject} does not come back"
+        do = f"it is ended after {span(beat.limit_ms)} (env.step_timeout) and another one takes over"
+        return Judgement(f"worker {beat.worker}", "stalled", why, do if beat.limit_ms else "", since_ms=since_ms)
+    why = "its loop does not move, though nothing of the user's runs"
+    return Judgement(f"worker {beat.worker}", "stalled", why, _look(info), since_ms=since_ms)
+
+
+def _look(info: WorkerInfo) -> str:
+    """Where to look, while its heartbeat still tells."""
+    beat = info.beat
+    return f"look at pid {beat.pid} on {beat.host}" if beat.pid else "look where it ran"
+
+
+def _waits_for(reason: str) -> str:
+    for word in ("room", "policy", "evaluation"):
+        if word in reason:
+            return word
+    return "command" if "paused" in reason else ""

@@ -1,0 +1,367 @@
+"""States as tables: facts and now in, a judgement with its why out; no server, no clock."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from heddle.broker.coordinators import Leader
+from heddle.broker.pools import WorkerBeat, WorkerInfo
+from heddle.broker.records import Status
+from heddle.broker.seats import Sitter
+from heddle.broker.types import Amount, Ctl, Flow, ShardState
+from heddle.states.experiments import Picture, judge
+from heddle.states.facts import Facts, PoolFacts, Sight
+from heddle.states.judgement import Judgement
+
+NOW = 1_000_000_000
+TTL = 10_000
+EXP = "exp-1a2b"
+NONE = Amount()
+FLOW = Flow(0, 0, 0, 0, 0, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE)
+LONG = 3_600_000
+
+
+def shard(number: int, state: str = "leased", worker: str = "w1", *, ago: int = LONG, **more: Any) -> ShardState:
+    leased = state == "leased"
+    one = ShardState(
+        shard=number,
+        kind="train",
+        first_env=number,
+        num_envs=1,
+        state=state,
+        worker=worker if leased else "",
+        epoch=1,
+        attempts=1,
+        seq=5,
+        steps=100,
+        given=0,
+        deaths=0,
+        stepping=False,
+        parked_bytes=0,
+        lease_ms=8_000 if leased else 0,
+        last_error="",
+        since_ms=NOW - ago,
+        accepted_ms=NOW - 500,
+        last_worker=worker,
+    )
+    return replace(one, **more)
+
+
+def worker(name: str = "w1", *, silent: int = 400, alive: bool = True, died: str = "", **beat: Any) -> WorkerInfo:
+    fields: dict[str, Any] = {"state": "playing", "shards": 1, "pid": 12, "host": "box", "ms_per_step": 1.0} | beat
+    draining = fields["state"] == "draining"
+    return WorkerInfo(WorkerBeat(worker=name, **fields), alive, draining, NOW - silent, silent, died)
+
+
+def facts(
+    *,
+    status: dict[str, Any] | None = None,
+    ctl: dict[str, Any] | None = None,
+    shards: tuple[ShardState, ...] = (shard(0), shard(1)),
+    workers: tuple[WorkerInfo, ...] = (worker(),),
+    **more: Any,
+) -> Facts:
+    """A run in which all is well, changed."""
+    started: dict[str, Any] = {
+        "experiment": EXP,
+        "name": "exp",
+        "pool": "default",
+        "state": "running",
+        "reason": "",
+        "command": "run",
+        "outcome": "",
+        "result": {},
+        "created_ms": NOW - LONG,
+        "started_ms": NOW - LONG,
+        "since_ms": NOW - LONG,
+        "ended_ms": 0,
+        "policy": 7,
+        "eval_policy": 0,
+        "active": 2,
+        "active_eval": 0,
+        "rev": 1,
+        "resume_from": None,
+    }
+    told: dict[str, Any] = {
+        "command": "run",
+        "policy": 7,
+        "min_policy": 0,
+        "eval_policy": 0,
+        "seat_epoch": 5,
+        "leader_epoch": 5,
+        "active": 2,
+        "active_eval": 0,
+        "rev": 1,
+        "sync": False,
+        "max_entries": 100,
+        "max_bytes": 1 << 20,
+        "outcome": "",
+        "reason": "",
+        "protocol": 1,
+    }
+    well: dict[str, Any] = {
+        "sight": Sight(NOW, LONG),
+        "status": Status(**(started | (status or {}))),
+        "ctl": Ctl(**(told | (ctl or {}))),
+        "shards": shards,
+        "flow": FLOW,
+        "ttl_ms": TTL,
+        "pool": PoolFacts("default", {one.beat.worker: one for one in workers}, len(workers)),
+        "sitter": Sitter("t1", 4_000, NOW - LONG, NOW - 300, 0, "wait", 200),
+        "leader": Leader("c1", 5, 2_000, NOW + 2_000),
+        "updated_ms": NOW - 700,
+        "update_s": 0.2,
+    }
+    return Facts(**(well | more))
+
+
+def experiment(**changes: Any) -> Judgement:
+    return judge(facts(**changes)).experiment
+
+
+def lost_seat(ago: int) -> Sitter:
+    return Sitter("t1", 0, NOW - LONG, NOW - ago, 0, "wait", 100)
+
+
+QUEUED = (shard(0, "queued", ago=20_000), shard(1, "queued", ago=20_000))
+OLD = NOW - 60_000
+
+EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
+    # what, facts, state, waits for, words of its line
+    ("all is well", {}, "running", "", ""),
+    ("over", {"status": {"state": "failed", "reason": "no luck"}}, "failed", "", "no luck"),
+    ("submitted", {"status": {"state": "queued"}}, "queued", "", "a coordinator admits it"),
+    ("no coordinator ever", {"status": {"state": "queued"}, "leader": None}, "queued", "", "heddle coordinator"),
+    ("paused", {"status": {"command": "pause", "state": "paused"}}, "paused", "", "heddle resume"),
+    ("stopping", {"status": {"command": "stop", "state": "stopping"}}, "stopping", "", "shards 0, 1"),
+    (
+        "stopping without a trainer",
+        {"status": {"command": "stop", "state": "stopping"}, "shards": (shard(0, "stopped"),), "sitter": Sitter()},
+        "stopping",
+        "",
+        "heddle trainer",
+    ),
+    ("no trainer yet", {"sitter": Sitter(), "updated_ms": 0}, "waiting", "trainer", f"heddle trainer {EXP}"),
+    (
+        "the trainer left",
+        {"sitter": Sitter("t1", 0, NOW - LONG, NOW - 9_000, NOW - 9_000)},
+        "waiting",
+        "trainer",
+        "since 9 s",
+    ),
+    ("seat just expired", {"sitter": lost_seat(5_500), "updated_ms": NOW - 5_600}, "degraded", "", "t1 does not renew"),
+    ("seat long expired", {"sitter": lost_seat(12_000), "updated_ms": NOW - 12_100}, "stalled", "", "since 12 s"),
+    (
+        "an update hangs",
+        {"sitter": Sitter("t1", 4_000, NOW - LONG, NOW - 300, 0, "update", 30_000), "updated_ms": NOW - 31_000},
+        "stalled",
+        "",
+        "its update does not come back",
+    ),
+    (
+        "an update is as long as ever",
+        {
+            "sitter": Sitter("t1", 4_000, NOW - LONG, NOW - 300, 0, "update", 30_000),
+            "updated_ms": NOW - 31_000,
+            "update_s": 29.0,
+        },
+        "running",
+        "",
+        "",
+    ),
+    (
+        "the first update may take a minute",
+        {"sitter": Sitter("t1", 4_000, OLD, NOW - 300, 0, "update", 30_000), "updated_ms": 0, "update_s": 0.0},
+        "running",
+        "",
+        "",
+    ),
+    ("no policy yet", {"status": {"policy": 0}}, "waiting", "policy", "first policy"),
+    ("no workers", {"shards": QUEUED, "workers": ()}, "waiting", "workers", "heddle workers start"),
+    (
+        "no workers, and full",
+        {"shards": QUEUED, "out_of_memory": True, "updated_ms": OLD, "sitter": Sitter("t1", 4_000, OLD, NOW)},
+        "waiting",
+        "room",
+        "maxmemory",
+    ),
+    ("full from the start", {"status": {"policy": 0}, "out_of_memory": True}, "waiting", "room", "raise maxmemory"),
+    ("full and yet training", {"out_of_memory": True}, "degraded", "", "maxmemory"),
+    (
+        "its only worker is silent",
+        {"workers": (worker(silent=6_000),), "shards": (shard(0), shard(1))},
+        "stalled",
+        "",
+        "shards 0, 1 are stalled",
+    ),
+    (
+        "one of two workers is silent",
+        {"workers": (worker(), worker("w2", silent=6_000)), "shards": (shard(0), shard(1, worker="w2"))},
+        "degraded",
+        "",
+        "shard exp-1a2b/1 is stalled",
+    ),
+    (
+        "an environment hangs",
+        {"workers": (worker(doing="step", subject=f"{EXP}/1", doing_ms=12_000, still_ms=12_000, limit_ms=60_000),)},
+        "stalled",
+        "",
+        "step",
+    ),
+    (
+        "a shard is quarantined",
+        {"shards": (shard(0), shard(1, "quarantined", deaths=3, last_error="the arm fell off"))},
+        "degraded",
+        "",
+        "the arm fell off",
+    ),
+    ("no leader", {"leader": Leader("c1", 5, 0, NOW - 4_000)}, "degraded", "", "coordinator c1 does not renew"),
+    ("the lead changes hands", {"leader": Leader("c1", 5, 0, NOW - 500)}, "running", "", ""),
+    (
+        "too few workers",
+        {"pool": PoolFacts("default", {"w1": worker()}, 3)},
+        "degraded",
+        "",
+        "1 of 3 workers",
+    ),
+    (
+        "nothing explains it",
+        {
+            "ctl": {"sync": True},
+            "shards": (shard(0, given=7), shard(1, given=7)),
+            "updated_ms": NOW - 11_000,
+            "sitter": Sitter("t1", 4_000, NOW - LONG, NOW - 300, 0, "wait", 11_000),
+        },
+        "stalled",
+        "",
+        "the trainer waits for experience and its shards wait",
+    ),
+    (
+        "collecting takes long, and moves",
+        {"updated_ms": OLD, "sitter": Sitter("t1", 4_000, NOW - LONG, NOW, 0, "wait", 60_000)},
+        "running",
+        "",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "changes", "state", "waits_for", "words"), EXPERIMENTS, ids=[e[0] for e in EXPERIMENTS]
+)
+def test_an_experiment_is_what_its_facts_say(
+    what: str, changes: dict[str, Any], state: str, waits_for: str, words: str
+) -> None:
+    judged = experiment(**changes)
+    line = judged.line(NOW)
+    assert (judged.state, judged.waits_for) == (state, waits_for), line
+    assert words in line
+    assert "\n" not in line
+    assert judged.is_green or judged.why, "every state that is not green says why"
+
+
+SHARDS: list[tuple[str, dict[str, Any], str, str, str]] = [
+    ("played", {}, "playing", "", ""),
+    ("queued, nobody there", {"shards": QUEUED[:1], "workers": ()}, "waiting", "workers", "has none that works"),
+    (
+        "queued, and no coordinator",
+        {"shards": QUEUED[:1], "leader": Leader("c1", 5, 0, NOW - 9_000)},
+        "waiting",
+        "workers",
+        "heddle coordinator",
+    ),
+    ("queued for a moment", {"shards": (shard(0, "queued", ago=100),)}, "waiting", "workers", "one takes it"),
+    ("paused", {"status": {"command": "pause", "state": "paused"}}, "paused", "", ""),
+    ("over", {"status": {"state": "completed"}}, "stopped", "", ""),
+    ("quarantined", {"shards": (shard(0, "quarantined", deaths=3),)}, "quarantined", "", f"shards release {EXP}/0"),
+    ("full", {"room": {0: NOW - 7_000}}, "waiting", "room", "since 7 s"),
+    ("first policy", {"status": {"policy": 0}}, "waiting", "policy", "first policy"),
+    ("sync", {"ctl": {"sync": True}, "shards": (shard(0, given=7),)}, "waiting", "policy", "newer than 7"),
+    ("evaluation", {"shards": (shard(0, kind="eval"),)}, "waiting", "evaluation", "next evaluation"),
+    ("evaluating", {"status": {"eval_policy": 3}, "shards": (shard(0, kind="eval"),)}, "playing", "", ""),
+    ("lease ran out", {"shards": (shard(0, lease_ms=0),)}, "stalled", "", "let its lease run out"),
+    ("silent worker", {"workers": (worker(silent=6_000),)}, "stalled", "", "its worker w1 is stalled, since 6 s"),
+    (
+        "hanging step",
+        {"workers": (worker(doing="step", subject=f"{EXP}/0", still_ms=11_000, limit_ms=60_000),)},
+        "stalled",
+        "",
+        "step does not come back, since 11 s; it is ended after 60 s",
+    ),
+    (
+        "a neighbour hangs",
+        {"workers": (worker(doing="step", subject=f"{EXP}/1", still_ms=11_000, limit_ms=60_000),)},
+        "stalled",
+        "",
+        "its worker w1 is stalled",
+    ),
+    ("unknown worker, new batches", {"workers": ()}, "playing", "", ""),
+    (
+        "unknown worker, no batches",
+        {"workers": (), "shards": (shard(0, accepted_ms=NOW - 20_000),)},
+        "stalled",
+        "",
+        "neither heartbeat nor batches",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "changes", "state", "waits_for", "words"), SHARDS, ids=[e[0] for e in SHARDS])
+def test_a_shard_is_what_its_facts_say(
+    what: str, changes: dict[str, Any], state: str, waits_for: str, words: str
+) -> None:
+    judged = judge(facts(**changes)).shards[0]
+    line = judged.line(NOW)
+    assert (judged.state, judged.waits_for) == (state, waits_for), line
+    assert words in line
+
+
+WORKERS: list[tuple[str, WorkerInfo, str, str]] = [
+    ("plays", worker(), "alive", ""),
+    ("idle", worker(state="idle", shards=0), "waiting", "holds no shard"),
+    ("waits", worker(state="waiting", reason="exp/0 waits for room"), "waiting", "waits for room"),
+    ("drains", worker(state="draining"), "draining", "asked to end"),
+    ("beats late", worker(silent=4_000), "alive", ""),
+    ("silent", worker(silent=5_500), "stalled", "pid 12 on box"),
+    ("silent for a TTL", worker(silent=10_500), "dead", "its shards go to others"),
+    ("silent for a short TTL", worker(silent=2_100, ttl_ms=1_000), "dead", "since 2 s"),
+    ("forgotten by the broker", worker(silent=20_000, alive=False), "dead", "no heartbeat"),
+    ("buried", worker(died="killed by SIGKILL"), "dead", "killed by SIGKILL"),
+    ("hangs", worker(doing="reset", subject="x/1", still_ms=11_000, limit_ms=60_000), "stalled", "reset of x/1"),
+    ("slow steps", worker(doing="step", subject="x/1", still_ms=11_000, ms_per_step=5_000.0), "alive", ""),
+    ("loop stands", worker(still_ms=11_000), "stalled", "nothing of the user's runs"),
+]
+
+
+@pytest.mark.parametrize(("what", "info", "state", "words"), WORKERS, ids=[e[0] for e in WORKERS])
+def test_a_worker_is_what_its_heartbeat_says(what: str, info: WorkerInfo, state: str, words: str) -> None:
+    judged = judge(facts(workers=(info,))).workers["w1"]
+    assert judged.state == state, judged
+    assert words in judged.line(NOW)
+    assert judged.is_green or judged.why
+
+
+@pytest.mark.parametrize("seen_for_ms", [0, 1_000, 4_900])
+def test_after_the_broker_was_away_a_silent_worker_is_unknown_and_not_dead(seen_for_ms: int) -> None:
+    picture = judge(facts(workers=(worker(silent=60_000),), sight=Sight(NOW, seen_for_ms)))
+    assert picture.workers["w1"].state == "unknown"
+
+
+def test_the_chain_of_reasons_goes_down_to_who_is_to_blame() -> None:
+    hung = worker(doing="step", subject=f"{EXP}/1", still_ms=12_000, limit_ms=60_000)
+    chain = [(depth, reason.subject, reason.state) for depth, reason in experiment(workers=(hung,)).chain()]
+    assert (1, f"shard {EXP}/0", "stalled") in chain
+    assert (2, "worker w1", "stalled") in chain
+    assert len({subject for _, subject, _ in chain}) == len(chain), "nothing is told twice"
+
+
+def test_a_judgement_as_json_keeps_reasons_and_spans() -> None:
+    judged = experiment(sitter=lost_seat(12_000), updated_ms=NOW - 12_100).as_json(NOW)
+    assert judged["state"] == "stalled" and judged["for_s"] == 12.0
+    assert judged["because"][0]["subject"] == "trainer t1"
+
+
+def test_the_same_facts_give_the_same_picture() -> None:
+    one: Picture = judge(facts())
+    assert one == judge(facts())
