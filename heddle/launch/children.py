@@ -5,7 +5,6 @@ It never speaks to the broker, and never gives up on a role by itself: how often
 
 import logging
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle.clock import Clock, SystemClock
+from heddle.launch import process
 from heddle.launch.process import Child, describe_exit
 from heddle.launch.supervisor import HEALTHY_S, restart_delay_s
 
@@ -70,7 +70,7 @@ class Role:
         self.failures = 0
         self.restarts = 0
         self.endings: deque[Ending] = deque(maxlen=MOST_REMEMBERED)
-        self._argv = [sys.executable, "-m", "heddle", *arguments]
+        self._argv = [*process.HEDDLE, *arguments]
         self._env = {"PYTHONUNBUFFERED": "1", **(os.environ if env is None else env), URL_ENV: url}
         self._done = frozenset(done)
         self._log_file = log_file

@@ -25,6 +25,8 @@ TAIL_LINES = 40
 LINE_LIMIT_BYTES = 8 * 1024
 LOG_LIMIT_BYTES = 16 * 1024 * 1024
 PARENT_ENV = "HEDDLE_PARENT_PID"
+HEDDLE = (sys.executable, "-m", "heddle")
+"""How a process of ours starts another one."""
 PR_SET_PDEATHSIG = 1
 
 ONE_THREAD = {

@@ -6,7 +6,6 @@ broker away or silent the children are kept, restarted and ended all the same.
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ import numpy as np
 
 from heddle.broker import Broker, open_broker
 from heddle.clock import Clock, SystemClock
+from heddle.launch import process
 from heddle.launch.liaison import Liaison
 from heddle.launch.process import ONE_THREAD, Child, describe_exit
 from heddle.producers.identity import process_name
@@ -80,7 +80,7 @@ class ChildInfo:
 
 def worker_command(pool: str) -> list[str]:
     """The command of one worker; the broker's address travels in the environment, for it may hold a password."""
-    return [sys.executable, "-m", "heddle", "worker", "--pool", pool]
+    return [*process.HEDDLE, "worker", "--pool", pool]
 
 
 class Supervisor:

@@ -1,0 +1,212 @@
+"""The siege: carries a schedule out against a fleet, heals everything, has the experiments stopped, and tells.
+
+It never judges; the observer's checks, the counters and what is left over do. One thread, the main one.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import redis
+
+from heddle.broker import open_broker
+from heddle.errors import HeddleError
+from tests.chaos import procs
+from tests.chaos.checker import books
+from tests.chaos.fleet import MARK, WORKER_ID, Fleet
+from tests.chaos.observer import Observer, read_flow
+from tests.chaos.schedule import Action
+
+STEP_S = 0.01
+BOOKS_EVERY_S = 1.0
+SETTLE_S = 60.0
+"""How long a healed fleet may take to play every shard again, and to stop: processes start on a busy machine."""
+
+
+@dataclass(slots=True)
+class Hit:
+    """An attack that found its victim.
+
+    Attributes:
+        at_ms: wall milliseconds, as the server counts them.
+        pid: of the victim; 0 for a link.
+        command: of the victim.
+        held: (experiment, shard) -> epoch of its claim, of a worker.
+        until_ms: when it was taken back; 0 for a death.
+    """
+
+    action: Action
+    at_ms: int
+    pid: int
+    command: str = ""
+    held: dict[tuple[str, int], int] = field(default_factory=dict)
+    until_ms: int = 0
+
+
+@dataclass(slots=True)
+class Siege:
+    """See the module.
+
+    Attributes:
+        hits: what was done; missed: actions that found nobody alive.
+        problems: found by looking, not by the observer.
+        on_link: carries out an attack on a role's link; returns what takes it back.
+    """
+
+    fleet: Fleet
+    observer: Observer
+    actions: Sequence[Action]
+    on_link: Callable[[Action], Callable[[], None]] | None = None
+    hits: list[Hit] = field(default_factory=list)
+    missed: list[Action] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    _undo: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    _books_at: float = 0.0
+    _was_down: bool = False
+
+    def run(self) -> None:
+        """Attack, then heal."""
+        began = self.fleet.clock.monotonic()
+        waiting = list(self.actions)
+        while waiting or self._undo:
+            now = self.fleet.clock.monotonic()
+            while waiting and now - began >= waiting[0].at_s:
+                self._do(waiting.pop(0))
+            self.step()
+
+    def step(self) -> None:
+        """Keep the fleet running, take back what is over, look at the counters."""
+        now = self.fleet.clock.monotonic()
+        for entry in [entry for entry in self._undo if now >= entry[0]]:
+            self._undo.remove(entry)
+            entry[1]()
+        if self.fleet.server_is_down_until is not None and not self._was_down and not self.fleet.server.is_running():
+            self.observer.server_was_killed()
+            self._was_down = True
+        self.fleet.step()
+        self._was_down = self._was_down and self.fleet.server_is_down_until is not None
+        if now >= self._books_at and self.fleet.server_is_down_until is None:
+            self._books_at = now + BOOKS_EVERY_S
+            self._look_at_books()
+        self.fleet.clock.sleep(STEP_S)
+
+    def settle(self) -> None:
+        """Wait until every shard is played and trained again, then stop the experiments and wait for their end."""
+        begin = {name: len(one.history.batches) for name, one in self.observer.watched.items()}
+        if not self._until(lambda: all(self._plays(name, begin[name]) for name in begin)):
+            self.problems.append(f"not everything came back within {SETTLE_S:g} s: {self._standstill(begin)}")
+        if not self._until(lambda: all(self._stopped(name) for name in begin)):
+            self.problems.append(f"an experiment did not stop within {SETTLE_S:g} s: {self._states()}")
+
+    def _until(self, fact: Callable[[], bool]) -> bool:
+        deadline = self.fleet.clock.monotonic() + SETTLE_S
+        while not fact():
+            if self.fleet.clock.monotonic() > deadline:
+                return False
+            for _ in range(10):
+                self.step()
+        return True
+
+    def _plays(self, experiment: str, since: int) -> bool:
+        """Every shard gave something since, and all of that was trained."""
+        with self.observer.lock:
+            history = self.observer.watched[experiment].history
+            new = [batch for batch in history.batches[since:] if batch.gone]
+            return {batch.shard for batch in new} == set(history.shards) and bool(new)
+
+    def _standstill(self, since: dict[str, int]) -> list[str]:
+        """Which shards gave nothing, or had nothing trained."""
+        with self.observer.lock:
+            return [
+                f"{name}: {sorted(set(history.shards) - {b.shard for b in history.batches[begin:] if b.gone})}"
+                for name, begin in since.items()
+                if (history := self.observer.watched[name].history)
+            ]
+
+    def _stopped(self, experiment: str) -> bool:
+        try:
+            with open_broker(self.fleet.server.url, role="test") as broker:
+                broker.experiments.set_command(experiment, "stop")
+                return broker.experiments.status(experiment).ended
+        except HeddleError:
+            return False
+
+    def _states(self) -> list[str]:
+        with open_broker(self.fleet.server.url, role="test") as broker:
+            return [f"{name} {broker.experiments.status(name).state}" for name in self.observer.watched]
+
+    def _do(self, action: Action) -> None:
+        if action.deed in ("kill", "freeze"):
+            self._hit_process(action)
+        elif self.on_link is not None:
+            undo = self.on_link(action)
+            hit = Hit(action, self._now_ms(), 0)
+            self.hits.append(hit)
+            self._later(action.lasts_s, undo, hit)
+
+    def _hit_process(self, action: Action) -> None:
+        pids = self.fleet.pids(action.role)
+        if not pids:
+            self.missed.append(action)
+            return
+        pid = pids[min(int(action.pick * len(pids)), len(pids) - 1)]
+        victim = procs.process(pid)
+        hit = Hit(action, 0, pid, victim.command if victim else "", self._held(pid) if action.role == "worker" else {})
+        hit.at_ms = self._now_ms()
+        if action.role == "server":
+            self.fleet.kill_server(action.lasts_s)
+        elif not _signal(pid, signal.SIGKILL if action.deed == "kill" else signal.SIGSTOP):
+            self.missed.append(action)
+            return
+        if action.deed == "freeze":
+            self._later(action.lasts_s, lambda: _thaw(pid), hit)
+        self.hits.append(hit)
+
+    def _later(self, lasts_s: float, undo: Callable[[], None], hit: Hit) -> None:
+        def take_back() -> None:
+            undo()
+            hit.until_ms = self._now_ms()
+
+        self._undo.append((self.fleet.clock.monotonic() + lasts_s, take_back))
+
+    def _held(self, pid: int) -> dict[tuple[str, int], int]:
+        worker = procs.environment(pid, WORKER_ID)
+        with self.observer.lock:
+            return {
+                (name, shard): epoch
+                for name, one in self.observer.watched.items()
+                for shard, epoch in one.history.held_by(worker).items()
+            }
+
+    def _look_at_books(self) -> None:
+        """The counters add up at any moment."""
+        for name in self.observer.watched:
+            try:
+                flow, entries = read_flow(self.fleet.server.url, name)
+            except redis.RedisError:
+                continue  # on its way up or down
+            self.problems += [f"{name}: {problem}" for problem in books(flow, None, entries=entries)]
+
+    def _now_ms(self) -> int:
+        return int(self.fleet.clock.wall() * 1000)
+
+
+def left_over(fleet: Fleet) -> list[str]:
+    """Processes of the fleet that live on after its end, and what its server left beside its data."""
+    found = [f"process {one.pid}: {one.command}" for one in procs.marked(MARK, str(fleet.folder))]
+    folder = fleet.server.settings.folder
+    found += [f"file {path.name}" for path in folder.iterdir() if path.name not in ("appendonlydir", "logs")]
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _thaw(pid: int) -> None:
+    _signal(pid, signal.SIGCONT)
