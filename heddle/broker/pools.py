@@ -93,10 +93,10 @@ class Pools:
         """The workers of a pool by id; one that was silent for `PRUNE_MS` is dropped from the list for good."""
         now_ms, seen = self._present(keys.pool_workers(pool))
         pipe = self._conn.pipeline()
-        for worker in seen:
+        ids = sorted(seen)
+        for worker in ids:
             pipe.hgetall(keys.worker(worker))
-        hashes = pipe.execute() if seen else []
-        found = zip(sorted(seen), hashes, strict=True)
+        found = zip(ids, pipe.execute() if ids else [], strict=True)
         return [read_worker(pool, worker, texts(fields), seen[worker], now_ms) for worker, fields in found]
 
     def drain(self, worker: str) -> None:

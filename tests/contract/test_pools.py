@@ -42,6 +42,15 @@ def test_a_worker_is_listed_with_what_it_said(any_broker: Broker) -> None:
     assert pools.workers() == []
 
 
+def test_every_worker_is_listed_under_its_own_name_whoever_was_seen_last(broker: Broker) -> None:
+    pids = {"w3": 3, "w1": 1, "w2": 2}
+    for worker, pid in pids.items():
+        broker.pools.heartbeat(WorkerBeat(worker, pid=pid))
+        now = broker.conn.now_ms()
+        eventually(lambda now=now: broker.conn.now_ms() > now, what="another millisecond")  # type: ignore[misc]
+    assert [(one.beat.worker, one.beat.pid) for one in broker.pools.workers()] == [("w1", 1), ("w2", 2), ("w3", 3)]
+
+
 def test_a_worker_that_falls_silent_is_shown_as_gone_and_later_not_at_all(broker: Broker) -> None:
     broker.pools.heartbeat(BEAT, ttl_ms=1)
     (gone,) = eventually(lambda: [worker for worker in broker.pools.workers() if not worker.alive])
