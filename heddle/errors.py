@@ -22,6 +22,8 @@ This module never formats for a terminal: the command line decides how an error 
     ├── BatchError                  1   bytes that are not a valid batch
     ├── BatchesForgotten            1   the broker lost batches that it had accepted
     ├── CheckpointError             1   a checkpoint that cannot be loaded
+    ├── NotSnapshottable            1   an environment whose state cannot be kept
+    ├── SnapshotError               1   bytes that do not bring an environment's state back
     └── ExperimentFailed            1   the experiment ended badly
 """
 
@@ -178,6 +180,22 @@ class BatchesForgotten(HeddleError):
 
 class CheckpointError(HeddleError):
     """A checkpoint file is torn, foreign or of another format."""
+
+
+class NotSnapshottable(HeddleError):
+    """This environment cannot be snapshotted; `reason` says which part of it and why, in one line."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = " ".join(reason.split())[:300]
+        super().__init__(self.reason)
+
+
+class SnapshotError(HeddleError):
+    """Bytes that do not bring back the state of these environments; `reason` says why, in one line."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = " ".join(reason.split())[:300]
+        super().__init__(self.reason)
 
 
 class ExperimentFailed(HeddleError):

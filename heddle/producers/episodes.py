@@ -17,6 +17,7 @@ class Episodes:
 
     Attributes:
         numbers: of the running episodes; first - 1 before the first one.
+        begun_at: step of the running segment in which the running episode began; negative when it was in an earlier one.
         seeds: that the running episodes were reset with.
         wanted: episodes each environment has yet to end; None: it plays on for ever.
         one_is_done: since this was last set to False some environment has ended all that is wanted.
@@ -24,7 +25,7 @@ class Episodes:
 
     def __init__(self, chance: Sequence[EpisodeSeeds], first: int) -> None:
         self._chance = chance
-        self._begun_at = [0] * len(chance)  # step of the running segment in which the running episode began
+        self.begun_at = [0] * len(chance)
         self.seeds = [0] * len(chance)
         self.wanted: list[int] | None = None
         self.one_is_done = False
@@ -34,6 +35,11 @@ class Episodes:
         """The next episode of every environment is number `first`."""
         self.numbers = [first - 1] * len(self._chance)
 
+    def resume(self, numbers: Sequence[int], begun_at: Sequence[int]) -> None:
+        """These episodes are running."""
+        self.numbers, self.begun_at = list(numbers), list(begun_at)
+        self.seeds = [chance.reset_seed(number) for chance, number in zip(self._chance, numbers, strict=True)]
+
     def want(self, episodes: int) -> None:
         """From now on only `episodes` more, shared out equally."""
         n = len(self._chance)
@@ -42,7 +48,7 @@ class Episodes:
     def begin(self, env: int, row: int) -> int:
         """The next episode of `env` begins at step `row` of the running segment: the seed to reset with."""
         self.numbers[env] += 1
-        self._begun_at[env] = row
+        self.begun_at[env] = row
         self.seeds[env] = self._chance[env].reset_seed(self.numbers[env])
         return self.seeds[env]
 
@@ -58,8 +64,8 @@ class Episodes:
 
     def shift(self, steps: int) -> None:
         """A segment of `steps` steps is over."""
-        self._begun_at = [begun - steps for begun in self._begun_at]
+        self.begun_at = [begun - steps for begun in self.begun_at]
 
     def describe(self, env: int, row: int) -> str:
         """Where `env` is at step `row` of the running segment, so that it can be played again."""
-        return f"seed {self.seeds[env]}, episode {self.numbers[env]}, step {max(0, row - self._begun_at[env] + 1)}"
+        return f"seed {self.seeds[env]}, episode {self.numbers[env]}, step {max(0, row - self.begun_at[env] + 1)}"

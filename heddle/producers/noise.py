@@ -33,6 +33,8 @@ class NoiseTape:
         # float32 would round the largest uniform numbers up to 1, which the interval excludes
         self._tape: NDArray[Any] = np.zeros((_BLOCK, n, noise.size), np.float64)
         self._place = 0
+        self._wrapped = 0  # steps taken before the block that the tape holds
+        self._begun = [0] * n  # steps taken when the running episode began
         self._generators: list[np.random.Generator | None] = [None] * n
         self.silence: NDArray[Any] = np.zeros((n, noise.size), np.float64)
         self.is_silent = noise.kind == "none" or noise.size == 0
@@ -41,20 +43,40 @@ class NoiseTape:
         """From the next `take` on, environment `env` reads the noise of `episode`."""
         if not self.is_silent:
             self._generators[env] = self._seeds[env].noise_generator(episode)
+            self._begun[env] = self._wrapped + self._place
             self._fill(env)
 
     def take(self) -> NDArray[Any]:
         """The next step's noise, [n, size]; valid until the tape wraps, so use it at once."""
         if self._place == _BLOCK:
-            self._place = 0
+            self._place, self._wrapped = 0, self._wrapped + _BLOCK
             for env in range(len(self._generators)):
                 self._fill(env)
         self._place += 1
         row: NDArray[Any] = self._tape[self._place - 1]
         return row
 
+    def taken(self) -> list[int]:
+        """How many steps' noise the running episode of each environment has had."""
+        return [self._wrapped + self._place - begun for begun in self._begun]
+
+    def resume(self, episodes: Sequence[int], taken: Sequence[int]) -> None:
+        """Stand where a tape stood that said `taken` in these episodes."""
+        self._place = self._wrapped = 0
+        for env, (episode, steps) in enumerate(zip(episodes, taken, strict=True)):
+            self._begun[env] = -steps
+            if self.is_silent:
+                continue
+            generator = self._generators[env] = self._seeds[env].noise_generator(episode)
+            for begin in range(0, steps, _BLOCK):
+                self._draw(generator, min(_BLOCK, steps - begin))
+            self._fill(env)
+
     def _fill(self, env: int) -> None:
-        generator, shape = self._generators[env], (_BLOCK - self._place, self._noise.size)
+        generator = self._generators[env]
         if generator is not None:
-            uniform = self._noise.kind == "uniform"
-            self._tape[self._place :, env] = generator.random(shape) if uniform else generator.standard_normal(shape)
+            self._tape[self._place :, env] = self._draw(generator, _BLOCK - self._place)
+
+    def _draw(self, generator: np.random.Generator, steps: int) -> NDArray[Any]:
+        shape = (steps, self._noise.size)
+        return generator.random(shape) if self._noise.kind == "uniform" else generator.standard_normal(shape)

@@ -1,143 +1,214 @@
 """Snapshots of one environment: all its layers as bytes, and back into a freshly made one.
 
-It never knows a shard or a broker. Pickle is the fallback for layers that offer no `get_state` and `set_state`, here
-and nowhere else: only the worker that runs the experiment's own code reads such bytes, and only bytes that a worker
-of the same experiment wrote.
+It never knows a shard or a broker. The outermost layer that offers `get_state` and `set_state` speaks for everything
+beneath it. Of every layer above (of all, when none offers them) the attributes are kept, pickled in one piece, so that
+what two layers share is shared again afterwards.
 
-The first layer, seen from outside, that offers both methods speaks for everything beneath it. Of every layer above
-the attributes are kept, in one piece, so that what two layers share is shared again afterwards.
+Pickle is used here and nowhere else. Only the worker that runs the experiment's own code reads such bytes, and only
+those that a worker of the same experiment stored: whoever can write them can already write the experiment's spec.
 """
 
 import io
-import pickle  # noqa: TID251  inside the experiment's own trust boundary, see above
+import json
+import pickle  # noqa: TID251  the fallback for environments, inside the experiment's own trust boundary: see above
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain as chained
+from itertools import pairwise
 from typing import Any
 
-from heddle.errors import HeddleError
+import numpy as np
+
+from heddle.errors import NotSnapshottable, SnapshotError
 from heddle.producers import plain
+from heddle.producers.layers import attributes, is_ezpickle, layers_of, set_attributes, speaks
 
-_FORMAT = 1
-_KEPT = frozenset({"env", "spec", "_cached_spec", "_saved_kwargs"})
-
-
-class NotSnapshottable(HeddleError):
-    """This environment cannot be snapshotted; the message says which part of it and why."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class SnapshotError(HeddleError):
-    """Bytes that are no snapshot of such an environment."""
+MAGIC = b"HEDENV1\n"
+_START = len(MAGIC) + 4
+_NUMBERS = "biufc"
 
 
 def take(env: Any) -> bytes:
-    """The state of `env` with its random generator and wrappers; between two steps.
+    """The state of `env` between two steps, with its random generator and its wrappers.
 
     Raises:
         NotSnapshottable: some part of it cannot be kept.
     """
-    layers = _layers(env)
-    speaker = next((place for place, layer in enumerate(layers) if _speaks(layer)), None)
-    above = layers if speaker is None else layers[:speaker]
-    content: dict[str, Any] = {"format": _FORMAT, "layers": [_name(layer) for layer in layers]}
-    if speaker is not None:
-        content["state"] = _ask(layers[speaker])
-    content["rngs"] = [_generator_state(layer) for layer in layers[len(above) :]]
-    content["attributes"] = _pickled(above, layers) if above else b""
-    try:
-        return plain.dump(content)
-    except plain.PlainError as error:
-        raise NotSnapshottable(f"get_state of {_name(layers[len(above)])} gave something not plain: {error}") from error
+    return take_all([env])
 
 
 def restore(env: Any, data: bytes | memoryview) -> None:
-    """Put `env`, freshly made by the same spec, into the state that `take` saw.
+    """Put `env`, freshly made from the same spec, into the state that `take` saw.
 
     Raises:
         SnapshotError: damaged bytes, or of another kind of environment; `env` is then of no more use.
     """
-    layers = _layers(env)
+    restore_all([env], data)
+
+
+def take_all(envs: Sequence[Any]) -> bytes:
+    """As `take`, of several environments at once; what they share is shared again when all are restored."""
+    chains = [layers_of(env) for env in envs]
+    above = [_layers_above(chain) for chain in chains]
+    said = [_said(chain[upper:]) if upper < len(chain) else b"" for chain, upper in zip(chains, above, strict=True)]
+    kept = _pickled(chains, above)
+    header = _header(tuple(tuple(map(type, chain)) for chain in chains))
+    sizes = np.array([len(header), *map(len, said)], "<u8").tobytes()
+    body = b"".join((sizes, header, *said, kept))
+    return b"".join((MAGIC, zlib.crc32(body).to_bytes(4, "little"), body))
+
+
+def restore_all(envs: Sequence[Any], data: bytes | memoryview) -> None:
+    """As `restore`, of several environments."""
+    chains = [layers_of(env) for env in envs]
+    said, kept = _parts(memoryview(data).cast("B"), chains)
     try:
-        content = plain.load(data)
-    except plain.PlainError as error:
-        raise SnapshotError(f"is no snapshot: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise SnapshotError("has a format that this version does not know")
-    if content["layers"] != [_name(layer) for layer in layers]:
-        raise SnapshotError(f"is of {content['layers']}, this environment of {[_name(layer) for layer in layers]}")
-    try:
-        _put(layers, content)
-    except Exception as error:  # noqa: BLE001  whatever the user's classes raise: the caller plays fresh episodes
+        for chain, part in zip(chains, said, strict=True):
+            if part:
+                _set_said(chain, part)
+        if kept:
+            upper = [layer for chain in chains for layer in chain[: _layers_above(chain)]]
+            for layer, found in zip(upper, _Reader(io.BytesIO(kept), chains).load(), strict=True):
+                set_attributes(layer, *found)
+    except Exception as error:  # noqa: BLE001  the user's classes may raise anything: whoever asked plays fresh episodes
         raise SnapshotError(f"cannot be restored: {type(error).__name__}: {error}") from error
 
 
-def _put(layers: list[Any], content: dict[str, Any]) -> None:
-    above = len(layers) - len(content["rngs"])
-    if "state" in content:
-        layers[above].set_state(content["state"])
-    for layer, state in zip(layers[above:], content["rngs"], strict=True):
-        if state is not None:
-            layer._np_random.bit_generator.state = state
-    if above:
-        states = _Reader(io.BytesIO(content["attributes"]), layers).load()
-        for layer, state in zip(layers[:above], states, strict=True):
-            vars(layer).update(state)
+def _layers_above(chain: list[Any]) -> int:
+    """How many layers stand above the one that speaks; all when none does."""
+    return next((place for place, layer in enumerate(chain) if speaks(type(layer))), len(chain))
 
 
-def _layers(env: Any) -> list[Any]:
-    layers = [env]
-    while (inner := vars(layers[-1]).get("env")) is not None and hasattr(inner, "step"):
-        layers.append(inner)
-    return layers
+def _set_said(chain: list[Any], said: memoryview) -> None:
+    state, generators = plain.load(said)
+    spoken_for = chain[_layers_above(chain) :]
+    spoken_for[0].set_state(state)
+    for layer, generator in zip(spoken_for, generators, strict=True):
+        if generator is not None:
+            layer.np_random.bit_generator.state = generator
 
 
-def _speaks(layer: Any) -> bool:
-    """Asked of the class: a wrapper may pass every unknown attribute on to what it wraps."""
-    return callable(getattr(type(layer), "get_state", None)) and callable(getattr(type(layer), "set_state", None))
-
-
-def _ask(layer: Any) -> Any:
+def _said(layers: list[Any]) -> bytes:
+    """What the first of `layers` says of itself and all beneath, and the generators that it may have left out."""
+    name = type(layers[0]).__name__
+    generators = [getattr(layer, "__dict__", {}).get("_np_random") for layer in layers]
     try:
-        return layer.get_state()
+        states = [None if generator is None else generator.bit_generator.state for generator in generators]
+        return plain.dump((layers[0].get_state(), states))
+    except plain.PlainError as error:
+        raise NotSnapshottable(f"get_state of {name} gave something that is not plain: {error}") from error
     except Exception as error:
-        raise NotSnapshottable(f"get_state of {_name(layer)} raised {type(error).__name__}: {error}") from error
+        raise NotSnapshottable(f"get_state of {name} raised {type(error).__name__}: {error}") from error
 
 
-def _generator_state(layer: Any) -> Any:
-    generator = vars(layer).get("_np_random")
-    return None if generator is None else generator.bit_generator.state
+@cache
+def _header(kinds: tuple[tuple[type, ...], ...]) -> bytes:
+    return json.dumps([[f"{kind.__module__}.{kind.__qualname__}" for kind in chain] for chain in kinds]).encode()
 
 
-def _pickled(above: list[Any], layers: list[Any]) -> bytes:
-    states = [{name: value for name, value in vars(layer).items() if name not in _KEPT} for layer in above]
+def _parts(view: memoryview, chains: list[list[Any]]) -> tuple[list[memoryview], memoryview]:
+    """What the speaker of each environment said, empty where none does, and the attributes of the layers above."""
+    start = _START + 8 * (len(chains) + 1)
+    if len(view) < start or view[: len(MAGIC)] != MAGIC:
+        raise SnapshotError("does not begin as a snapshot of so many environments does")
+    crc = int.from_bytes(view[len(MAGIC) : _START], "little")
+    ends = (start + np.cumsum(np.frombuffer(view[_START:start], "<u8"))).tolist()
+    if zlib.crc32(view[_START:]) != crc or ends[-1] > len(view):
+        raise SnapshotError("is damaged: its checksum does not fit its bytes")
+    header = view[start : ends[0]]
+    if header != _header(tuple(tuple(map(type, chain)) for chain in chains)):
+        raise SnapshotError(f"is of other environments, of {str(header, 'utf-8', 'replace')}")
+    return [view[begin:end] for begin, end in pairwise(ends)], view[ends[-1] :]
+
+
+def _pickled(chains: list[list[Any]], above: list[int]) -> bytes:
+    upper = [layer for chain, count in zip(chains, above, strict=True) for layer in chain[:count]]
+    if not upper:
+        return b""
+    try:
+        return _dumped([attributes(layer) for layer in upper], chains)
+    except Exception as error:
+        if isinstance(error, NotSnapshottable):
+            raise
+        raise NotSnapshottable(_culprit(upper, chains) or f"{type(error).__name__}: {error}") from error
+
+
+def _dumped(value: Any, chains: list[list[Any]]) -> bytes:
     out = io.BytesIO()
-    try:
-        _Writer(out, layers).dump(states)
-    except Exception as error:
-        raise NotSnapshottable(f"{type(error).__name__}: {error}") from error
+    _Writer(out, chains).dump(value)
     return out.getvalue()
 
 
-def _name(layer: Any) -> str:
-    return f"{type(layer).__module__}.{type(layer).__qualname__}"
+def _culprit(upper: list[Any], chains: list[list[Any]]) -> str:
+    """The first attribute that cannot be pickled, and why; "" when each one can."""
+    for layer in upper:
+        for name, value in attributes(layer)[0].items():
+            try:
+                _dumped(value, chains)
+            except Exception as error:  # noqa: BLE001  told to people
+                return f"attribute {name!r} of {type(layer).__name__} ({type(value).__name__}): {error}"
+    return ""
 
 
 class _Writer(pickle.Pickler):
-    """Refers to the layers themselves by their place, and does not look into them."""
+    """Refers to the layers by their place, and writes arrays and generators in a quicker way than they do."""
 
-    def __init__(self, out: io.BytesIO, layers: list[Any]) -> None:
+    def __init__(self, out: io.BytesIO, chains: list[list[Any]]) -> None:
         super().__init__(out, protocol=5)
-        self._places = {id(layer): place for place, layer in enumerate(layers)}
+        self._places = {id(layer): at for at, layer in enumerate(chained.from_iterable(chains))}
 
-    def persistent_id(self, obj: Any) -> int | None:
-        return self._places.get(id(obj))
+    def reducer_override(self, obj: Any) -> Any:
+        if (place := self._places.get(id(obj))) is not None:
+            return _layer, (place,)
+        kind = type(obj)
+        if kind is np.ndarray:
+            if obj.dtype.kind in _NUMBERS and obj.flags.c_contiguous:
+                return _array, (obj.tobytes(), obj.dtype.str, obj.shape)
+            return NotImplemented
+        if kind is np.random.Generator:
+            return np.random.Generator, (obj.bit_generator,)
+        if kind is np.random.PCG64:
+            state = obj.state
+            return _pcg64, (obj.seed_seq, *state["state"].values(), state["has_uint32"], state["uinteger"])
+        if kind is np.random.SeedSequence:
+            return _seeds, (obj.entropy, obj.spawn_key, obj.pool_size, obj.n_children_spawned)
+        if any(map(is_ezpickle, kind.__mro__)):
+            raise NotSnapshottable(f"a {kind.__name__} pickles only the arguments it was made with (EzPickle)")
+        return NotImplemented
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, source: io.BytesIO, layers: list[Any]) -> None:
-        super().__init__(source)
-        self._layers = layers
+    """Reads what `_Writer` wrote; a layer's place stands for the layer that exists."""
 
-    def persistent_load(self, pid: Any) -> Any:
-        return self._layers[pid]
+    def __init__(self, source: io.BytesIO, chains: list[list[Any]]) -> None:
+        super().__init__(source)
+        self._layers = list(chained.from_iterable(chains))
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == (_layer.__module__, _layer.__name__):
+            return self._layers.__getitem__
+        return super().find_class(module, name)
+
+
+def _layer(place: int) -> Any:
+    raise SnapshotError(f"layer {place} can only be found while a snapshot is read")
+
+
+def _array(data: bytes, dtype: str, shape: tuple[int, ...]) -> Any:
+    return np.frombuffer(data, dtype).reshape(shape).copy()
+
+
+def _pcg64(seeds: Any, state: int, inc: int, has_uint32: int, uinteger: int) -> np.random.PCG64:
+    bits = np.random.PCG64(seeds)
+    bits.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": state, "inc": inc},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return bits
+
+
+def _seeds(entropy: Any, spawn_key: tuple[int, ...], pool_size: int, spawned: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)

@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 
 
 class Tally:
-    """What the running episodes of `n` environments have gathered in earlier segments of at most `steps` steps."""
+    """What the running episodes of `n` environments have gathered in earlier segments of at most `steps` steps.
+
+    Attributes:
+        returns, lengths: by environment.
+    """
 
     def __init__(self, n: int, steps: int) -> None:
-        self._returns = [0.0] * n
+        self.returns = [0.0] * n
         self.lengths = [0] * n
         self._scratch = np.zeros((n, steps + 1), np.float64)
 
     def clear(self, env: int) -> None:
         """A fresh episode starts."""
-        self._returns[env], self.lengths[env] = 0.0, 0
+        self.returns[env], self.lengths[env] = 0.0, 0
 
     def settle(
         self,
@@ -40,7 +44,7 @@ class Tally:
         """
         n, begin = len(lengths), [0] * len(lengths)
         sums = self._scratch[:, : rewards.shape[1] + 1]
-        sums[:, 0], sums[:, 1:] = self._returns, rewards
+        sums[:, 0], sums[:, 1:] = self.returns, rewards
         for env, step in ended:
             piece = sums[env, begin[env] : step + 2]
             arrays["episode_return"][env, step] = np.add.accumulate(piece)[-1]
@@ -49,5 +53,5 @@ class Tally:
             sums[env, : step + 2] = 0.0  # x + 0.0 is x: what follows sums up as if it came first
         totals = np.add.accumulate(sums, axis=1)
         for env in range(n):
-            self._returns[env] = float(totals[env, lengths[env]])
+            self.returns[env] = float(totals[env, lengths[env]])
             self.lengths[env] += lengths[env] - begin[env]
