@@ -55,6 +55,11 @@ def _cut(num_envs: int, per_shard: int) -> tuple[int, ...]:
     return tuple(small + 1 if index < larger else small for index in range(count))
 
 
+def root_seed(plan: ShardPlan, spec: ExperimentSpec) -> int:
+    """The root of all chance of a shard, unless its experiment goes on from another one."""
+    return spec.eval.seed if plan.kind == "eval" and spec.eval is not None else spec.experiment.seed
+
+
 def continued_seed(experiment_seed: int, parent: str) -> int:
     """The root of an experiment that goes on from experiment `parent`: its episodes are not those of the parent."""
     digest = hashlib.sha256(f"{experiment_seed} {parent}".encode()).digest()

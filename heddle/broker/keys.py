@@ -131,6 +131,13 @@ def failure(experiment: str, p: int, shard_index: int) -> str:
     return f"{tag(experiment, p)}:failure:{shard_index}"
 
 
+def snapshot_seq(key: str, experiment: str, p: int, shard_index: int) -> int | None:
+    """The batch after which a snapshot was taken; None when `key` is none of this shard's snapshots."""
+    start = f"{tag(experiment, p)}:snapshot:{shard_index}:"
+    last = key.removeprefix(start).rpartition(":")[2]
+    return int(last) if key.startswith(start) and last.isdecimal() and last.isascii() else None
+
+
 def flow(experiment: str, p: int) -> str:
     """Hash: entries and bytes in flight, and every counter of promise P2."""
     return f"{tag(experiment, p)}:flow"

@@ -58,6 +58,8 @@ class Leases(Tickets):
             kind=reply[9],  # type: ignore[arg-type]
             attempts=int(reply[10]),
             sync=reply[11] == "1",
+            deaths=int(reply[12]),
+            no_snapshot=reply[13],
         )
 
     def renew(self, experiment: str, p: int, leases: Sequence[tuple[Lease, bool]], *, ttl_ms: int) -> list[Renewal]:
@@ -96,6 +98,7 @@ class Leases(Tickets):
         snapshot: memoryview | bytes | None = None,
         stepping_next: bool = False,
         resend_snapshot: bool = False,
+        no_snapshot: str = "",
     ) -> AppendReply:
         """Deliver a shard's next batch in one round trip; renews its lease.
 
@@ -109,6 +112,7 @@ class Leases(Tickets):
             snapshot: the environments' state after this batch; it counts only if the batch is accepted.
             stepping_next: the shard is being stepped now.
             resend_snapshot: with blob None: the batch carries a snapshot that the broker has already.
+            no_snapshot: why it carries none though it should, to be shown; "" when there is nothing to say.
 
         Raises:
             BrokerFull: the bytes could not be stored; nothing changed.
@@ -129,7 +133,7 @@ class Leases(Tickets):
                 pipe.set(snapshot_key, memoryview(snapshot).cast("B"), px=BLOB_TTL_MS, nx=True)
         args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, seq, ttl_ms, int(stepping_next)]
         args += [BLOB_TTL_MS, meta.kind, meta.version_min, meta.version_max, meta.segments, meta.steps]
-        args += [meta.bytes, meta.crc32, meta.given, meta.waited_ms]
+        args += [meta.bytes, meta.crc32, meta.given, meta.waited_ms, no_snapshot]
         pipe.script("append", own, args)
         return self._append_reply(pipe)
 

@@ -96,6 +96,22 @@ class Shards(Leases, Failures):
         found: Any = self._conn.main.zrange(keys.waiting(experiment, p), 0, -1, withscores=True)
         return {int(text(shard)): int(since_us) // 1000 for shard, since_us in found}
 
+    def drop_snapshots(self, experiment: str, p: int) -> None:
+        """Delete every shard's snapshot, once the experiment has ended; repeating it does no harm."""
+        count = integer(self._conn.main.hget(keys.ctl(experiment, p), "shards"))
+        for start in range(0, count, BATCH):
+            some = [keys.shard(experiment, p, shard) for shard in range(start, min(start + BATCH, count))]
+            pipe = self._conn.pipeline()
+            for own in some:
+                pipe.hget(own, "snapshot")
+            found = [(own, text(key)) for own, key in zip(some, pipe.execute(), strict=True) if key]
+            pipe = self._conn.pipeline()
+            for own, key in found:
+                pipe.unlink(key)
+                pipe.hdel(own, "snapshot")
+            if found:
+                pipe.execute()
+
     # ---- for supervisors
 
     def release_worker(self, worker: str, *, error: str | None = None) -> list[Reaped]:
@@ -167,6 +183,8 @@ def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
         since_ms=integer(fields.get("since")),
         accepted_ms=integer(fields.get("accepted")),
         last_worker=fields.get("worker", ""),
+        snapshot_seq=integer(fields.get("snapshot", "").rpartition(":")[2] or "0"),
+        no_snapshot=fields.get("no_snapshot", ""),
     )
 
 

@@ -86,6 +86,8 @@ class Claim:
         kind: train or eval.
         attempts: how often the shard was claimed, this time included.
         sync: each policy version is given once.
+        deaths: owners in a row that ended without a batch, before this one.
+        no_snapshot: why the last owner could not take a snapshot; "" when it could, or did not say.
     """
 
     lease: Lease
@@ -99,6 +101,8 @@ class Claim:
     kind: Kind
     attempts: int
     sync: bool
+    deaths: int = 0
+    no_snapshot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +212,8 @@ class ShardState:
         last_error: why its last owner lost it; "" when there is nothing to say.
         since_ms, accepted_ms: server ms at which it came into its state, and of its last accepted batch; 0 for none.
         last_worker: who held it last, or holds it.
+        snapshot_seq: the batch after which its snapshot was taken; 0 without one.
+        no_snapshot: why its environments cannot be snapshotted; "" when they can, or nobody tried.
     """
 
     shard: int
@@ -229,6 +235,8 @@ class ShardState:
     since_ms: int = 0
     accepted_ms: int = 0
     last_worker: str = ""
+    snapshot_seq: int = 0
+    no_snapshot: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,6 +268,8 @@ class Leader:
                 self._pools.is_stale = True
                 self._tell.note(watched.experiment, "counted", active=active, active_eval=active_eval)
             elif isinstance(action, planner.SetStatus):
+                if action.state in ENDED:
+                    self._broker.shards.drop_snapshots(watched.experiment, 0)
                 self._set_status(watched.experiment, action.state, action.reason)
                 watched.counts_in_quota = action.state in ("running", "paused")
             else:

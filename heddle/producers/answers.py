@@ -9,9 +9,10 @@ from itertools import groupby
 from heddle.broker import Broker
 from heddle.broker.types import AppendReply, Lease, Renewal
 from heddle.errors import BrokerError
-from heddle.producers.appender import Appender, Outcome, Parcel
+from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding
+from heddle.producers.parcel import Outcome, Parcel
 
 log = logging.getLogger("heddle.worker")
 

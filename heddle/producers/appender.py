@@ -9,62 +9,20 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Protocol
 
 import numpy as np
 
-from heddle.broker.types import AppendMeta, AppendReply, Lease
+from heddle.broker.types import AppendReply, Lease
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerFull, BrokerUnreachable, Gone
 from heddle.lease import retry_delay_s
 from heddle.producers.holdings import Key, key_of
+from heddle.producers.parcel import ENDS_THE_LEASE, FINAL, Append, Outcome, Parcel
 
 log = logging.getLogger("heddle.appender")
 
 FULL_FIRST_S, FULL_LAST_S = 0.02, 0.5
 OOM_FIRST_S, OOM_LAST_S = 0.05, 5.0
-
-
-class Outcome(Enum):
-    """What became of a batch."""
-
-    ACCEPTED = "accepted"  # OK, or DUP: it had been accepted and the answer was lost
-    GIVEN = "given"  # a batch of this policy version was given already; the shard goes on
-    FENCED = "fenced"  # the shard has another owner, or none
-    GAP = "gap"  # the broker forgot batches that it had accepted
-    GONE = "gone"  # the experiment was removed
-    UNSENT = "unsent"  # its lease was over before it was sent
-
-
-ENDS_THE_LEASE = frozenset({Outcome.FENCED, Outcome.GAP, Outcome.GONE})
-
-
-@dataclass(slots=True, eq=False)
-class Parcel:
-    """One batch on its way.
-
-    Attributes:
-        lease: whose it is.
-        seq: its number, given when it is first sent: one above the last that was accepted.
-        blob: the encoded batch; kept until the answer.
-        meta: what the pointer says of it.
-        ttl_ms: lease time that an accepted append grants.
-        send_blob: False once the broker is known to have the bytes.
-        refusals: FULL answers or out-of-memory errors in a row.
-        due: monotonic seconds before which it is not sent (again).
-        since: monotonic seconds at which it was handed over.
-    """
-
-    lease: Lease
-    blob: memoryview
-    meta: AppendMeta
-    ttl_ms: int
-    seq: int | None = None
-    send_blob: bool = True
-    refusals: int = 0
-    due: float = 0.0
-    since: float = 0.0
 
 
 @dataclass(slots=True)
@@ -77,31 +35,6 @@ class Tally:
     out_of_memory: int = 0
     resent: int = 0
     answers: dict[str, int] = field(default_factory=dict)
-
-
-FINAL = {
-    "OK": Outcome.ACCEPTED,
-    "DUP": Outcome.ACCEPTED,
-    "GIVEN": Outcome.GIVEN,
-    "FENCED": Outcome.FENCED,
-    "GAP": Outcome.GAP,
-    "GONE": Outcome.GONE,
-}
-
-
-class Append(Protocol):
-    """The broker's append: at most one round trip, never retried by itself."""
-
-    def __call__(
-        self,
-        lease: Lease,
-        *,
-        seq: int,
-        blob: memoryview | None,
-        meta: AppendMeta,
-        ttl_ms: int,
-        stepping_next: bool,
-    ) -> AppendReply: ...
 
 
 class Appender:
@@ -228,13 +161,17 @@ class Appender:
                 blob=parcel.blob if parcel.send_blob else None,
                 meta=parcel.meta,
                 ttl_ms=parcel.ttl_ms,
+                snapshot=parcel.snapshot if parcel.send_blob else None,
                 stepping_next=self._stepping(parcel.lease),
+                resend_snapshot=parcel.snapshot is not None,
+                no_snapshot=parcel.no_snapshot,
             )
         except BrokerUnreachable as error:  # it may have been accepted: the same seq again answers DUP then
             self._wait_for_broker(parcel, error)
             return
         except BrokerFull:
             self.tally.out_of_memory += 1
+            parcel.snapshot = None  # the batch is worth more, and may be stored already
             self._again(parcel, OOM_FIRST_S, OOM_LAST_S)
             return
         except Gone:

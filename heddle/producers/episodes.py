@@ -17,7 +17,7 @@ class Episodes:
 
     Attributes:
         numbers: of the running episodes; first - 1 before the first one.
-        begun_at: step of the running segment in which the running episode began; negative when it was in an earlier one.
+        begun_at: step of the running segment in which the running episode began; negative: in an earlier one.
         seeds: that the running episodes were reset with.
         wanted: episodes each environment has yet to end; None: it plays on for ever.
         one_is_done: since this was last set to False some environment has ended all that is wanted.

@@ -13,6 +13,7 @@ from heddle.layout import Segments
 
 if TYPE_CHECKING:
     from heddle.producers.player import Player
+    from heddle.producers.snapshot_rule import Camera
 
 MOST_OUTSTANDING = 2
 """Batches of one shard that were played and not answered: one on its way and one behind it."""
@@ -66,7 +67,7 @@ class Holding:
         is_refused: the first of them found no room yet: another one would only grow old behind it.
         steps: (seq, environment steps) of the batches accepted under this claim, to report what a broker forgot.
         turn: number of the turn in which it was last played.
-        player: its environments, once they are made.
+        player, camera: its environments, and what takes their snapshots, once they are made.
         step_timeout_s: how long one call into them may last; set with the player.
         stepping: what the broker was last told: this shard is being stepped.
         leaving: play it no further and release it as soon as nothing is outstanding.
@@ -84,6 +85,7 @@ class Holding:
     steps: "deque[tuple[int, int]]" = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     turn: int = 0
     player: "Player | None" = None
+    camera: "Camera | None" = None
     step_timeout_s: float = 0.0
     stepping: bool = False
     leaving: bool = False

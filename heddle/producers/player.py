@@ -25,8 +25,9 @@ from heddle.producers.noise import NoiseTape
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_answer, first_bad_number, record_info
 from heddle.producers.seeds import EpisodeSeeds
+from heddle.producers.standing import Standing, identity_of
 from heddle.producers.tally import Tally
-from heddle.shard import ShardPlan
+from heddle.shard import ShardPlan, root_seed
 from heddle.spaces import ACTION
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import describe_error
@@ -51,6 +52,7 @@ class Player:
 
     Attributes:
         doing: what the player waits for right now; None when it does not play.
+        standing: where it stands between two calls of `play`, to be taken along or brought back before the first one.
     """
 
     def __init__(
@@ -68,19 +70,19 @@ class Player:
         self.plan, self.spec, self.policy, self.layout = plan, spec, policy, layout
         self.doing: Doing | None = None
         self._clock = clock or SystemClock()
-        root = _root_seed(plan, spec) if seed is None else seed
+        root = root_seed(plan, spec) if seed is None else seed
         self._envs = make_envs(plan, spec, root) if envs is None else list(envs)
         n = len(self._envs)
         chance = [EpisodeSeeds(root, plan.index, env) for env in range(n)]
         self._steps = [env.step for env in self._envs]
         self._counters = [counter_of(env) for env in self._envs]
         self._choose = choices_for(layout.action)
-        self._tape = NoiseTape(policy.noise, chance)
-        self._tally = Tally(n, layout.steps)
-        self._episodes = Episodes(chance, first_episode)
-        self._state = policy.initial_state(n)
+        self._tape = tape = NoiseTape(policy.noise, chance)
+        self._tally = tally = Tally(n, layout.steps)
+        self._episodes = episodes = Episodes(chance, first_episode)
+        of = identity_of(plan, spec, root, n)
+        self.standing = Standing(of, layout, self._envs, tally, episodes, tape, policy.initial_state(n))
         self._fresh_state = policy.initial_state(1)
-        self._now: list[NDArray[Any]] = []  # the observations to act on next, by leaf
         self._reel: Reel | None = None  # the one being played
         self._spare: list[Reel] = []
         self._cut = False
@@ -106,7 +108,7 @@ class Player:
                 use. The reason names environment, seed, episode, step and last actions; the cause hangs on it.
         """
         with self._reporting():
-            if not self._now:
+            if not self.standing.now:
                 self._begin_all()
             return self._segment(version, deterministic)
 
@@ -125,14 +127,14 @@ class Player:
         """
         self._episodes.rewind(first_episode)
         self._episodes.want(episodes)
-        self._now = []
+        self.standing.now = []
         while self._episodes.active():
             segments = self.play(version, deterministic=deterministic)
             picked = segments.select(np.flatnonzero(segments.arrays["length"]))
             self.recycle(segments)
             yield picked, not self._episodes.active()
         self._episodes.wanted = None
-        self._now = []  # whoever plays on begins anew
+        self.standing.now = []  # whoever plays on begins anew
 
     def recycle(self, segments: Segments) -> None:
         """Give back what `play` returned, to be overwritten: it has been encoded."""
@@ -152,13 +154,13 @@ class Player:
     def _begin_all(self) -> None:
         """Fresh episodes everywhere; their first observations stand in `_now`."""
         reel = Reel(self.layout, len(self._envs))
-        self._state = self.policy.initial_state(len(self._envs))
+        self.standing.state = self.policy.initial_state(len(self._envs))
         for env in range(len(self._envs)):
             self._tally.clear(env)
             self._begin(env, reel, 0)
             if (counter := self._counters[env]) is not None:
                 counter.take()  # what a caller left half played is no episode
-        self._now = [array[:, 0].copy() for _, array in reel.observations]
+        self.standing.now = [array[:, 0].copy() for _, array in reel.observations]
         self._spare.append(reel)
 
     def _begin(self, env: int, reel: Reel, row: int) -> None:
@@ -175,16 +177,17 @@ class Player:
     def _segment(self, version: int, deterministic: bool) -> Segments:
         reel = self._reel = self._spare.pop() if self._spare else Reel(self.layout, len(self._envs))
         reel.rewind()
-        for (_, array), now in zip(reel.observations, self._now, strict=True):
+        for (_, array), now in zip(reel.observations, self.standing.now, strict=True):
             array[:, 0] = now
         for name, array in reel.states:
-            array[...] = self._state[name]
+            array[...] = self.standing.state[name]
         active = self._episodes.active()
         for env in set(range(len(self._envs))).difference(active):
             reel.hold(env, 0)
         steps = self._roll(reel, active, deterministic)
         self.doing = None
-        self._now = [array[:, steps].copy() for _, array in reel.observations]
+        self.standing.now = [array[:, steps].copy() for _, array in reel.observations]
+        self.standing.state = {name: np.array(array) for name, array in self.standing.state.items()}
         self._episodes.shift(steps)
         self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
         segments = reel.finish(version)
@@ -232,12 +235,12 @@ class Player:
         """Ask the policy for step `t` and record its answer; what to give to each environment."""
         self._row, self.doing = t, "act"
         seen = {name: array[:, t] for name, array in reel.observations}
-        acted = self.policy.act(seen, self._state, noise, deterministic=deterministic)
+        acted = self.policy.act(seen, self.standing.state, noise, deterministic=deterministic)
         self._moves += 1
         if t == 0:
             check_answer(reel, acted, self._fresh_state)
         reel.record(t, acted)
-        self._state = acted.state
+        self.standing.state = acted.state
         return self._choose(acted.actions[ACTION])
 
     def _end(self, reel: Reel, env: int, t: int, terminated: bool, truncated: bool) -> None:
@@ -255,9 +258,9 @@ class Player:
         if counter is None or finished is not None:
             self._episodes.ended(env)
         if self._fresh_state:
-            self._state = {name: array.copy() for name, array in self._state.items()}
+            self.standing.state = {name: array.copy() for name, array in self.standing.state.items()}
             for name, fresh in self._fresh_state.items():
-                self._state[name][env] = fresh[0]
+                self.standing.state[name][env] = fresh[0]
 
     def _retire(self, reel: Reel, lanes: list[_Lane], t: int) -> list[_Lane]:
         """The lanes that play on; the others' segments end with step `t`."""
@@ -294,7 +297,3 @@ class Player:
         last = self._reel.action[env, max(0, row + 1 - _ACTIONS_SHOWN) : row + 1].tolist() if self._reel else []
         where = f"{self._episodes.describe(env, row)}, last actions {last}"
         return EnvError(f"{self._name(env)} failed in {doing}: {what}; {where}", value=self.spec.env.id)
-
-
-def _root_seed(plan: ShardPlan, spec: ExperimentSpec) -> int:
-    return spec.eval.seed if plan.kind == "eval" and spec.eval is not None else spec.experiment.seed

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Claim
 from heddle.clock import Clock
-from heddle.errors import EnvError
+from heddle.errors import EnvError, SnapshotError
 from heddle.layout import Layout, Segments, make_layout
 from heddle.policies.base import Policy
 from heddle.policies.factory import hold_torch_to_one_thread, make_policy
@@ -85,14 +85,18 @@ class Stage:
         """How long a lease lasts."""
         return int(self.spec.faults.lease_ttl * 1000)
 
-    def make_player(self, claim: Claim) -> Player:
+    def make_player(self, claim: Claim, *, at_start: bool = False) -> Player:
         """The environments of a shard, with seeds that no earlier owner used.
+
+        Args:
+            at_start: with the seeds of the very first owner, for nothing of the shard was ever accepted.
 
         Raises:
             EnvError: the environment or the policy cannot be made.
         """
         plan = self.plans[claim.lease.shard]
-        begin_at = first_episode(claim.attempts, claim.seq, self.spec.rollout.steps)
+        claim_number = 1 if at_start else claim.attempts
+        begin_at = first_episode(claim_number, claim.seq, self.spec.rollout.steps)
         actor = self._actor(claim.kind)
         return Player(
             plan,
@@ -103,6 +107,21 @@ class Stage:
             first_episode=begin_at,
             seed=self._seed if plan.kind == "train" else None,
         )
+
+    def resume_player(self, claim: Claim, snapshot: bytes) -> Player:
+        """The environments of a shard where a snapshot left them.
+
+        Raises:
+            SnapshotError: they cannot be brought there; those that were made are closed.
+            EnvError: the environment or the policy cannot be made.
+        """
+        player = self.make_player(claim)
+        try:
+            player.standing.resume(snapshot)
+        except SnapshotError:
+            player.close()
+            raise
+        return player
 
     def layout(self) -> Layout:
         """The layout of this experiment's batches."""

@@ -14,13 +14,14 @@ from heddle.batch import checksum, encode
 from heddle.broker import Broker
 from heddle.broker.types import AppendMeta, Renewal
 from heddle.clock import Clock
-from heddle.errors import BrokerError, BrokerUnreachable, EnvError, NotFound
+from heddle.errors import BrokerError, BrokerUnreachable, EnvError, NotFound, SnapshotError
 from heddle.layout import Segments
 from heddle.lease import Action
-from heddle.producers.appender import Parcel
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Facts, Holding, stepping_changes
+from heddle.producers.parcel import Parcel
 from heddle.producers.player import Player
+from heddle.producers.snapshot_rule import Beginning, Camera, begin
 from heddle.producers.stage import Stage
 
 T = TypeVar("T")
@@ -92,6 +93,7 @@ class Turns:
             holding.given = version
         parcel = _pack(holding, stage, segments, given=version if holding.claim.sync else 0)
         player.recycle(segments)
+        self._snapshot(holding, player, parcel)
         return parcel
 
     def _evaluate(self, holding: Holding, stage: Stage, player: Player, facts: Facts) -> Parcel | None:
@@ -122,9 +124,32 @@ class Turns:
         """The shard's environments, made at its first turn."""
         if holding.player is None:
             holding.step_timeout_s = stage.spec.env.step_timeout
+            beginning = begin(holding.claim, stage.spec)
+            key = beginning.snapshot
+            snapshot = None if key is None else self._broker.shards.snapshot(key)
             with self._watching("make", holding):
-                holding.player = stage.make_player(holding.claim)
+                holding.player, trouble = make_player(holding, stage, beginning, snapshot)
+            if trouble:
+                self._tell(holding, f"its snapshot {trouble}; it plays fresh episodes")
+            holding.camera = Camera(stage.spec, known=holding.claim.no_snapshot)
         return holding.player
+
+    def _snapshot(self, holding: Holding, player: Player, parcel: Parcel) -> None:
+        """Where the shard stands now, behind the segment just played, travels with that segment."""
+        camera = holding.camera
+        if camera is None or not camera.is_due():
+            return
+        with self._watching("snapshot", holding):
+            parcel.snapshot = camera.take(player.standing.pack)
+        parcel.no_snapshot = camera.news()
+        if parcel.no_snapshot:
+            self._tell(holding, f"it cannot be snapshotted: {parcel.no_snapshot}")
+
+    def _tell(self, holding: Holding, what: str) -> None:
+        """A line for people, wherever they look."""
+        log.warning("shard=%s: %s", holding.name, what)
+        lease = holding.lease
+        self._broker.events.log(lease.experiment, "worker", lease.worker, "warning", f"shard {lease.shard}: {what}")
 
     @contextmanager
     def _watching(self, what: str, holding: Holding) -> Iterator[None]:
@@ -166,6 +191,27 @@ class Turns:
             for (one, accepted, wanted), renewal in zip(some, renewals, strict=True):
                 one.stepping = wanted
                 self._renewed(one, accepted, renewal)
+
+
+def make_player(holding: Holding, stage: Stage, beginning: Beginning, snapshot: bytes | None) -> tuple[Player, str]:
+    """A shard's player as `beginning` says, and why it does not begin at its snapshot though there is one, else "".
+
+    Raises:
+        EnvError: the environment or the policy cannot be made.
+    """
+    trouble = ""
+    if beginning.snapshot is not None:
+        try:
+            if snapshot is None:
+                raise SnapshotError("is not there any more")
+            player = stage.resume_player(holding.claim, snapshot)
+            log.info("continuing shard=%s after seq=%d", holding.name, holding.claim.seq)
+            return player, ""
+        except SnapshotError as error:
+            trouble = error.reason
+    elif beginning.reason:
+        log.info("playing fresh episodes shard=%s because %s", holding.name, beginning.reason)
+    return stage.make_player(holding.claim, at_start=beginning.at_start), trouble
 
 
 def _pack(holding: Holding, stage: Stage, segments: Segments, *, given: int) -> Parcel:

@@ -217,11 +217,13 @@ class Faults(Frozen):
         lease_ttl: seconds without a renewal after which a shard may be given to another worker.
         barren_deaths: workers that may die on a shard without a single batch before it is quarantined.
         on_quarantine: go on with the other shards, or fail the experiment.
+        snapshot_every: batches from one snapshot of a shard's environments to the next; 0: none are taken.
     """
 
     lease_ttl: Seconds = Field(default=10.0, ge=0.2, le=3600)
     barren_deaths: int = Field(default=5, ge=1)
     on_quarantine: Literal["continue", "fail"] = "continue"
+    snapshot_every: int = Field(default=1, ge=0)
 
 
 class Limits(Frozen):
@@ -232,12 +234,14 @@ class Limits(Frozen):
         max_bytes: bytes between workers and trainer.
         batch_bytes: size cap of one batch.
         durability: the least the broker must promise; None accepts any.
+        snapshot_bytes: size cap of one shard's snapshot; above it none is stored.
     """
 
     max_entries: int = Field(default=1024, ge=1)
     max_bytes: Bytes = Field(default=512 * 2**20, ge=1024)
     batch_bytes: Bytes = Field(default=64 * 2**20, ge=1024, le=512 * 2**20)
     durability: Literal["strict", "fast", "memory"] | None = None
+    snapshot_bytes: Bytes = Field(default=16 * 2**20, ge=1024, le=512 * 2**20)
 
 
 class ExperimentSpec(Frozen):

@@ -9,7 +9,8 @@ import pytest
 
 from heddle.broker.types import AppendMeta, AppendReply, Lease
 from heddle.errors import BrokerFull, BrokerUnreachable, Gone
-from heddle.producers.appender import Appender, Outcome, Parcel
+from heddle.producers.appender import Appender
+from heddle.producers.parcel import Outcome, Parcel
 from tests.helpers import eventually
 
 META = AppendMeta("train", 1, 1, 2, 16, bytes=3, crc32=0)

@@ -4,7 +4,7 @@
 --       7 waiting (sorted set)  8 blob  9 snapshot (strings; 9 only with one); by name: the shards ahead in `waiting`
 -- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 seq  6 lease ttl ms  7 stepping next (0 | 1)  8 blob ttl ms
 --       9 kind  10 version min  11 version max  12 segments  13 steps  14 bytes  15 crc32  16 given
---       17 ms that its worker waited before
+--       17 ms that its worker waited before  18 why it has no snapshot, "" when there is nothing to say
 -- Reply {status, command, policy, eval_policy, seq accepted last, room entries, room bytes, accepted before (0 | 1)}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'eval_policy', 'sync', 'max_entries', 'max_bytes')
 if not ctl[1] then
@@ -94,6 +94,9 @@ if full then
   redis.call('ZADD', KEYS[7], 'NX', string.format('%.0f', tonumber(t[1]) * 1000000 + tonumber(t[2])), ARGV[1])
   redis.call('HSET', KEYS[2], 'refused', string.format('%.0f:%.0f', now, size))
   unpark(redis.call('PEXPIRE', KEYS[8], ARGV[8]) * size)
+  if KEYS[9] then
+    redis.call('PEXPIRE', KEYS[9], ARGV[8])
+  end
   return reply('FULL')
 end
 local stored = redis.call('STRLEN', KEYS[8])
@@ -110,7 +113,9 @@ if KEYS[9] then
   if s[9] and s[9] ~= KEYS[9] then
     redis.call('UNLINK', s[9])
   end
-  redis.call('HSET', KEYS[2], 'snapshot', KEYS[9])
+  redis.call('HSET', KEYS[2], 'snapshot', KEYS[9], 'no_snapshot', '')
+elseif ARGV[18] ~= '' then
+  redis.call('HSET', KEYS[2], 'no_snapshot', ARGV[18])
 end
 redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3], 'nonce', ARGV[4], 'seq', ARGV[5], 'kind', ARGV[9],
   'version_min', ARGV[10], 'version_max', ARGV[11], 'segments', ARGV[12], 'steps', ARGV[13], 'bytes', ARGV[14],

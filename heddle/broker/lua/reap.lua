@@ -2,7 +2,7 @@
 -- A death counts only if the shard was being stepped and its owner got no batch accepted; too many: quarantined.
 -- Runs when the memory is full: ZREM comes first.
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
---       7 waiting (sorted set)
+--       7 waiting (sorted set); by name: the shard's snapshot (string)
 -- ARGV  1 shard index  2 leader epoch, "" when vouched  3 vouched dead worker, "" for whoever's lease is over
 --       4 barren deaths that quarantine, "" for the experiment's own  5 what to say of the death
 -- Reply {"OK", state now, worker, epoch, error} | {"ALIVE"} | {"NO"}: not leased, or not by that worker
@@ -14,7 +14,7 @@ end
 if ARGV[2] ~= '' and tonumber(ARGV[2]) < tonumber(ctl[2] or '0') then
   return {'FENCED'}
 end
-local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error')
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error', 'snapshot')
 if s[1] ~= 'leased' then
   redis.call('ZREM', KEYS[4], ARGV[1])
   return {'NO'}
@@ -43,6 +43,10 @@ local t = redis.call('TIME')
 local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
 redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'since', now, 'error', said,
   'deaths', string.format('%.0f', deaths))
+if s[10] and state ~= 'queued' then
+  redis.call('UNLINK', s[10])
+  redis.call('HDEL', KEYS[2], 'snapshot')
+end
 if state == 'queued' then
   redis.call('HSET', KEYS[5], ARGV[1], '- ' .. now)
 end

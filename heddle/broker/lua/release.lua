@@ -1,7 +1,7 @@
 -- Give a shard back, as its owner: queued again, or stopped, or quarantined after too many barren owners.
 -- Runs when the memory is full: UNLINK comes first.
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
---       7 waiting (sorted set)
+--       7 waiting (sorted set); by name: the shard's snapshot (string)
 -- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 error, "" for none  6 "1" when it counts as a barren death
 --       7 batches that the broker forgot  8 their steps  9 the last seq that it should know, "" for whatever it does
 -- Reply {"OK", state now} | {"GAP", seq}: it knows only that; nothing changed | {"FENCED"} | {"GONE"}
@@ -9,7 +9,7 @@ local ctl = redis.call('HMGET', KEYS[1], 'command', 'barren_deaths')
 if not ctl[1] then
   return {'GONE'}
 end
-local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'parked', 'deaths', 'seq', 'reported')
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'parked', 'deaths', 'seq', 'reported', 'snapshot')
 if s[1] ~= 'leased' or s[2] ~= ARGV[2] or s[3] ~= ARGV[3] or s[4] ~= ARGV[4] then
   return {'FENCED'}
 end
@@ -44,6 +44,10 @@ redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'sin
   'deaths', string.format('%.0f', deaths))
 if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[2], 'error', ARGV[5])
+end
+if s[9] and (state ~= 'queued' or ARGV[5] ~= '') then -- nobody plays on, or not from what ended in an error
+  redis.call('UNLINK', s[9])
+  redis.call('HDEL', KEYS[2], 'snapshot')
 end
 if state == 'queued' then
   redis.call('HSET', KEYS[5], ARGV[1], '- ' .. now)

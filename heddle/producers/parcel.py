@@ -1,0 +1,83 @@
+"""Parcels: batches on their way to the broker, and what can become of one.
+
+It never sends anything; the appender does.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from heddle.broker.types import AppendMeta, AppendReply, Lease
+
+
+class Outcome(Enum):
+    """What became of a batch."""
+
+    ACCEPTED = "accepted"  # OK, or DUP: it had been accepted and the answer was lost
+    GIVEN = "given"  # a batch of this policy version was given already; the shard goes on
+    FENCED = "fenced"  # the shard has another owner, or none
+    GAP = "gap"  # the broker forgot batches that it had accepted
+    GONE = "gone"  # the experiment was removed
+    UNSENT = "unsent"  # its lease was over before it was sent
+
+
+ENDS_THE_LEASE = frozenset({Outcome.FENCED, Outcome.GAP, Outcome.GONE})
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """One batch on its way.
+
+    Attributes:
+        lease: whose it is.
+        seq: its number, given when it is first sent: one above the last that was accepted.
+        blob: the encoded batch; kept until the answer.
+        meta: what the pointer says of it.
+        snapshot: where the shard stands after it; None without one.
+        no_snapshot: why there is none though there should be, to be shown; "" when there is nothing to say.
+        ttl_ms: lease time that an accepted append grants.
+        send_blob: False once the broker is known to have the bytes, and those of the snapshot.
+        refusals: FULL answers or out-of-memory errors in a row.
+        due: monotonic seconds before which it is not sent (again).
+        since: monotonic seconds at which it was handed over.
+    """
+
+    lease: Lease
+    blob: memoryview
+    meta: AppendMeta
+    ttl_ms: int
+    snapshot: bytes | None = None
+    no_snapshot: str = ""
+    seq: int | None = None
+    send_blob: bool = True
+    refusals: int = 0
+    due: float = 0.0
+    since: float = 0.0
+
+
+FINAL = {
+    "OK": Outcome.ACCEPTED,
+    "DUP": Outcome.ACCEPTED,
+    "GIVEN": Outcome.GIVEN,
+    "FENCED": Outcome.FENCED,
+    "GAP": Outcome.GAP,
+    "GONE": Outcome.GONE,
+}
+
+
+class Append(Protocol):
+    """The broker's append: at most one round trip, never retried by itself."""
+
+    def __call__(
+        self,
+        lease: Lease,
+        *,
+        seq: int,
+        blob: memoryview | None,
+        meta: AppendMeta,
+        ttl_ms: int,
+        snapshot: bytes | None,
+        stepping_next: bool,
+        resend_snapshot: bool,
+        no_snapshot: str,
+    ) -> AppendReply: ...
