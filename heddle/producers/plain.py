@@ -8,6 +8,7 @@ arrays and byte strings, to which the header refers by offset and length.
 
 import json
 import math
+import re
 import zlib
 from typing import Any
 
@@ -17,6 +18,7 @@ MAGIC = b"HEDDLE1\n"
 _START = len(MAGIC) + 8
 _DEPTH = 64
 _KINDS = "biufcSU"
+_DTYPE = re.compile(rf"[<>|=][{_KINDS}][0-9]{{1,9}}")
 
 
 class PlainError(ValueError):
@@ -131,12 +133,9 @@ class _Reader:
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
-    if not isinstance(name, str):
-        raise PlainError("a dtype in it is no text")
-    dtype = np.dtype(name)
-    if dtype.kind not in _KINDS:
-        raise PlainError(f"it holds an array of {name}")
-    return dtype
+    if not isinstance(name, str) or not _DTYPE.fullmatch(name):  # numpy takes far more, and raises all sorts of errors
+        raise PlainError(f"it holds an array of {name!r}")
+    return np.dtype(name)
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:

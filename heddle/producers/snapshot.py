@@ -126,11 +126,10 @@ def _pickled(chains: list[list[Any]], above: list[int]) -> bytes:
     upper = [layer for chain, count in zip(chains, above, strict=True) for layer in chain[:count]]
     if not upper:
         return b""
+    found = [attributes(layer) for layer in upper]
     try:
-        return _dumped([attributes(layer) for layer in upper], chains)
+        return _dumped(found, chains)
     except Exception as error:
-        if isinstance(error, NotSnapshottable):
-            raise
         raise NotSnapshottable(_culprit(upper, chains) or f"{type(error).__name__}: {error}") from error
 
 

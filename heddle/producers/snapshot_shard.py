@@ -10,6 +10,7 @@ is of, and names, dtypes and shapes of arrays), those arrays one after the other
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from heddle.errors import SnapshotError
 
 MAGIC = b"HEDSHD1\n"
 _START = len(MAGIC) + 8
+_NUMBER = re.compile("[<>|=][biufc][0-9]{1,3}")
 Array = NDArray[Any]
 Shapes = tuple[tuple[str, str, tuple[int, ...]], ...]
 
@@ -105,9 +107,11 @@ def _read_header(header: bytes, identity: Identity) -> Shapes:
 
 
 def _number(dtype: object) -> str:
-    if not isinstance(dtype, str) or np.dtype(dtype).kind not in "biufc":
+    if not isinstance(dtype, str) or not _NUMBER.fullmatch(
+        dtype
+    ):  # numpy takes far more, and raises all sorts of errors
         raise ValueError(f"{dtype!r} is no dtype of numbers")
-    return dtype
+    return np.dtype(dtype).str
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
