@@ -42,7 +42,7 @@ def begin(claim: Claim, spec: ExperimentSpec) -> Beginning:
         return Beginning()
     patience = (spec.faults.barren_deaths + 1) // 2
     if claim.deaths >= patience:
-        return Beginning(reason=f"{claim.deaths} owners in a row ended without a batch")
+        return Beginning(reason=f"owners in a row that ended without a batch: {claim.deaths}")
     if claim.seq == 0:
         return Beginning(at_start=True)
     if claim.snapshot is None:
