@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from heddle.broker.connection import Connection
     from heddle.broker.coordinators import Coordinators
+    from heddle.broker.dead import DeadBatches
     from heddle.broker.events import Events
     from heddle.broker.experience import Experience
     from heddle.broker.experiments import Experiments
@@ -55,6 +56,13 @@ class Broker:
         from heddle.broker.experience import Experience
 
         return Experience(self.conn)
+
+    @cached_property
+    def dead(self) -> "DeadBatches":
+        """What was set aside for good."""
+        from heddle.broker.dead import DeadBatches
+
+        return DeadBatches(self.conn)
 
     @cached_property
     def experiments(self) -> "Experiments":

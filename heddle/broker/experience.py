@@ -1,6 +1,7 @@
 """Experience: the stream of pointers, the bytes behind them, what became of them, and the counters.
 
 This module never decodes a batch or decides what becomes of it; only the trainer's group deletes, taps only read.
+It hands out no entry that the append script did not write: the trainer's group sets such a one aside, a tap passes by.
 """
 
 import logging
@@ -11,7 +12,8 @@ from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
-from heddle.broker.pointers import pointer_fields, read_flow, read_pointer
+from heddle.broker.dead import bury_foreign, dead_batches
+from heddle.broker.pointers import identity_of, pointer_fields, pointer_of, read_flow, readable
 from heddle.broker.records import integer, text, texts
 from heddle.broker.tickets import is_groupless
 from heddle.broker.types import Flow, Pointer, Settled
@@ -92,13 +94,22 @@ class Experience:
         return self._pointers(experiment, p, group, entries)
 
     def fetch(self, pointers: Sequence[Pointer]) -> list[bytes | None]:
-        """The bytes behind pointers, in order; None where they are gone."""
+        """The bytes behind pointers, in order; None where they are gone, or are no string any more.
+
+        At most one byte more than a pointer announces: what somebody put in their place may be of any size.
+        """
         found: list[bytes | None] = []
         for some in _by_bytes(pointers):
             pipe = self._conn.pipeline()
             for pointer in some:
-                pipe.get(pointer.blob_key)
-            found += pipe.execute()
+                pipe.getrange(pointer.blob_key, 0, pointer.bytes)
+            try:
+                replies = pipe.execute()
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                replies = [self._fetch_one(pointer) for pointer in some]
+            found += [reply or None for reply in replies]
         return found
 
     # ---- settle, as the holder of the seat
@@ -143,7 +154,7 @@ class Experience:
             SeatLost, Gone: as for `ack`.
         """
         own = [keys.ctl(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
-        own += [keys.dead(experiment, p), pointer.blob_key]
+        own += [keys.dead(experiment, p), pointer.blob_key, keys.dead_blob(experiment, p, pointer.entry_id)]
         args: list[str | int] = [seat_epoch, keys.TRAINER_GROUP, pointer.entry_id, pointer.bytes, pointer.steps]
         args += [int(keep_blob), *self._dead_caps, reason, *pointer_fields(pointer)]
         reply = self._conn.script("dead", own, args)
@@ -210,12 +221,20 @@ class Experience:
         return read_flow(texts(counters), int(waiting))
 
     def dead(self, experiment: str, p: int, *, count: int = 100) -> list[tuple[Pointer, str]]:
-        """The newest entries that were set aside, each with the reason."""
-        entries: Any = self._conn.main.xrevrange(keys.dead(experiment, p), count=count)
-        facts = [(text(entry), texts(raw)) for entry, raw in entries]
-        return [(read_pointer(fields.get("entry", entry), fields), fields.get("reason", "")) for entry, fields in facts]
+        """The newest batches of workers that were set aside, each with the reason; `dead_batches` tells of all."""
+        found = dead_batches(self._conn, experiment, p, count=count)
+        return [(batch.pointer, batch.reason) for batch in found if batch.pointer is not None and not batch.foreign]
 
     # ---- inside
+
+    def _fetch_one(self, pointer: Pointer) -> bytes | None:
+        try:
+            found: Any = self._conn.main.getrange(pointer.blob_key, 0, pointer.bytes)
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            return None  # somebody put something else in its place
+        return bytes(found)
 
     def _recreate(self, experiment: str, p: int, group: str, error: ResponseError) -> None:
         """After a read without its group: make it again, from the start: what was settled is no longer there."""
@@ -225,17 +244,27 @@ class Experience:
         log.warning("made a group again that the server had lost experiment=%s group=%s", experiment, group)
 
     def _pointers(self, experiment: str, p: int, group: str, entries: Iterable[Any]) -> list[Pointer]:
-        """Entries as pointers. One that no append wrote is passed over; the trainer's group also deletes it."""
-        found = []
-        for raw_id, raw in entries:
-            entry, fields = text(raw_id), texts(raw)
-            try:
-                found.append(read_pointer(entry, fields))
-            except (KeyError, ValueError):
-                log.warning("passed over a foreign entry experiment=%s entry=%s", experiment, entry)
+        """Entries as pointers, but for those that no append wrote."""
+        read = [(text(raw_id), readable(raw)) for raw_id, raw in entries]
+        pointers = [pointer_of(experiment, p, entry, fields) for entry, fields in read]
+        asked = [identity_of(pointer) for pointer in pointers if pointer is not None]
+        known: Any = self._conn.main.hmget(keys.accepted(experiment, p), asked) if asked else []
+        owners = iter(known)
+        found, strangers = [], 0
+        for (entry, fields), pointer in zip(read, pointers, strict=True):
+            if pointer is not None and text(next(owners)) == entry:
+                found.append(pointer)
+            elif group == keys.TRAINER_GROUP:
+                strangers += bury_foreign(self._conn, experiment, p, (entry, fields), caps=self._dead_caps)
+            elif pointer is not None and not self._conn.main.xrange(keys.experience(experiment, p), entry, entry):
+                found.append(pointer)  # settled since it was read: to a tap, one that it missed
+            else:
+                strangers += 1
                 self._conn.main.xack(keys.experience(experiment, p), group, entry)
-                if group == keys.TRAINER_GROUP:
-                    self._conn.main.xdel(keys.experience(experiment, p), entry)
+        if strangers:
+            log.warning(
+                "passed over entries that no worker wrote experiment=%s group=%s count=%d", experiment, group, strangers
+            )
         return found
 
 

@@ -4,7 +4,7 @@ It never talks to a server. `experiment` is an experiment id, `p` a partition, `
 The braces are a hash tag: all that one script touches lies in one slot.
 """
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the protocol this code speaks; roles refuse experiments of another one."""
 
 QUEUE = "heddle:queue"
@@ -118,7 +118,12 @@ def experience(experiment: str, p: int) -> str:
 
 def blob(experiment: str, p: int, shard_index: int, epoch: int, nonce: str, seq: int) -> str:
     """String: Arrow bytes of one batch; TTL until accepted."""
-    return f"{tag(experiment, p)}:blob:{shard_index}:{epoch}:{nonce}:{seq}"
+    return f"{blobs(experiment, p)}{shard_index}:{epoch}:{nonce}:{seq}"
+
+
+def blobs(experiment: str, p: int) -> str:
+    """What the name of every blob begins with; itself no key."""
+    return f"{tag(experiment, p)}:blob:"
 
 
 def snapshot(experiment: str, p: int, shard_index: int, epoch: int, nonce: str, seq: int) -> str:
@@ -143,6 +148,11 @@ def flow(experiment: str, p: int) -> str:
     return f"{tag(experiment, p)}:flow"
 
 
+def accepted(experiment: str, p: int) -> str:
+    """Hash: "shard:epoch:nonce:seq" of every entry that an append wrote and nobody settled, with the entry's id."""
+    return f"{tag(experiment, p)}:accepted"
+
+
 def waiting(experiment: str, p: int) -> str:
     """Sorted set: shards waiting for room, by first FULL."""
     return f"{tag(experiment, p)}:waiting"
@@ -156,6 +166,11 @@ def loading(experiment: str, p: int) -> str:
 def dead(experiment: str, p: int) -> str:
     """Stream, capped: pointers set aside with their reason."""
     return f"{tag(experiment, p)}:dead"
+
+
+def dead_blob(experiment: str, p: int, entry: str) -> str:
+    """String: the bytes of an entry set aside that no append wrote."""
+    return f"{tag(experiment, p)}:dead:{entry}"
 
 
 def news(experiment: str, p: int = 0) -> str:

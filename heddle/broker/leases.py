@@ -3,11 +3,12 @@
 This module never plays or retries; every rule about who may write a shard is in the scripts.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import Pipe
@@ -17,8 +18,11 @@ from heddle.broker.tickets import Tickets
 from heddle.broker.types import AppendMeta, AppendReply, Claim, Lease, Renewal, Ticket
 from heddle.errors import BatchesForgotten
 
+log = logging.getLogger("heddle.broker")
+
 BLOB_TTL_MS = 60_000
 """How long a batch waits, stored but not accepted, for its append; every FULL answer starts it again."""
+NO_MORE_IDS = "exhausted the last possible ID"
 NONCE = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
@@ -135,7 +139,13 @@ class Leases(Tickets):
         args += [BLOB_TTL_MS, meta.kind, meta.version_min, meta.version_max, meta.segments, meta.steps]
         args += [meta.bytes, meta.crc32, meta.given, meta.waited_ms, no_snapshot]
         pipe.script("append", own, args)
-        return self._append_reply(pipe)
+        try:
+            return self._append_reply(pipe)
+        except ResponseError as error:
+            if NO_MORE_IDS not in str(error):
+                raise
+        self._mend(experiment, p)
+        return self._append_reply(self._conn.pipeline().script("append", own, args))
 
     def release(
         self,
@@ -204,6 +214,12 @@ class Leases(Tickets):
         self._conn.main.unlink(keys.blob(*identity), keys.snapshot(*identity))
 
     # ---- inside
+
+    def _mend(self, experiment: str, p: int) -> None:
+        """Somebody wrote the highest id there is into the stream, which ends it; make it anew without that one."""
+        own = [keys.ctl(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
+        reply = self._conn.script("mend", own, [keys.TRAINER_GROUP])
+        log.warning("made the stream anew, its ids had run out experiment=%s answer=%s", experiment, text(reply[0]))
 
     def _append_reply(self, pipe: Pipe) -> AppendReply:
         replies = pipe.execute(raise_on_error=False)

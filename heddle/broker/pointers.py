@@ -4,9 +4,31 @@ This module never talks to a server.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
+from heddle.broker import keys
 from heddle.broker.records import integer
 from heddle.broker.types import Amount, Flow, Pointer
+
+
+def pointer_of(experiment: str, p: int, entry_id: str, fields: Mapping[str, str]) -> Pointer | None:
+    """An entry as `read_pointer` reads it; None for one that says what no append of this experiment ever says."""
+    try:
+        pointer = read_pointer(entry_id, fields)
+    except (KeyError, ValueError):
+        return None
+    blob = keys.blob(experiment, p, pointer.shard, pointer.epoch, pointer.nonce, pointer.seq)
+    return pointer if pointer.location == "redis" and pointer.blob_key == blob else None
+
+
+def identity_of(pointer: Pointer) -> str:
+    """The field of `keys.accepted` that stands for a batch."""
+    return f"{pointer.shard}:{pointer.epoch}:{pointer.nonce}:{pointer.seq}"
+
+
+def readable(raw: Mapping[Any, Any] | None) -> dict[str, str]:
+    """Fields of a stream entry as text, whatever somebody wrote into it."""
+    return {_shown(name): _shown(value) for name, value in (raw or {}).items()}
 
 
 def read_pointer(entry_id: str, fields: Mapping[str, str]) -> Pointer:
@@ -74,4 +96,9 @@ def read_flow(counters: Mapping[str, str], waiting: int) -> Flow:
         rolled_back=amount("rolled_back"),
         discarded=amount("discarded"),
         forgotten=amount("forgotten"),
+        foreign=integer(counters.get("foreign")),
     )
+
+
+def _shown(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

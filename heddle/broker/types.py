@@ -245,7 +245,7 @@ class Pointer:
 
     Attributes:
         entry_id: in the stream.
-        shard, epoch, nonce, seq: the batch's identity.
+        shard, epoch, nonce, seq: the batch's identity. A shard below 0 is the line of replays of shard -1 - it.
         kind, version_min, version_max, segments, steps, bytes, crc32, given, waited_ms: as in `AppendMeta`.
         location: "redis": the bytes are the string at blob_key.
     """
@@ -266,6 +266,11 @@ class Pointer:
     given: int = 0
     waited_ms: int = 0
     location: str = "redis"
+
+    @property
+    def played_shard(self) -> int:
+        """The shard whose environments gave it."""
+        return self.shard if self.shard >= 0 else -1 - self.shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +294,7 @@ class Flow:
         trained, evaluated, stale, dead, dropped, rolled_back: what became of them.
         discarded: answered FENCED, GAP or GIVEN without ever having been accepted.
         forgotten: accepted, lost by the broker, and reported by the worker that played them.
+        foreign: entries of the stream that no append wrote and that were set aside; they count nowhere else.
     """
 
     entries: int
@@ -305,6 +311,7 @@ class Flow:
     rolled_back: Amount
     discarded: Amount
     forgotten: Amount
+    foreign: int = 0
 
 
 @dataclass(frozen=True, slots=True)

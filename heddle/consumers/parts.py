@@ -155,8 +155,9 @@ def build(source: Source, seat: Seat) -> Parts:
         progress = Progress.resumed(checkpoint, same_stream=own is not None)
         log.info("resumed update=%d env_steps=%d", checkpoint.update, checkpoint.env_steps)
     ledger = _ledger(source, seat, own)
-    reader = _reader(source, setting, seat, ledger, training, progress)
     ctl = call("read ctl", lambda: broker.experiments.ctl(experiment))
+    publisher = _publisher(source, seat, restored, published=ctl.policy)
+    reader = _reader(source, setting, seat, ledger, training, progress, publisher)
     return Parts(
         broker=broker,
         experiment=experiment,
@@ -167,7 +168,7 @@ def build(source: Source, seat: Seat) -> Parts:
         reader=reader,
         ledger=ledger,
         intake=_intake(source, setting, reader, ledger, min_steps=training.min_steps),
-        publisher=_publisher(source, seat, restored, published=ctl.policy),
+        publisher=publisher,
         evaluator=_evaluator(source, setting, seat, own, ctl.eval_policy),
         saver=saver,
         report=Report(broker, experiment, seat_epoch=seat.epoch, trainer=seat.trainer, clock=source.clock),
@@ -212,7 +213,13 @@ def _restore(source: Source, setting: Setting, saver: Saver) -> Restored:
 
 
 def _reader(
-    source: Source, setting: Setting, seat: Seat, ledger: Ledger, training: Trains, progress: Progress
+    source: Source,
+    setting: Setting,
+    seat: Seat,
+    ledger: Ledger,
+    training: Trains,
+    progress: Progress,
+    publisher: Publisher,
 ) -> Reader:
     return Reader(
         source.broker,
@@ -226,6 +233,7 @@ def _reader(
         patience=source.patience,
         clock=source.clock,
         probe=lambda loaded: training.probe(loaded, progress),
+        latest=lambda: publisher.version,
     )
 
 

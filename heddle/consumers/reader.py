@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from heddle.batch import decode
 from heddle.broker import Broker, keys
 from heddle.broker.types import Pointer
 from heddle.clock import Clock
 from heddle.consumers.ledger import Ledger
+from heddle.consumers.opening import Opener
 from heddle.consumers.patience import Patience
 from heddle.errors import BatchError, BrokerFull
 from heddle.layout import Layout, Segments
@@ -62,6 +62,7 @@ class Reader:
     Args:
         probe: trains on a batch and forgets it again: called with each batch that a trainer may have died of, alone.
         plans: of every shard.
+        latest: tells the newest policy version that is known.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Reader:
         patience: Patience,
         clock: Clock,
         probe: Callable[[Loaded], None] = lambda loaded: None,
+        latest: Callable[[], int] | None = None,
         group: str = keys.TRAINER_GROUP,
     ) -> None:
         self.losses = Losses()
@@ -87,9 +89,8 @@ class Reader:
         self._consumer = str(seat_epoch)
         self._group = group
         self._ledger = ledger
-        self._layout = layout
-        self._plans = {plan.index: plan for plan in plans}
-        self._size_cap = size_cap
+        self._opener = Opener.of(layout, plans, size_cap)
+        self._latest = latest
         self._patience = patience
         self._clock = clock
         self._probe = probe
@@ -227,15 +228,4 @@ class Reader:
         return loaded
 
     def _decode(self, pointer: Pointer, blob: bytes) -> Segments:
-        plan = self._plans.get(pointer.shard)
-        if plan is None or plan.kind != pointer.kind:
-            raise BatchError(f"the spec has no {pointer.kind} shard {pointer.shard}")
-        segments = decode(self._layout, blob, crc32=pointer.crc32, size_cap=self._size_cap)
-        announced = (pointer.segments, pointer.steps, pointer.version_min, pointer.version_max)
-        found = (segments.rows, segments.num_steps, segments.version_min, segments.version_max)
-        if announced != found:
-            raise BatchError(f"segments, steps and versions are {found}, announced were {announced}")
-        env = segments.arrays["env"]
-        if segments.rows and not 0 <= int(env.min()) <= int(env.max()) < plan.num_envs:
-            raise BatchError(f"an environment outside of the shard's {plan.num_envs}")
-        return segments
+        return self._opener.open(pointer, blob, latest=self._latest() if self._latest is not None else None)

@@ -1,6 +1,7 @@
--- Settle entries, as the holder of the seat: out of the group, out of the stream, blob deleted, counted once.
+-- Settle entries, as the holder of the seat: out of the group, out of the stream, blob deleted, counted once. One that
+-- no append wrote was never counted, and its bytes may be another's: it only leaves.
 -- Runs when the memory is full: XACK comes first.
--- KEYS  1 ctl (hash)  2 experience (stream)  3 flow (hash)  4.. blob (string) of each entry
+-- KEYS  1 ctl (hash)  2 experience (stream)  3 flow (hash)  4.. blob (string) of each entry; by name: accepted (hash)
 -- ARGV  1 seat epoch  2 group  3.. entry id, outcome, bytes, steps of each
 -- Reply {"OK", entries that were there} | {"FENCED"} | {"GONE"}
 local seat = redis.call('HMGET', KEYS[1], 'command', 'seat_epoch')
@@ -10,7 +11,7 @@ end
 if tonumber(seat[2] or '0') ~= tonumber(ARGV[1]) then
   return {'FENCED'}
 end
-local sums, acked = {}, 0
+local sums, acked, accepted = {}, 0, (string.gsub(KEYS[3], 'flow$', 'accepted'))
 local function add(field, number)
   sums[field] = (sums[field] or 0) + number
 end
@@ -18,14 +19,20 @@ for i = 4, #KEYS do
   local at = 3 + (i - 4) * 4
   redis.call('XACK', KEYS[2], ARGV[2], ARGV[at])
   if redis.call('XDEL', KEYS[2], ARGV[at]) == 1 then
-    redis.call('UNLINK', KEYS[i])
     acked = acked + 1
-    local steps = tonumber(ARGV[at + 3])
-    add('entries', -1)
-    add('bytes', -tonumber(ARGV[at + 2]))
-    add('steps', -steps)
-    add(ARGV[at + 1], 1)
-    add(ARGV[at + 1] .. '_steps', steps)
+    local identity = string.match(KEYS[i], ':blob:(.*)$') or ''
+    if redis.call('HGET', accepted, identity) == ARGV[at] then
+      redis.call('HDEL', accepted, identity)
+      redis.call('UNLINK', KEYS[i])
+      local steps = tonumber(ARGV[at + 3])
+      add('entries', -1)
+      add('bytes', -tonumber(ARGV[at + 2]))
+      add('steps', -steps)
+      add(ARGV[at + 1], 1)
+      add(ARGV[at + 1] .. '_steps', steps)
+    else
+      add('foreign', 1)
+    end
   end
 end
 for field, number in pairs(sums) do

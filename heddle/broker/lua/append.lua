@@ -1,7 +1,8 @@
 -- Accept a shard's next batch: fenced, in order, capped, once; renews its lease. Its blob was SET just before.
 -- Runs when the memory is full, so that what is stored can move on: PEXPIRE, or HDEL of nothing, comes first.
 -- KEYS  1 ctl  2 shard (hashes)  3 lease (hash with TTL)  4 due (sorted set)  5 experience (stream)  6 flow (hash)
---       7 waiting (sorted set)  8 blob  9 snapshot (strings; 9 only with one); by name: the shards ahead in `waiting`
+--       7 waiting (sorted set)  8 blob  9 snapshot (strings; 9 only with one); by name: the shards ahead in
+--       `waiting`, accepted (hash)
 -- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 seq  6 lease ttl ms  7 stepping next (0 | 1)  8 blob ttl ms
 --       9 kind  10 version min  11 version max  12 segments  13 steps  14 bytes  15 crc32  16 given
 --       17 ms that its worker waited before  18 why it has no snapshot, "" when there is nothing to say
@@ -117,9 +118,11 @@ if KEYS[9] then
 elseif ARGV[18] ~= '' then
   redis.call('HSET', KEYS[2], 'no_snapshot', ARGV[18])
 end
-redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3], 'nonce', ARGV[4], 'seq', ARGV[5], 'kind', ARGV[9],
+local entry = redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3], 'nonce', ARGV[4], 'seq', ARGV[5], 'kind', ARGV[9],
   'version_min', ARGV[10], 'version_max', ARGV[11], 'segments', ARGV[12], 'steps', ARGV[13], 'bytes', ARGV[14],
   'crc32', ARGV[15], 'given', ARGV[16], 'waited_ms', ARGV[17], 'location', 'redis', 'blob', KEYS[8])
+local identity = table.concat({ARGV[1], ARGV[3], ARGV[4], ARGV[5]}, ':')
+redis.call('HSET', (string.gsub(KEYS[6], 'flow$', 'accepted')), identity, entry) -- no entry counts that is not in here
 redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'stepping', ARGV[7], 'deaths', '0',
   'accepted', string.format('%.0f', now), 'given',
   string.format('%.0f', math.max(given, tonumber(s[7]))))
