@@ -60,6 +60,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "resume": Entry("heddle.cli.commands", "resume", "Go on after a pause."),
         "stop": Entry("heddle.cli.commands", "stop", "End an experiment with a last checkpoint."),
         "rm": Entry("heddle.cli.commands", "rm", "Delete everything the broker holds of an experiment."),
+        "batches": Entry("heddle.cli.batches", "batches", "Look at batches that could not be used, offer them again."),
         "eval": Entry("heddle.cli.evaluate", "evaluate", "Play fresh episodes with a checkpoint."),
         "policy": Entry("heddle.cli.policy", "policy", "Fetch published policies."),
     },

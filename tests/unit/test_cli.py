@@ -45,7 +45,21 @@ def test_every_command_has_help_with_an_example(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["ls", "status", "shards", "workers ls", "wait", "policy pull", "eval", "validate", "plan", "enqueue", "run"],
+    [
+        "ls",
+        "status",
+        "shards",
+        "batches ls",
+        "batches show",
+        "workers ls",
+        "wait",
+        "policy pull",
+        "eval",
+        "validate",
+        "plan",
+        "enqueue",
+        "run",
+    ],
 )
 def test_every_command_that_reads_can_answer_in_json(path: str) -> None:
     done = CliRunner().invoke(cli, [*path.split(), "--help"])
