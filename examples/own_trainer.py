@@ -1,7 +1,9 @@
 """Be the trainer: take the seat, get fenced batches, publish weights. Acks, checkpoints and the books are kept for you.
 
-Needs a fleet without a trainer in this folder: heddle up --no-trainer
+Needs a fleet without a trainer: run `heddle up --no-trainer` in this folder, for the environment lies here too.
 """
+
+from pathlib import Path
 
 import torch
 
@@ -9,8 +11,11 @@ import heddle
 from heddle.policies.torch_module import make_module
 
 GAMMA = 0.95
+HERE = Path(__file__).parent
 
-exp = heddle.submit("catch.toml", name="own-trainer", overrides=["budget.env_steps=30_000", "policy.hidden=[32]"])
+exp = heddle.submit(
+    HERE / "catch.toml", name="own-trainer", overrides=["budget.env_steps=30_000", "policy.hidden=[32]"]
+)
 with heddle.trainer(exp) as t:
     model = make_module(t.policy, device=torch.device("cpu"))
     optimizer = torch.optim.Adam(model.net.parameters(), lr=3e-3)

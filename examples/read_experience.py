@@ -7,6 +7,8 @@ import sys
 
 import heddle
 
+if len(sys.argv) != 2:
+    sys.exit("which one? python read_experience.py EXP; `heddle ls` shows them")
 exp = heddle.connect().experiment(sys.argv[1])
 tap = exp.tap("example")
 for number, batch in enumerate(tap, start=1):

@@ -1,8 +1,12 @@
-"""From Python: submit a spec, follow its metrics, wait for the end. A fleet must run: `heddle up` in this folder."""
+"""From Python: submit a spec, follow its metrics, wait for the end. Run it where `heddle up` runs."""
+
+from pathlib import Path
 
 import heddle
 
-exp = heddle.submit("cartpole.toml", name="from-python", overrides=["budget.env_steps=20_000"])
+HERE = Path(__file__).parent
+
+exp = heddle.submit(HERE / "cartpole.toml", name="from-python", overrides=["budget.env_steps=20_000"])
 print("submitted", exp.id)
 for metric in exp.metrics(follow=True):
     if "return" in metric.values:

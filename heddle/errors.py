@@ -65,7 +65,7 @@ class Problem:
         key: dotted key, e.g. "rollout.steps"; "" when the whole file is meant.
         value: the offending value as written, None when a key is missing.
         reason: what is wrong, in lower case, without a full stop.
-        hint: what to do, e.g. "did you mean steps ?"; "" when there is nothing to say.
+        hint: what to do, e.g. "did you mean steps?"; "" when there is nothing to say.
         file: where it stands; None for a spec that did not come from a file.
         line, column: from 1; 0 when unknown.
     """
@@ -82,7 +82,8 @@ class Problem:
         where = f"{self.file or '<spec>'}:{self.line}:{self.column}" if self.line else f"{self.file or '<spec>'}"
         shown = "" if self.value is None else f" = {self.value!r}"
         hint = f"  ({self.hint})" if self.hint else ""
-        return f"{where}  {self.key}{shown}: {self.reason}{hint}"
+        what = f"{self.key}{shown}: " if self.key else ""
+        return f"{where}  {what}{self.reason}{hint}"
 
 
 class SpecError(HeddleError):

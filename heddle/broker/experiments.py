@@ -103,7 +103,7 @@ class Experiments:
             if found.rpartition("-")[0] == name_or_id:
                 return found
         near = difflib.get_close_matches(name_or_id, ids, n=3)
-        hint = f"did you mean {', '.join(near)} ?" if near else "heddle ls shows them all"
+        hint = f"did you mean {', '.join(near)}?" if near else "heddle ls shows them all"
         raise NotFound(f"no experiment {name_or_id!r}; {hint}")
 
     def ls(self) -> list[Status]:

@@ -20,7 +20,7 @@ check_option = click.option(
 file_argument = click.argument("file", metavar="exp.toml", callback=existing_file)
 
 
-@command("init", example="heddle init\nheddle init pong.toml --env ALE/Pong-v5")
+@command("init", example="heddle init\nheddle init pong.toml --env ale_py:ALE/Pong-v5")
 @click.argument("file", metavar="[exp.toml]", default="exp.toml", callback=existing_file)
 @click.option("--name", metavar="NAME", help="experiment.name; the file's name when not given.")
 @click.option("--env", "env_id", metavar="ID", default="CartPole-v1", show_default=True, help="env.id")

@@ -79,6 +79,7 @@ def up(
             arguments = ["trainer", "--dir", directory]
             local.add(Role("trainers", arguments, url=local.url, log_file=local.log_file("trainers")))
         _tell(local.server, number, trainer)
+        _tell_scaled(local.url)
         while not stop.draining:
             local.step()
             local.endings.clear()
@@ -86,6 +87,14 @@ def up(
         click.echo("ending: workers deliver, trainers save; Ctrl-C again to stop at once", err=True)
     finally:
         local.end()
+
+
+def _tell_scaled(url: str) -> None:
+    """That the pool's size was set before, which counts more than how many this command was started with."""
+    with connect(url) as client:
+        desired = client.broker.pools.pool().desired
+    if desired is not None:
+        click.echo(f"scaled   to {desired} workers in all, as somebody set it; undo: heddle workers scale --reset")
 
 
 def _tell(server: "LocalServer | None", workers: int, trainer: bool) -> None:

@@ -63,23 +63,33 @@ def ls(pool: str, output: str, redis_url: str | None) -> None:
         waits = f"{beat.wait_s / busy:.0%}" if busy else "-"
         rows.append((beat.worker, state, beat.host, beat.pid, beat.shards, beat.envs, speed, waits, seen, beat.reason))
     header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "WAITS", "SEEN", "REASON")
-    print_table(header, rows, empty=f"no workers in pool {pool}; start some with: heddle workers start -n 2")
+    way = "heddle workers start -n 2" if info.desired is None else f"heddle workers scale N --pool {pool}"
+    print_table(header, rows, empty=f"no workers in pool {pool}; start some with: {way}")
     desired = "each supervisor's own" if info.desired is None else info.desired
     click.echo(f"alive {sum(worker.alive for worker in found)}, desired {desired}")
 
 
-@workers.command("scale", epilog=epilog("heddle workers scale 64"))
-@click.argument("number", metavar="N", type=click.IntRange(0))
+@workers.command("scale", epilog=epilog("heddle workers scale 64\nheddle workers scale --reset"))
+@click.argument("number", metavar="N", type=click.IntRange(0), required=False)
+@click.option("--reset", is_flag=True, help="Let every supervisor run as many as it was started with again.")
 @pool_option
 @redis_option
-def scale(number: int, pool: str, redis_url: str | None) -> None:
-    """Set how many workers the pool shall have; the supervisors (`heddle workers start`) share them out."""
+def scale(number: int | None, reset: bool, pool: str, redis_url: str | None) -> None:
+    """Set how many workers the pool shall have; the supervisors (`heddle workers start`, `up`) share them out.
+
+    The size stays in the broker, whoever starts or ends, until it is set again or --reset.
+    """
+    from heddle.errors import UsageError
+
+    if (number is None) != reset:
+        raise UsageError("say how many: heddle workers scale N, or --reset")
     with connect(redis_url) as client:
         client.broker.pools.set_desired(pool, number)
-    click.echo(f"pool {pool} shall have {number} workers; see them with: heddle workers ls --pool {pool}")
+    shall = f"shall have {number} workers" if number is not None else "has as many as its supervisors were started with"
+    click.echo(f"pool {pool} {shall}; see them with: heddle workers ls --pool {pool}")
 
 
-@workers.command("drain", epilog=epilog("heddle workers drain worker-host-1234-w1"))
+@workers.command("drain", epilog=epilog("heddle workers drain host-1234w1-54d78b"))
 @click.argument("worker", metavar="ID...", nargs=-1, required=True)
 @redis_option
 def drain(worker: tuple[str, ...], redis_url: str | None) -> None:

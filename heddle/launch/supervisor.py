@@ -212,24 +212,26 @@ class Supervisor:
             self._liaison.release(child.name, self._cause(child))
             if child.lifetime_s() >= HEALTHY_S:
                 slot.failures = 0
-            self._fail(slot, self._epitaph(child), child.name)
+            self._fail(slot, self._epitaph(child), child.name, level=logging.WARNING if child.code else logging.INFO)
         for child in [c for c in self._leaving if c.poll() is not None]:
             self._leaving.remove(child)
             self._liaison.release(child.name)
             log.info("ended worker=%s %s", child.name, describe_exit(child.code or 0))
 
-    def _fail(self, slot: Slot, why: str, worker: str) -> None:
+    def _fail(self, slot: Slot, why: str, worker: str, *, level: int = logging.WARNING) -> None:
         slot.failures += 1
         delay_s = restart_delay_s(slot.failures, self._rng.random())
         slot.start_at = self._clock.monotonic() + delay_s
-        log.warning("restarting worker in=%.1fs because %s", delay_s, why)
-        self._liaison.tell("warning", worker, why)
+        log.log(level, "restarting worker in=%.1fs because %s", delay_s, why)
+        self._liaison.tell(logging.getLevelName(level).lower(), worker, why)
 
     def _cause(self, child: Child) -> str:
         last = next((line for line in reversed(child.tail()) if line.strip()), "")
         return f"its worker ended with {describe_exit(child.code or 0)} while stepping it; last line: {last[:300]}"
 
     def _epitaph(self, child: Child) -> str:
+        if not child.code:  # one that was asked to drain ends like this
+            return f"worker {child.name} left by itself after {child.lifetime_s():.1f} s"
         last = " | ".join(line for line in child.tail(SHOWN_LINES) if line.strip())
         said = f"; last lines: {last}" if last else "; it printed nothing"
         return f"worker {child.name} ended with {describe_exit(child.code or 0)} after {child.lifetime_s():.1f} s{said}"

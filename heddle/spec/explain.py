@@ -76,6 +76,16 @@ def explain(error: Mapping[str, Any]) -> Fault:
     return Fault(path, value, reason, _quotes_hint(kind, value))
 
 
+def without_echoes(faults: Sequence[Fault]) -> list[Fault]:
+    """Without what a misspelt name makes seem missing: one mistake is told once."""
+    meant = set()
+    for fault in faults:
+        if fault.is_about_key and fault.reason.startswith("unknown"):
+            match = nearest_of(str(fault.path[-1]), valid_keys(fault.path[:-1]))
+            meant.add((*fault.path[:-1], match))
+    return [fault for fault in faults if not (fault.reason == _REASONS["missing"] and fault.path in meant)]
+
+
 def unknown_key(path: KeyPath, value: object) -> Fault:
     """A key that does not exist: name the nearest one that does, or the section it belongs to."""
     key = str(path[-1])
@@ -84,7 +94,7 @@ def unknown_key(path: KeyPath, value: object) -> Fault:
     if not hint:
         elsewhere = {name: f"{section}.{name}" for section in valid_keys(()) for name in valid_keys((section,))}
         match = difflib.get_close_matches(key, list(elsewhere), n=1, cutoff=0.8)
-        hint = f"did you mean {elsewhere[match[0]]} ?" if match else f"known here: {', '.join(siblings)}"
+        hint = f"did you mean {elsewhere[match[0]]}?" if match else f"known here: {', '.join(siblings)}"
     what = "unknown section" if len(path) == 1 and isinstance(value, Mapping) else "unknown key"
     return Fault(path, value if not isinstance(value, Mapping) else None, what, hint, is_about_key=True)
 
@@ -109,15 +119,21 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def nearest(value: object, choices: Sequence[str]) -> str:
-    """ "did you mean X ?" when one of `choices` looks like `value`, else ""."""
+    """ "did you mean X?" when one of `choices` looks like `value`, else ""."""
+    match = nearest_of(value, choices)
+    return f"did you mean {match}?" if match else ""
+
+
+def nearest_of(value: object, choices: Sequence[str]) -> str:
+    """The one of `choices` that looks like `value`, "" when none does."""
     if not isinstance(value, str):
         return ""
     lower = {choice.lower(): choice for choice in choices}
     match = difflib.get_close_matches(value.lower(), list(lower), n=1, cutoff=0.55)
     if match:
-        return f"did you mean {lower[match[0]]} ?"
+        return lower[match[0]]
     longer = [choice for choice in choices if len(value) > 2 and value.lower() in choice.lower()]
-    return f"did you mean {longer[0]} ?" if longer else ""
+    return longer[0] if longer else ""
 
 
 def example(path: KeyPath) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from heddle.errors import NotFound, Problem, SpecError
 from heddle.spec.checks import cross_checks
 from heddle.spec.derive import with_derived
-from heddle.spec.explain import Fault, explain
+from heddle.spec.explain import Fault, explain, without_echoes
 from heddle.spec.locate import KeyPath, Location, locate
 from heddle.spec.models import ExperimentSpec
 from heddle.spec.overrides import Override, apply_overrides, parse_overrides
@@ -23,6 +23,8 @@ from heddle.spec.values import Schedule
 from heddle.spec.write import to_toml
 
 _SYNTAX = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)", re.DOTALL)
+
+_KEYS = re.compile(r"\((?:'[^']*',? ?)+\)")  # tomllib shows a dotted key as a tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, file: str | None)
     column = int(match["column"] or 1)
     lines = text.splitlines()
     hint = f"the line reads: {lines[line - 1].strip()}" if line <= len(lines) else ""
-    what = match["what"]
+    what = _KEYS.sub(lambda found: ".".join(re.findall(r"'([^']*)'", found[0])), match["what"])
     return Problem("", None, f"not TOML: {what[:1].lower()}{what[1:]}", hint, file=file, line=line, column=column)
 
 
@@ -140,7 +142,7 @@ def _validate(raw: Mapping[str, Any]) -> tuple[ExperimentSpec | None, list[Fault
         except ValidationError:
             rest = []
         bad = {fault.path[:2] for fault in faults} | {fault.path[:1] for fault in faults}
-        return None, faults + [fault for fault in rest if fault.path not in bad]
+        return None, without_echoes(faults) + [fault for fault in rest if fault.path not in bad]
     faults = cross_checks(spec)
     return (None, faults) if faults else (spec, [])
 
@@ -167,8 +169,8 @@ def _problem(fault: Fault, origin: _Source, set_by: Mapping[KeyPath, str]) -> Pr
         if fault.path[: len(path)] == path:
             return replace(plain, file=label)
     place = _place(fault.path, origin.places)
-    if place is None:
-        return replace(plain, file=origin.file)
+    if place is None:  # a whole section is missing: that is the file's fault from its first line on
+        return replace(plain, file=origin.file, line=1, column=1) if origin.file else plain
     if fault.is_about_key or fault.path not in origin.places:
         return replace(plain, file=origin.file, line=place.line, column=place.column)
     return replace(plain, file=origin.file, line=place.value_line, column=place.value_column)

@@ -51,11 +51,11 @@ def import_object(name: str, *, key: str = "env.id") -> Any:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """ "did you mean a or b ?", or "" when nothing known is close."""
+    """ "did you mean a or b?", or "" when nothing known is close."""
     import difflib
 
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)} ?" if close else ""
+    return f"did you mean {' or '.join(close)}?" if close else ""
 
 
 def describe_error(error: BaseException) -> str:

@@ -132,6 +132,9 @@ def test_a_pool_is_scaled_and_drained(fleet: str, tmp_path: Path) -> None:
     eventually(lambda: [one["beat"]["worker"] for one in alive()] not in ([], [last["beat"]["worker"]]), timeout_s=40)
     assert "desired 1" in heddle("workers", "ls", cwd=tmp_path, url=url).stdout
     heddle("workers", "drain", "nobody", cwd=tmp_path, url=url, code=4)
+    heddle("workers", "scale", "--reset", cwd=tmp_path, url=url)
+    eventually(lambda: len(alive()) == 2, timeout_s=30, every_s=0.2)
+    assert "say how many" in heddle("workers", "scale", cwd=tmp_path, url=url, code=2).stderr
 
 
 def test_wait_times_out_and_tells_a_failed_wait(server: LocalServer, tmp_path: Path) -> None:

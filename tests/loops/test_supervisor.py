@@ -237,3 +237,16 @@ def test_a_broker_that_cannot_be_used_at_the_start_is_an_error() -> None:
     supervisor = Supervisor("redis://nowhere:1", wants=1, stop=stop, connect=lambda: away)  # type: ignore[arg-type,return-value]
     with pytest.raises(BrokerUnreachable):
         supervisor.run()
+
+
+def test_a_worker_that_was_drained_is_replaced_without_an_alarm(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+    lines: list[tuple[str, str]] = []
+    with caplog.at_level("INFO", logger="heddle.supervisor"):
+        running = begin(FakeBroker(), POLITE, wants=1, on_line=lambda *line: lines.append(line))
+        eventually(lambda: lines, what="it listens to SIGTERM")
+        (first,) = running.supervisor.children()
+        os.kill(first.pid, signal.SIGTERM)
+        eventually(lambda: [c for c in running.supervisor.children() if c.worker != first.worker], what="another one")
+    said = [record for record in caplog.records if "left by itself" in record.getMessage()]
+    assert [record.levelname for record in said] == ["INFO"]
+    assert first.worker in said[0].getMessage()

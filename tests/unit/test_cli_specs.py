@@ -45,7 +45,7 @@ def test_five_mistakes_are_five_lines_with_their_places_and_exit_code_3(
         assert len(lines) == 5
         assert all(line.startswith("exp.toml:") for line in lines)
         assert "num_envs" in lines[1]
-        assert "did you mean ppo ?" in lines[3]
+        assert "did you mean ppo?" in lines[3]
 
 
 def test_a_program_reads_every_mistake_with_its_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,10 +63,10 @@ env_steps = 10
             "must be 1 to 63 of a-z, 0-9, '-' and '_', starting with a letter or digit",
             "",
         ),
-        ("env.num_env", 5, 1, "unknown key", "did you mean num_envs ?"),
+        ("env.num_env", 5, 1, "unknown key", "did you mean num_envs?"),
         ("rollout.steps", 7, 9, "must be a whole number", "write 32 without quotes"),
-        ("trainer.learner", 9, 11, "must be ppo, or your own as package.module:Name", "did you mean ppo ?"),
-        ("polciy", 10, 2, "unknown section", "did you mean policy ?"),
+        ("trainer.learner", 9, 11, "must be ppo, or your own as package.module:Name", "did you mean ppo?"),
+        ("polciy", 10, 2, "unknown section", "did you mean policy?"),
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_problem_prints_as_one_line_that_an_editor_can_jump_to(tmp_path: Path)
     with pytest.raises(SpecError) as caught:
         load_spec(file)
     assert str(caught.value) == (
-        f"{file}:9:1  rollout.batch_step = 3: unknown key  (did you mean trainer.batch_steps ?)"
+        f"{file}:9:1  rollout.batch_step = 3: unknown key  (did you mean trainer.batch_steps?)"
     )
     assert caught.value.exit_code == 3
 
@@ -227,7 +227,7 @@ def test_a_mapping_is_as_good_as_a_file() -> None:
     loaded = load_spec(raw)
     assert load_spec(loaded.toml).spec == loaded.spec
     assert loaded.origins["env.id"] == "given"
-    with pytest.raises(SpecError, match=r"^<spec>  env.num_env = 3: unknown key  \(did you mean num_envs \?\)$"):
+    with pytest.raises(SpecError, match=r"^<spec>  env.num_env = 3: unknown key  \(did you mean num_envs\?\)$"):
         load_spec({**raw, "env": {"id": "X-v0", "num_env": 3}})
 
 
@@ -291,3 +291,28 @@ def test_an_asynchronous_run_keeps_no_more_in_flight_than_it_can_train(
     lag: int, batches: int, every: int, shards: int, entries: int
 ) -> None:
     assert backlog(lag=lag, batches=batches, every=every, shards=shards) == entries
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            '[experiment]\nnme = "x"\n[env]\nid = "X-v0"\n[bugdet]\nenv_steps = 1\n',
+            [
+                ":2:1  experiment.nme = 'x': unknown key  (did you mean name?)",
+                ":5:2  bugdet: unknown section  (did you mean budget?)",
+            ],
+        ),
+        (
+            '[env]\nid = "X-v0"\n[experiment]\nname = "x"\n',
+            [":1:1  budget: is required  (add [budget] with env_steps = 100_000)"],
+        ),
+        ("[env]\n[env]\n", [":2:5  not TOML: cannot declare env twice  (the line reads: [env])"]),
+    ],
+)
+def test_one_mistake_is_one_line_and_every_line_names_a_place(tmp_path: Path, text: str, lines: list[str]) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_spec(file)
+    assert str(caught.value).splitlines() == [f"{file}{line}" for line in lines]
