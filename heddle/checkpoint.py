@@ -6,6 +6,7 @@ The file is safetensors. Tensors are named "weights/..." and "learner/..."; the 
 metadata.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -29,6 +30,8 @@ log = logging.getLogger("heddle.checkpoint")
 FORMAT = "heddle-checkpoint/1"
 HEADER_CAP_BYTES = 64 * 2**20
 """Largest header that is parsed: marks of some 500,000 shards."""
+EPOCH_LIMIT = 10**15
+"""No seat epoch is so high: they are server milliseconds. A file that says so was not written by a trainer."""
 BEST = "best.safetensors"
 _NAME = re.compile(r"checkpoint-(\d{20})-(\d{12})\.safetensors")
 _PARTS = ("weights", "learner")
@@ -91,7 +94,7 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
     """Write `checkpoint` durably: when this returns, the file survives a power cut.
 
     Raises:
-        CheckpointError: the directory cannot be written.
+        CheckpointError: the directory cannot be written; nothing of it stays.
     """
     path = directory / file_name(checkpoint.seat_epoch, checkpoint.update)
     temporary = directory / f".{path.name}.tmp"
@@ -105,6 +108,8 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
         temporary.replace(path)
         _sync_directory(directory)
     except OSError as error:
+        with contextlib.suppress(OSError):  # half a file on a full disk keeps the next one out
+            temporary.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
     return path
 
@@ -113,16 +118,20 @@ def load(path: Path) -> Checkpoint:
     """Read one checkpoint, whole and verified.
 
     Raises:
-        CheckpointError: no such file, torn, foreign, or of another format.
+        CheckpointError: no such file, torn, foreign, of another format, or under another's name.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     try:
-        return decode(data)
+        checkpoint = decode(data)
     except (CheckpointError, WeightsError) as error:
         raise CheckpointError(f"{path} is not a whole checkpoint: {error}") from error
+    name = file_name(checkpoint.seat_epoch, checkpoint.update)
+    if _NAME.fullmatch(path.name) and path.name != name:
+        raise CheckpointError(f"{path} holds another checkpoint than its name says: {name}")
+    return checkpoint
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -166,30 +175,74 @@ def decode(data: bytes) -> Checkpoint:
 
 
 def listing(directory: Path) -> list[Path]:
-    """Checkpoints by name, newest (highest seat epoch, then update) first; [] when there is no such directory."""
-    if not directory.is_dir():
-        return []
-    return sorted((path for path in directory.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
+    """Checkpoints by name, newest (highest seat epoch, then update) first. Raises CheckpointError."""
+    return sorted((path for path in _files(directory) if _NAME.fullmatch(path.name)), reverse=True)
 
 
-def newest(directory: Path, *, experiment: str | None = None) -> Checkpoint | None:
-    """The newest checkpoint that loads; what does not is skipped with a warning.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a directory of checkpoints has to go on from.
+
+    Attributes:
+        checkpoint: the newest that loads; None for none.
+        path: its file.
+        skipped: of each newer file, why it was not taken.
+    """
+
+    checkpoint: Checkpoint | None = None
+    path: Path | None = None
+    skipped: tuple[str, ...] = ()
+
+
+def find(directory: Path, *, experiment: str | None = None) -> Found:
+    """The newest checkpoint that loads; what does not is skipped, with a warning and the reason in the answer.
 
     Args:
         directory: where `save` wrote.
         experiment: skip files of other experiments.
     """
+    skipped: list[str] = []
     for path in listing(directory):
         try:
             checkpoint = load(path)
+            if experiment is not None and checkpoint.experiment != experiment:
+                raise CheckpointError(f"{path} is of experiment {checkpoint.experiment}")
         except CheckpointError as error:
             log.warning("skipped checkpoint path=%s reason=%s", path, error)
+            skipped.append(str(error))
             continue
-        if experiment is not None and checkpoint.experiment != experiment:
-            log.warning("skipped checkpoint path=%s reason=it is of experiment %s", path, checkpoint.experiment)
-            continue
-        return checkpoint
-    return None
+        return Found(checkpoint, path, tuple(skipped))
+    return Found(skipped=tuple(skipped))
+
+
+def newest(directory: Path, *, experiment: str | None = None) -> Checkpoint | None:
+    """The checkpoint that `find` finds."""
+    return find(directory, experiment=experiment).checkpoint
+
+
+def highest_epoch(directory: Path) -> int:
+    """The highest seat epoch that any file's name tells, whole or torn; 0 for none."""
+    matches = [_NAME.fullmatch(path.name.removeprefix(".").removesuffix(".tmp")) for path in _files(directory)]
+    epochs = [int(match[1]) for match in matches if match is not None]
+    return max((epoch for epoch in epochs if epoch < EPOCH_LIMIT), default=0)
+
+
+def sweep(directory: Path, below: int) -> None:
+    """Delete what writers with a seat epoch lower than `below` left unfinished; trouble with that is no trouble."""
+    for path in _files(directory):
+        match = _NAME.fullmatch(path.name.removeprefix(".").removesuffix(".tmp"))
+        if match is not None and path.name.endswith(".tmp") and int(match[1]) < below:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"cannot read {directory}: {error.strerror or error}") from error
 
 
 def prune(directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:

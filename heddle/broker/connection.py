@@ -21,7 +21,7 @@ from heddle.broker.durability import Kept, kept_by
 from heddle.broker.faults import redact, translated
 from heddle.broker.fitness import ServerInfo, check_fit
 from heddle.broker.scripts import Script, script
-from heddle.errors import UsageError
+from heddle.errors import Denied, UsageError
 
 log = logging.getLogger("heddle.broker")
 
@@ -144,6 +144,13 @@ class Connection:
     def uptime_ms(self) -> int:
         """Since the server was started, to a second."""
         return int(self.main.info("server")["uptime_in_seconds"]) * 1000
+
+    def run_id(self) -> str:
+        """Which run of the server this is: another one after each restart; "" when it does not tell."""
+        try:
+            return str(self.main.info("server").get("run_id", ""))
+        except (Denied, redis.exceptions.ResponseError):
+            return ""
 
     def out_of_memory(self) -> bool:
         """Whether it refuses writes that need memory, now."""

@@ -138,11 +138,21 @@ class Events:
         epoch = "" if seat_epoch is None else seat_epoch
         args = [epoch, METRICS_ENTRIES, "update", update, "values", dump_json(values)]
         reply = self._conn.script("metrics_add", own, args)
-        if text(reply[0]) == "GONE":
-            raise Gone(f"no experiment {experiment!r}: it was removed")
-        if text(reply[0]) == "FENCED":
-            raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+        _check_seat(experiment, text(reply[0]), seat_epoch)
         return text(reply[1])
+
+    def metrics_forget(self, experiment: str, *, above: int, seat_epoch: int) -> int:
+        """Delete the metrics of updates above `above`, which were rolled back; how many entries that were.
+
+        Raises:
+            SeatLost: another trainer holds the seat.
+            Gone: the experiment was removed.
+        """
+        reply = self._conn.script(
+            "metrics_forget", [keys.ctl(experiment), keys.metrics(experiment)], [seat_epoch, above]
+        )
+        _check_seat(experiment, text(reply[0]), seat_epoch)
+        return int(reply[1])
 
     def metrics_read(
         self, experiment: str, after_id: str = "0", *, block_ms: int = 0, count: int = 1000
@@ -184,6 +194,13 @@ class Events:
     def listen(self) -> NewsListener:
         """A thread that hears of new policies and commands; the caller starts nothing, but closes it."""
         return NewsListener(self._conn)
+
+
+def _check_seat(experiment: str, answer: str, seat_epoch: int | None) -> None:
+    if answer == "GONE":
+        raise Gone(f"no experiment {experiment!r}: it was removed")
+    if answer == "FENCED":
+        raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
 
 
 def _read_event(entry_id: str, fields: Mapping[str, str]) -> Event:

@@ -59,11 +59,13 @@ class Seats:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    def claim_seat(self, experiment: str, trainer: str, *, ttl_ms: int = SEAT_TTL_MS) -> int | None:
+    def claim_seat(self, experiment: str, trainer: str, *, ttl_ms: int = SEAT_TTL_MS, above: int = 0) -> int | None:
         """Take the seat; from then on no call of an earlier holder counts.
 
         Args:
             trainer: id of this process, never used by another one: the same id gets the same epoch again.
+            above: an epoch that is known to have been given away; the server may have forgotten it, and its clock may
+                have been set back.
 
         Returns:
             The epoch; None while another trainer's TTL runs (`holder` tells whose).
@@ -71,7 +73,7 @@ class Seats:
         Raises:
             Gone: the experiment was removed.
         """
-        reply = self._conn.script("seat_claim", self._keys(experiment), [trainer, ttl_ms])
+        reply = self._conn.script("seat_claim", self._keys(experiment), [trainer, ttl_ms, above])
         answer = text(reply[0])
         if answer == "GONE":
             raise _gone(experiment)

@@ -11,6 +11,7 @@ from heddle.clock import Clock
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.quorum import Decision, Facts, Rules, Why, decide, decide_remainder, version_of
 from heddle.consumers.reader import Loaded, Reader
+from heddle.policies.lag import NO_GAP, Gap
 
 FULL_SHARE = 0.95
 """Above this share of a cap the next batch may find no room."""
@@ -45,6 +46,7 @@ class Intake:
     Args:
         flow: asks for the counters; called only when there is nothing to train on.
         is_full: True when the broker is out of memory; called likewise.
+        gap: version numbers that were left out, and do not count as lag.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Intake:
         clock: Clock,
         flow: Callable[[], Flow],
         is_full: Callable[[], bool] = lambda: False,
+        gap: Gap = NO_GAP,
     ) -> None:
         self.waited_s = 0.0
         self.high_water = False
@@ -65,6 +68,7 @@ class Intake:
         self._clock = clock
         self._flow = flow
         self._is_full = is_full
+        self._gap = gap
         self._buffer: list[Loaded] = []
         self._version = 0
         self._first_at: float | None = None
@@ -140,6 +144,7 @@ class Intake:
             excused=self._ledger.excused,
             waited_s=waited_s,
             high_water=high_water,
+            gap=self._gap,
         )
 
     def _apply(self, decision: Decision[Pointer]) -> Taken:

@@ -13,6 +13,7 @@ from heddle.consumers.intake import Taken
 from heddle.consumers.parts import Parts
 from heddle.consumers.reader import Loaded
 from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics
+from heddle.consumers.resuming import settle
 from heddle.errors import CheckpointError, ExperimentFailed
 from heddle.policies.weights import not_finite
 
@@ -41,6 +42,7 @@ class Loop:
         self._turn_at = parts.clock.monotonic()
         self._save_after = 0.0
         self._checkpoint_s = 0.0
+        self._metrics = parts.told
         self._spoken: set[str] = set()
         self._active_eval = 0
         self._missing = 0
@@ -52,7 +54,7 @@ class Loop:
         parts.publisher.first(parts.training.weights(), parts.progress.update)
         parts.reader.start()
         self.turn_eval(parts.intake.poll(block_ms=0))
-        self._roll_back()
+        settle(parts)
         self.checkpoint()
 
     def run(self) -> str:
@@ -157,6 +159,9 @@ class Loop:
         self._busy_at = parts.clock.monotonic()
         metrics |= {"update_seconds": self._busy_at - began, "wait_seconds": waited_s}
         metrics["worker_wait_seconds"] = sum(pointer.waited_ms for pointer in pointers) / 1000
+        versions = [int(version) for item in taken.batches for version in item.segments.arrays["version"]]
+        metrics |= lag_metrics(versions, latest, same, parts.publisher.gap)
+        self._metrics = metrics | parts.report.rate(parts.progress.env_steps) | progress_metrics(parts.progress)
         parts.publisher.publish(weights, parts.progress.update)
         parts.ledger.hold(pointers, "trained")
         self.training_on = []
@@ -165,8 +170,7 @@ class Loop:
         self._evaluate_or_checkpoint(force=force)
         parts.ledger.flush()
         parts.reader.loading([])
-        versions = [int(version) for item in taken.batches for version in item.segments.arrays["version"]]
-        self._tell(metrics | lag_metrics(versions, latest, same))
+        self._tell()
 
     def checkpoint(self) -> bool:
         """Write a checkpoint, then ack what it covers; False when the disk does not take it now.
@@ -180,7 +184,12 @@ class Loop:
         parts.seat.check_well()
         parts.seat.doing("checkpoint")
         began = parts.clock.monotonic()
-        extra = {"owed": parts.ledger.owed(), "eval": parts.evaluator.state() if parts.evaluator else {}}
+        extra = {
+            "owed": parts.ledger.owed(),
+            "eval": parts.evaluator.state() if parts.evaluator else {},
+            "metrics": self._metrics,
+            "broker": parts.broker_run,
+        }
         try:
             path = parts.saver.write(
                 parts.progress,
@@ -265,30 +274,9 @@ class Loop:
         if self.parts.saver.mark_best(name):
             progress.best_return = mean
 
-    def _roll_back(self) -> None:
-        """Batches that were acked and are not in the weights we resumed go from trained to rolled back."""
-        parts = self.parts
-        parts.patience.call("ack what was settled", parts.ledger.flush_or_raise)
-        flow = self.flow()
-        batches = flow.trained.batches - parts.progress.flow_batches
-        steps = flow.trained.steps - parts.progress.flow_steps
-        if batches <= 0:
-            return
-        log.warning("rolled back, trained after the checkpoint that was resumed batches=%d steps=%d", batches, steps)
-        self._say("warning", f"rolled back {batches} batches that were trained after the last checkpoint")
-        parts.patience.call(
-            "count what was rolled back",
-            lambda: parts.broker.experience.roll_back(
-                parts.experiment, parts.partition, parts.seat.epoch, batches=batches, steps=steps
-            ),
-        )
-
-    def _tell(self, metrics: dict[str, float]) -> None:
-        parts = self.parts
-        flow = flow_metrics(self.flow())
-        rate = parts.report.rate(parts.progress.env_steps)
-        metrics = {**metrics, **rate, **progress_metrics(parts.progress), **flow}
-        parts.report.send(parts.progress.update, metrics | {"checkpoint_seconds": self._checkpoint_s})
+    def _tell(self) -> None:
+        flow = flow_metrics(self.flow()) | {"checkpoint_seconds": self._checkpoint_s}
+        self.parts.report.send(self.parts.progress.update, self._metrics | flow)
 
     def _say(self, level: str, message: str) -> None:
         """Into the experiment's log, once for each message until things are well again."""

@@ -5,7 +5,7 @@ It never trains and never reads experience.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,11 +27,15 @@ from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Describe, Setting, read_setting
 from heddle.errors import CheckpointError, HeddleError
 from heddle.policies.base import Arrays
+from heddle.policies.lag import Gap
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.trainer")
 
 PARTITION = 0
+SKIPPED = 100
+"""Version numbers that a trainer leaves out when the broker may have forgotten some that were published: far more than
+are published between two checkpoints."""
 
 
 class CheckpointMissing(CheckpointError):
@@ -82,6 +86,8 @@ class Parts:
 
     Attributes:
         partition: always 0 so far.
+        broker_run: which run of the server this trainer began with; "" when it does not tell.
+        told: metrics of the update that was resumed; {} at the very start.
     """
 
     broker: Broker
@@ -101,6 +107,8 @@ class Parts:
     clock: Clock
     stop: StopFlag
     partition: int = PARTITION
+    broker_run: str = ""
+    told: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +164,8 @@ def build(source: Source, seat: Seat) -> Parts:
         log.info("resumed update=%d env_steps=%d", checkpoint.update, checkpoint.env_steps)
     ledger = _ledger(source, seat, own)
     ctl = call("read ctl", lambda: broker.experiments.ctl(experiment))
-    publisher = _publisher(source, seat, restored, published=ctl.policy)
+    broker_run = call("ask which run of the broker this is", broker.conn.run_id)
+    publisher = _publisher(source, seat, restored, published=ctl.policy, broker_run=broker_run)
     reader = _reader(source, setting, seat, ledger, training, progress, publisher)
     return Parts(
         broker=broker,
@@ -167,7 +176,7 @@ def build(source: Source, seat: Seat) -> Parts:
         progress=progress,
         reader=reader,
         ledger=ledger,
-        intake=_intake(source, setting, reader, ledger, min_steps=training.min_steps),
+        intake=_intake(source, setting, reader, ledger, min_steps=training.min_steps, gap=publisher.gap),
         publisher=publisher,
         evaluator=_evaluator(source, setting, seat, own, ctl.eval_policy),
         saver=saver,
@@ -175,6 +184,8 @@ def build(source: Source, seat: Seat) -> Parts:
         patience=source.patience,
         clock=source.clock,
         stop=source.stop,
+        broker_run=broker_run,
+        told=dict(own.extra.get("metrics", {})) if own else {},
     )
 
 
@@ -189,12 +200,20 @@ def _ledger(source: Source, seat: Seat, own: Checkpoint | None) -> Ledger:
     )
 
 
-def _publisher(source: Source, seat: Seat, restored: Restored, *, published: int) -> Publisher:
-    """It goes on above every version that was published or checkpointed."""
+def _publisher(source: Source, seat: Seat, restored: Restored, *, published: int, broker_run: str) -> Publisher:
+    """It goes on above every version that was published or checkpointed, or may have been published and forgotten."""
+    own = restored.own
     checkpointed = restored.checkpoint.policy_version if restored.checkpoint else 0
-    same = frozenset({restored.own.policy_version} if restored.own else ())
     version = max(published, checkpointed)
-    return Publisher(source.broker, source.experiment, seat_epoch=seat.epoch, version=version, same=same)
+    remembers = own is not None and broker_run != "" and own.extra.get("broker") == broker_run
+    return Publisher(
+        source.broker,
+        source.experiment,
+        seat_epoch=seat.epoch,
+        version=version,
+        same=frozenset({own.policy_version} if own is not None else ()),
+        skip=0 if remembers or (own is None and not published) else SKIPPED,
+    )
 
 
 def _restore(source: Source, setting: Setting, saver: Saver) -> Restored:
@@ -204,6 +223,12 @@ def _restore(source: Source, setting: Setting, saver: Saver) -> Restored:
     if setting.stored.resume_from:
         return Restored(saver.continued(setting.stored.resume_from), None)
     flow = source.patience.call("read flow", lambda: source.broker.experience.flow(source.experiment, PARTITION))
+    if saver.skipped and flow.trained.batches:
+        raise CheckpointMissing(
+            f"{source.experiment} was trained on {flow.trained.batches} batches already, and none of the"
+            f" {len(saver.skipped)} checkpoints in {saver.directory} can be used, e.g. {saver.skipped[0]}:"
+            " put a copy of one back, or start a new run"
+        )
     if flow.trained.batches and setting.spec.trainer.ack == "checkpoint":
         raise CheckpointMissing(
             f"{source.experiment} was trained on {flow.trained.batches} batches already, but there is no checkpoint"
@@ -237,7 +262,7 @@ def _reader(
     )
 
 
-def _intake(source: Source, setting: Setting, reader: Reader, ledger: Ledger, *, min_steps: int) -> Intake:
+def _intake(source: Source, setting: Setting, reader: Reader, ledger: Ledger, *, min_steps: int, gap: Gap) -> Intake:
     broker, experiment, call = source.broker, source.experiment, source.patience.call
     return Intake(
         reader,
@@ -246,6 +271,7 @@ def _intake(source: Source, setting: Setting, reader: Reader, ledger: Ledger, *,
         clock=source.clock,
         flow=lambda: call("read flow", lambda: broker.experience.flow(experiment, PARTITION)),
         is_full=lambda: call("look at memory", broker.conn.out_of_memory),
+        gap=gap,
     )
 
 

@@ -9,6 +9,7 @@ import logging
 from heddle.broker import Broker
 from heddle.errors import BrokerFull, BrokerUnreachable, Conflict, SeatLost
 from heddle.policies.base import Arrays
+from heddle.policies.lag import Gap
 from heddle.policies.weights import pack
 
 log = logging.getLogger("heddle.trainer")
@@ -21,16 +22,27 @@ class Publisher:
         version: newest version made, published or not yet.
         same: versions whose weights are the newest ones.
         update: the update that made them.
+        gap: numbers above `version` that are left out.
 
     Args:
-        version: highest version that ever was: published, or in the checkpoint that was resumed.
+        version: highest version that is known: published, or in the checkpoint that was resumed.
         same: versions whose weights the first ones published here equal.
+        skip: how many numbers above `version` to leave out: an earlier trainer may have published under them what
+            neither broker nor checkpoint remembers, and a worker that plays such weights would not fetch ours.
     """
 
     def __init__(
-        self, broker: Broker, experiment: str, *, seat_epoch: int, version: int, same: frozenset[int] = frozenset()
+        self,
+        broker: Broker,
+        experiment: str,
+        *,
+        seat_epoch: int,
+        version: int,
+        same: frozenset[int] = frozenset(),
+        skip: int = 0,
     ) -> None:
-        self.version = version
+        self.gap = Gap(version + 1, skip)
+        self.version = version + skip
         self.same = same
         self.update = 0
         self._broker = broker

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
-from heddle.policies.lag import is_stale
+from heddle.policies.lag import NO_GAP, Gap, is_stale
 from heddle.spec import ExperimentSpec
 
 Why = Literal["quorum", "steps", "timeout", "high water", "flush", "void", "wait"]
@@ -82,6 +82,7 @@ class Facts(Generic[G]):
         excused: version -> shards whose batch of that version is not coming to be trained.
         waited_s: seconds since the first batch of the current version came; 0 when none did.
         high_water: producers wait for room and nothing more can come before something is acked.
+        gap: numbers that were left out, and do not count as versions.
     """
 
     version: int
@@ -91,6 +92,7 @@ class Facts(Generic[G]):
     excused: Mapping[int, Collection[int]] = field(default_factory=dict)
     waited_s: float = 0.0
     high_water: bool = False
+    gap: Gap = NO_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def _is_old(rules: Rules, facts: Facts[G], batch: G) -> bool:
         return False
     if rules.sync:
         return batch.version_min < facts.version
-    return is_stale(batch.version_min, facts.version, rules.max_lag)
+    return is_stale(batch.version_min, facts.version, rules.max_lag, facts.gap)
 
 
 def _why_sync(rules: Rules, facts: Facts[G], fresh: tuple[G, ...]) -> Why:

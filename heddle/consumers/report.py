@@ -11,7 +11,7 @@ from heddle.broker.types import Flow
 from heddle.clock import Clock
 from heddle.consumers.progress import Progress
 from heddle.errors import BrokerError
-from heddle.policies.lag import summarise
+from heddle.policies.lag import NO_GAP, Gap, summarise
 
 log = logging.getLogger("heddle.trainer")
 
@@ -19,9 +19,9 @@ LAG_BINS = 8
 """Lags 0 to 7 have a metric each, larger ones share the last."""
 
 
-def lag_metrics(versions: Sequence[int], latest: int, same: frozenset[int]) -> dict[str, float]:
+def lag_metrics(versions: Sequence[int], latest: int, same: frozenset[int], gap: Gap = NO_GAP) -> dict[str, float]:
     """How many versions the segments of an update were behind the weights that it began with."""
-    lags = summarise([latest if version in same else version for version in versions], latest)
+    lags = summarise([latest if version in same else version for version in versions], latest, gap)
     bins = [0] * LAG_BINS
     for lag, count in enumerate(lags.histogram):
         bins[min(lag, LAG_BINS - 1)] += count

@@ -26,6 +26,7 @@ class Saver:
 
     Attributes:
         last: the newest file that this trainer wrote or resumed; None before there is one.
+        skipped: newer files that were not resumed, each with the reason.
 
     Args:
         home: folder of the experiment.
@@ -37,6 +38,7 @@ class Saver:
     ) -> None:
         self.directory = home / DIRECTORY
         self.last: Path | None = None
+        self.skipped: tuple[str, ...] = ()
         self._home = home
         self._experiment = experiment
         self._spec = spec
@@ -44,11 +46,15 @@ class Saver:
         self._seat_epoch = seat_epoch
 
     def resume(self) -> Checkpoint | None:
-        """This experiment's newest checkpoint; None when there is none. To be called with the fence up."""
-        found = files.newest(self.directory, experiment=self._experiment)
-        if found is not None:
-            self.last = self.directory / files.file_name(found.seat_epoch, found.update)
-        return found
+        """This experiment's newest checkpoint that is whole; None when there is none. With the fence up only.
+
+        Raises:
+            CheckpointError: the directory cannot be read.
+        """
+        files.sweep(self.directory, self._seat_epoch)
+        found = files.find(self.directory, experiment=self._experiment)
+        self.last, self.skipped = found.path, found.skipped
+        return found.checkpoint
 
     def continued(self, other: str) -> Checkpoint:
         """The newest checkpoint of another experiment, kept beside this one's.
@@ -106,7 +112,7 @@ class Saver:
         guarded = {self.directory / protect} if protect else ()
         try:
             files.prune(self.directory, self._spec.trainer.checkpoints_kept, guarded)
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             log.warning("cannot delete old checkpoints directory=%s error=%s", self.directory, error)
 
     def mark_best(self, name: str) -> bool:

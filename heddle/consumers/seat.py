@@ -47,15 +47,22 @@ class Seat:
 
     @classmethod
     def claim(
-        cls, broker: Broker, experiment: str, trainer: str, *, clock: Clock, ttl_ms: int = SEAT_TTL_MS
+        cls,
+        broker: Broker,
+        experiment: str,
+        trainer: str,
+        *,
+        clock: Clock,
+        ttl_ms: int = SEAT_TTL_MS,
+        above: int = 0,
     ) -> "Seat | None":
-        """Take the seat and raise the fence; None while another trainer holds it.
+        """Take the seat and raise the fence, above the epoch `above`; None while another trainer holds it.
 
         Raises:
             Gone: the experiment was removed.
             BrokerUnreachable: no answer; asking again gets the same seat.
         """
-        epoch = broker.seats.claim_seat(experiment, trainer, ttl_ms=ttl_ms)
+        epoch = broker.seats.claim_seat(experiment, trainer, ttl_ms=ttl_ms, above=above)
         if epoch is None:
             return None
         seat = cls(broker, experiment, trainer, epoch, ttl_ms=ttl_ms, clock=clock)

@@ -14,11 +14,13 @@ import numpy as np
 
 from heddle.broker import Broker, open_broker
 from heddle.broker.seats import SEAT_TTL_MS
+from heddle.checkpoint import highest_epoch
 from heddle.clock import Clock, SystemClock
 from heddle.consumers import ending
 from heddle.consumers.loop import Loop
 from heddle.consumers.parts import CheckpointMissing, Interrupted, Source, Trains, build
 from heddle.consumers.patience import GivenUp, Patience
+from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
 from heddle.consumers.setting import Describe, Setting
 from heddle.consumers.watched import WatchedTraining
@@ -134,7 +136,14 @@ class Trainer:
         return None
 
     def _claim_once(self, broker: Broker) -> Seat | None:
-        return Seat.claim(broker, self._experiment, self._trainer, clock=self._clock, ttl_ms=self._ttl_ms)
+        return Seat.claim(
+            broker,
+            self._experiment,
+            self._trainer,
+            clock=self._clock,
+            ttl_ms=self._ttl_ms,
+            above=highest_epoch(self._directory / CHECKPOINTS),
+        )
 
     def _run_seated(self, broker: Broker, seat: Seat) -> int:
         try:

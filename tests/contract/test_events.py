@@ -101,6 +101,22 @@ def test_metrics_come_from_the_holder_of_the_seat_and_never_bring_back_what_was_
     assert all_keys(any_broker) == before
 
 
+def test_metrics_of_updates_that_were_rolled_back_are_forgotten_by_the_holder_of_the_seat(any_broker: Broker) -> None:
+    events = any_broker.events
+    experiment, seat = seated(any_broker)
+    assert events.metrics_forget(experiment, above=0, seat_epoch=seat) == 0
+    for update in [*range(1, 201), 200]:
+        events.metrics_add(experiment, update, {"return": float(update)}, seat_epoch=seat)
+    with pytest.raises(SeatLost):
+        events.metrics_forget(experiment, above=3, seat_epoch=seat - 1)
+    assert events.metrics_forget(experiment, above=3, seat_epoch=seat) == 198
+    assert [metric.update for metric in events.metrics_read(experiment)] == [1, 2, 3]
+    assert events.metrics_forget(experiment, above=3, seat_epoch=seat) == 0
+    any_broker.experiments.remove(experiment, force=True)
+    with pytest.raises(Gone):
+        events.metrics_forget(experiment, above=3, seat_epoch=seat)
+
+
 def test_metrics_are_stored_when_the_memory_is_full(broker: Broker) -> None:
     experiment, seat = seated(broker)
     with out_of_memory(broker):

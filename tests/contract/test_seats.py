@@ -52,6 +52,14 @@ def test_when_the_ttl_is_over_the_next_trainer_sits_with_a_higher_epoch(broker: 
     assert holder is not None and holder.trainer == "t2"
 
 
+def test_a_seat_is_above_every_epoch_that_its_claimer_knows_of(any_broker: Broker) -> None:
+    experiment = submitted(any_broker)
+    ahead = any_broker.conn.now_ms() + 3_600_000
+    assert any_broker.seats.claim_seat(experiment, "t1", above=ahead) == ahead + 1
+    assert any_broker.seats.release_seat(experiment, ahead + 1)
+    assert claimed(any_broker, experiment, "t2") > ahead + 1
+
+
 def test_a_seat_whose_ttl_passed_is_kept_by_a_renewal_when_nobody_took_it(broker: Broker) -> None:
     experiment = submitted(broker)
     epoch = claimed(broker, experiment, "t1", ttl_ms=1)

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +86,83 @@ def test_every_flipped_byte_is_refused_or_changes_nothing(tmp_path: Path) -> Non
         assert again.marks == made().marks
         np.testing.assert_array_equal(again.weights["policy.0.weight"], made().weights["policy.0.weight"])
     assert whole < 16
+
+
+def test_a_tail_of_zeros_or_of_anything_else_is_refused(tmp_path: Path) -> None:
+    # Given files whose end never reached the disk, or which something was appended to
+    data = cp.encode(made())
+    path = tmp_path / cp.file_name(3, 7)
+    assert data[-1] != 0, "else the last byte alone would change nothing"
+    for kept in range(0, len(data), 5):
+        path.write_bytes(data[:kept] + bytes(len(data) - kept))
+        with pytest.raises(CheckpointError, match="not a whole checkpoint"):
+            cp.load(path)
+    for more in (b"\0", b"x", data):
+        path.write_bytes(data + more)
+        with pytest.raises(CheckpointError, match="not a whole checkpoint"):
+            cp.load(path)
+
+
+def test_a_file_that_was_renamed_is_not_taken_for_a_newer_one(tmp_path: Path) -> None:
+    cp.save(tmp_path, made(update=8))
+    cp.save(tmp_path, made(update=7)).rename(tmp_path / cp.file_name(3, 9))
+    found = cp.find(tmp_path)
+    assert found.checkpoint is not None and found.checkpoint.update == 8
+    assert "holds another checkpoint than its name says" in found.skipped[0]
+
+
+def test_what_was_passed_over_is_named_with_its_reason(tmp_path: Path) -> None:
+    # Given a whole one, and newer ones: torn, of another experiment, a folder in its place
+    whole = cp.save(tmp_path, made(update=1))
+    torn = cp.save(tmp_path, made(update=2))
+    torn.write_bytes(torn.read_bytes()[:100])
+    cp.save(tmp_path, made(update=3, experiment="theirs"))
+    (tmp_path / cp.file_name(3, 4)).mkdir()
+    # When looked through
+    found = cp.find(tmp_path, experiment="cartpole-7f3a")
+    # Then the whole one is taken, and each of the others has its reason, the newest first
+    assert (found.path, found.checkpoint is not None) == (whole, True)
+    reasons = ("cannot read", "is of experiment theirs", "not a whole checkpoint")
+    assert [reason in told for reason, told in zip(reasons, found.skipped, strict=True)] == [True] * 3
+
+
+def test_a_disk_that_is_full_leaves_no_half_file_and_the_last_one_stays(tmp_path: Path) -> None:
+    # Given a process that may write no file longer than 2 KB, as if the disk were full then
+    cp.save(tmp_path, made(update=1))
+    program = (
+        "import resource, signal, sys, numpy as np\n"
+        "from pathlib import Path\n"
+        "from heddle import checkpoint as cp\n"
+        "found = cp.newest(Path(sys.argv[1]))\n"
+        "found.update, found.weights = 2, {'w': np.zeros(10_000)}\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))\n"
+        "try:\n    cp.save(Path(sys.argv[1]), found)\n"
+        "except cp.CheckpointError as error:\n    print(error)\n"
+    )
+    # When it saves
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    # Then it is told so, and only the one before is there
+    assert "cannot write" in done.stdout, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [cp.file_name(3, 1)]
+
+
+def test_what_dead_writers_left_is_swept_and_the_living_ones_stays(tmp_path: Path) -> None:
+    dead, living = (tmp_path / f".{cp.file_name(epoch, 9)}.tmp" for epoch in (4, 5))
+    for path in (dead, living):
+        path.write_bytes(b"half")
+    whole = cp.save(tmp_path, made())
+    cp.sweep(tmp_path, below=5)
+    assert sorted(tmp_path.iterdir()) == sorted([living, whole])
+
+
+def test_the_highest_epoch_counts_torn_and_unfinished_files_and_no_nonsense(tmp_path: Path) -> None:
+    assert cp.highest_epoch(tmp_path / "nowhere") == 0
+    cp.save(tmp_path, made(seat_epoch=4))
+    (tmp_path / cp.file_name(6, 1)).write_bytes(b"torn")
+    (tmp_path / f".{cp.file_name(7, 1)}.tmp").write_bytes(b"half")
+    (tmp_path / cp.file_name(10**19, 1)).write_bytes(b"no trainer wrote this")
+    assert cp.highest_epoch(tmp_path) == 7
 
 
 def test_newest_goes_by_seat_epoch_then_update_and_skips_what_does_not_load(

@@ -1,7 +1,7 @@
 -- Take the trainer's seat, if nobody living holds it, and raise the fence in ctl at the same moment.
 -- The same trainer gets the same epoch again. Runs when the memory is full: HDEL of nothing comes first.
 -- KEYS  1 ctl (hash)  2 seat (hash with TTL)  3 trainer (hash): who sat last, for people
--- ARGV  1 trainer, unique per process  2 ttl ms
+-- ARGV  1 trainer, unique per process  2 ttl ms  3 epoch that this one shall be above
 -- Reply {"OK", epoch} | {"HELD", epoch, trainer, ms left} | {"GONE"}
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {'GONE'}
@@ -17,7 +17,7 @@ if seat[1] == ARGV[1] and tonumber(seat[2]) == fence then
 end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-local epoch = string.format('%.0f', math.max(fence + 1, now))
+local epoch = string.format('%.0f', math.max(fence + 1, now, tonumber(ARGV[3]) + 1))
 redis.call('HDEL', KEYS[1], '-')
 redis.call('HSET', KEYS[1], 'seat_epoch', epoch)
 redis.call('HSET', KEYS[2], 'trainer', ARGV[1], 'epoch', epoch)

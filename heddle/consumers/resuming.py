@@ -1,0 +1,60 @@
+"""Resuming: what a trainer settles and says, once it has the seat and knows where it goes on.
+
+It never trains and never publishes. Counters and curve shall read as if the time after the checkpoint had not been.
+"""
+
+import logging
+
+from heddle.consumers.parts import Parts
+
+log = logging.getLogger("heddle.trainer")
+
+
+def settle(parts: Parts) -> None:
+    """Say what was resumed, take back what a later checkpoint would have held, fill in what was not told.
+
+    Raises:
+        SeatLost, Gone.
+    """
+    _say(parts)
+    _mend_curve(parts)
+    _roll_back(parts)
+
+
+def _say(parts: Parts) -> None:
+    for reason in parts.saver.skipped:
+        parts.report.tell("warning", f"passed over a checkpoint: {reason}")
+    if parts.saver.last is not None:
+        at = f"update {parts.progress.update}, {parts.progress.env_steps:,} steps"
+        parts.report.tell("info", f"resumed at {at}, from {parts.saver.last.name}")
+
+
+def _mend_curve(parts: Parts) -> None:
+    """Updates after the checkpoint will be done again; the checkpoint's own was perhaps not told any more."""
+    events, update = parts.broker.events, parts.progress.update
+    gone = parts.patience.call(
+        "forget metrics of updates that were rolled back",
+        lambda: events.metrics_forget(parts.experiment, above=update, seat_epoch=parts.seat.epoch),
+    )
+    if gone:
+        log.info("took back metrics entries=%d above update=%d", gone, update)
+    newest = parts.patience.call("read metrics", lambda: events.metrics_newest(parts.experiment))
+    if parts.told and (newest is None or newest.update < update):
+        parts.report.send(update, parts.told)
+
+
+def _roll_back(parts: Parts) -> None:
+    """Batches that were acked and are not in the weights we resumed go from trained to rolled back."""
+    experience, at = parts.broker.experience, (parts.experiment, parts.partition)
+    parts.patience.call("ack what was settled", parts.ledger.flush_or_raise)
+    flow = parts.patience.call("read flow", lambda: experience.flow(*at))
+    batches = flow.trained.batches - parts.progress.flow_batches
+    steps = flow.trained.steps - parts.progress.flow_steps
+    if batches <= 0:
+        return
+    log.warning("rolled back, trained after the checkpoint that was resumed batches=%d steps=%d", batches, steps)
+    parts.report.tell("warning", f"rolled back {batches} batches that were trained after the last checkpoint")
+    parts.patience.call(
+        "count what was rolled back",
+        lambda: experience.roll_back(*at, parts.seat.epoch, batches=batches, steps=steps),
+    )
