@@ -134,6 +134,7 @@ def test_killed_between_checkpoint_and_ack_nothing_is_trained_twice(
     # Given a trainer that writes its checkpoint while the broker takes no writes, so that it cannot ack
     first = start(fleet.experiment)
     version = version_after(fleet, 0)
+    eventually(lambda: saved(home) is not None, what="the first checkpoint, of nothing")
     hang(hooks, "state")
     give_all(fleet, version)
     hangs(hooks, "state")
