@@ -11,7 +11,8 @@ This module never formats for a terminal: the command line decides how an error 
     ├── BrokerError                 5   the broker cannot be used
     │   ├── BrokerUnreachable       5   no answer; may pass
     │   ├── BrokerUnfit             5   answers, but below the floor or evicting
-    │   └── BrokerFull              5   out of memory: nothing was stored; may pass
+    │   └── BrokerFull              5   nothing was stored, for it is out of memory; may pass
+    │       └── BrokerBlocked       5   nothing was stored, for its disk or replicas fail it; may pass
     ├── Denied                      6   wrong password or missing right
     ├── TimedOut                    7   a deadline passed
     ├── Conflict                    8   the name, seat or state is taken by another
@@ -125,6 +126,10 @@ class BrokerUnfit(BrokerError):
 
 class BrokerFull(BrokerError):
     """The broker is out of memory and refused the write: nothing was stored."""
+
+
+class BrokerBlocked(BrokerFull):
+    """The broker refuses every write, renewals too: it cannot write its disk, or misses replicas it must have."""
 
 
 class Denied(HeddleError):

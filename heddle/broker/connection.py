@@ -9,6 +9,7 @@ every quiet read into an error.
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from heddle.broker.durability import Kept, kept_by
 from heddle.broker.faults import redact, translated
 from heddle.broker.fitness import ServerInfo, check_fit
 from heddle.broker.scripts import Script, script
-from heddle.errors import Denied, UsageError
+from heddle.errors import BrokerBlocked, Denied, UsageError
 
 log = logging.getLogger("heddle.broker")
 
@@ -33,6 +34,8 @@ MAX_BLOCK_MS = 2_000
 MAX_CONNECTIONS = 64
 READ_BYTES = 1 << 20
 CHUNK_CUTOFF_BYTES = 6_000
+SCRIPT_TRIES = 3
+"""Somebody may flush the scripts at any moment, also between loading one and calling it."""
 
 Arg = str | int | float | bytes | memoryview
 
@@ -42,25 +45,28 @@ class Client(redis.Redis):
 
     url_redacted = ""
     secret = ""
+    known = False
+    """The server let this client in before."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        with translated(self.url_redacted, self.secret):
+        with translated(self.url_redacted, self.secret, known=self.known), leaving_replicas(self):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "Pipe":
         """As redis-py's, with Heddle's errors, and scripts by name."""
         pipe = Pipe(self.connection_pool, self.response_callbacks, transaction, shard_hint)
-        pipe.url_redacted, pipe.secret = self.url_redacted, self.secret
+        pipe.url_redacted, pipe.secret, pipe.known = self.url_redacted, self.secret, self.known
         return pipe
 
     def script_call(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         """Run a script; one that the server does not know (any more) is loaded first."""
         found = script(name)
-        try:
-            return self.evalsha(found.sha, len(keys), *keys, *args)
-        except redis.exceptions.NoScriptError:
-            self._load(found)
-            return self.evalsha(found.sha, len(keys), *keys, *args)
+        for _ in range(SCRIPT_TRIES):
+            try:
+                return self.evalsha(found.sha, len(keys), *keys, *args)
+            except redis.exceptions.NoScriptError:
+                self._load(found)
+        return self.evalsha(found.sha, len(keys), *keys, *args)
 
     def _load(self, found: Script) -> None:
         log.debug("loaded script=%s", found.name)
@@ -72,6 +78,7 @@ class Pipe(redis.client.Pipeline):
 
     url_redacted = ""
     secret = ""
+    known = False
 
     def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> "Pipe":
         """Add a script call."""
@@ -88,25 +95,44 @@ class Pipe(redis.client.Pipeline):
         named: dict[int, str] = getattr(self, "_named", {})
         self._named = {}
         stack = list(self.command_stack)
-        with translated(self.url_redacted, self.secret):
+        with translated(self.url_redacted, self.secret, known=self.known), leaving_replicas(self):
             replies = super().execute(raise_on_error=raise_on_error and not named)
             for place, name in named.items():
                 if isinstance(replies[place], redis.exceptions.NoScriptError):
                     replies[place] = self._run_again(name, stack[place][0])
-            if raise_on_error:
-                for reply in replies:
-                    if isinstance(reply, Exception):
-                        raise reply
+            for reply in replies:
+                if isinstance(reply, Exception) and raise_on_error:
+                    raise reply
+                if isinstance(reply, redis.exceptions.ReadOnlyError):
+                    leave(self)
         return replies
 
     def _run_again(self, name: str, command: tuple[Any, ...]) -> Any:
         """Load a script and run its call; an error becomes its reply, as in the pipeline."""
         client = redis.Redis(connection_pool=self.connection_pool)
-        client.script_load(script(name).source)
-        try:
-            return client.execute_command(*command)  # type: ignore[no-untyped-call]
-        except redis.exceptions.ResponseError as error:
-            return error
+        for tries_left in reversed(range(SCRIPT_TRIES)):
+            client.script_load(script(name).source)
+            try:
+                return client.execute_command(*command)  # type: ignore[no-untyped-call]
+            except redis.exceptions.ResponseError as error:
+                if not (isinstance(error, redis.exceptions.NoScriptError) and tries_left):
+                    return error
+        raise AssertionError("unreachable")
+
+
+@contextmanager
+def leaving_replicas(client: redis.Redis) -> Iterator[None]:
+    """Within it, a server that became a replica is left: the address may lead to another one by now."""
+    try:
+        yield
+    except redis.exceptions.ReadOnlyError:
+        leave(client)
+        raise
+
+
+def leave(client: redis.Redis) -> None:
+    """Connect anew for the next call."""
+    client.connection_pool.disconnect(inuse_connections=False)
 
 
 class Connection:
@@ -158,6 +184,14 @@ class Connection:
         most = int(memory.get("maxmemory", 0))
         return most > 0 and int(memory["used_memory"]) >= most
 
+    def blocked(self) -> str:
+        """Why it refuses every write, now, those that free room included; "" when it does not."""
+        try:
+            self.main.ping()
+        except BrokerBlocked as error:  # of all reading commands, PING alone is refused then
+            return str(error)
+        return ""
+
     def kept(self) -> Kept:
         """What survives when the server is killed."""
         return kept_by(self.main)
@@ -181,7 +215,9 @@ def open_connection(url: str, *, role: str) -> Connection:
     """
     main = _client(url, role, extra_s=0.0)
     blocking = _client(url, role, extra_s=MAX_BLOCK_MS / 1000)
-    return Connection(main, blocking, main.url_redacted, check_fit(main))
+    server = check_fit(main)
+    main.known = blocking.known = True
+    return Connection(main, blocking, main.url_redacted, server)
 
 
 def retry_delays(rng: np.random.Generator, *, first_s: float = 0.05, last_s: float = 1.0) -> Iterator[float]:

@@ -9,13 +9,18 @@ from contextlib import contextmanager
 
 from redis import exceptions as theirs
 
-from heddle.errors import BrokerFull, BrokerUnfit, BrokerUnreachable, Denied, HeddleError
+from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnfit, BrokerUnreachable, Denied, HeddleError
 
-REFUSED_FOR_NOW = ("OOM", "MISCONF", "NOREPLICAS")
-"""Starts of errors that mean: nothing was stored, and that may pass (memory, disk, replicas)."""
-NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
-"""Starts of errors of a server that is starting or changing roles."""
-PIPELINE_PREFIX = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
+BLOCKED = {
+    "MISCONF": "cannot write its disk, so it refuses every write until it can",
+    "NOREPLICAS": "misses replicas that it must have, so it refuses every write until they are back",
+}
+"""Starts of errors that mean: not even what frees room is allowed; nothing was stored, and that may pass."""
+NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY")
+"""Starts of errors of a server that is starting, changing roles, or busy with somebody's endless script."""
+CHANGING_ROLES = theirs.ReadOnlyError | theirs.MasterDownError | theirs.ClusterDownError | theirs.TryAgainError
+"""The same by class: some versions of redis-py cut the start off."""
+PIPELINE_PREFIX = re.compile(r"^((?:[A-Z]+ )?)Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 
 
 def redact(url: str) -> str:
@@ -26,40 +31,51 @@ def redact(url: str) -> str:
 
 
 @contextmanager
-def translated(url: str, secret: str) -> Iterator[None]:
+def translated(url: str, secret: str, *, known: bool = False) -> Iterator[None]:
     """Within it, trouble with the server at `url` becomes a HeddleError; other ResponseErrors pass.
 
     Args:
         url: redacted already.
         secret: a password that no message may hold; "" for none.
+        known: the server let us in before, see `translate`.
     """
     try:
         yield
     except (theirs.ConnectionError, theirs.TimeoutError, theirs.ResponseError, OSError) as error:
-        ours = translate(error, url, secret)
+        ours = translate(error, url, secret, known=known)
         if ours is None:
             raise
         # The original names hosts and reasons, never passwords; but it is cut off where it might.
         raise ours from (None if secret and secret in str(error) else error)
 
 
-def translate(error: Exception, url: str, secret: str) -> HeddleError | None:
-    """The error of ours that says what `error` means; None when it is not about the server as a whole."""
-    told = PIPELINE_PREFIX.sub("", str(error))  # it repeats the whole command, payload and all
+def translate(error: Exception, url: str, secret: str, *, known: bool = False) -> HeddleError | None:
+    """The error of ours that says what `error` means; None when it is not about the server as a whole.
+
+    Args:
+        known: the server took this password before: one that does not any more is being set up anew, and waited for.
+    """
+    told = PIPELINE_PREFIX.sub(r"\1", str(error))  # it repeats the whole command, payload and all
     reason = " ".join(told.split()) or type(error).__name__
     if secret:
         reason = reason.replace(secret, "***")
     word = reason.split(" ", 1)[0].rstrip(":")
-    if isinstance(error, theirs.OutOfMemoryError) or word in REFUSED_FOR_NOW:
+    if word in BLOCKED:
+        return BrokerBlocked(f"{url} {BLOCKED[word]}: {reason}")
+    if isinstance(error, theirs.OutOfMemoryError) or word == "OOM":
         return BrokerFull(f"{url} refused to store anything for now: {reason}")
     if isinstance(error, theirs.NoPermissionError):
         return Denied(f"{url} does not allow this to the user of its URL: {reason}")
     if isinstance(error, theirs.AuthenticationError | theirs.AuthorizationError) or word in ("NOAUTH", "WRONGPASS"):
+        if known:
+            return BrokerUnreachable(f"{url} does not take the password any more that it took before ({reason})")
         return Denied(f"{url} asks for another password ({reason}); write redis://:PASSWORD@HOST:PORT")
-    if isinstance(error, theirs.ConnectionError | theirs.TimeoutError | OSError) or word in NOT_SERVING:
+    if isinstance(error, theirs.BusyLoadingError | CHANGING_ROLES) or word in NOT_SERVING:
+        return BrokerUnreachable(f"{url} is there and serves nobody now: {reason}")
+    if isinstance(error, theirs.ConnectionError | theirs.TimeoutError | OSError):
         return BrokerUnreachable(
             f"no answer from {url}: {reason.rstrip('.')}; check that it runs there, or start one with `heddle up`"
         )
-    if word in ("MOVED", "ASK"):
+    if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):
         return BrokerUnfit(f"{url} is one node of a cluster of several; use a single server")
     return None

@@ -3,6 +3,7 @@
 It never changes a setting of the server; it says how to.
 """
 
+import contextlib
 import logging
 import re
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from heddle.broker.binary import FLOOR
 from heddle.broker.durability import setting
-from heddle.errors import BrokerUnfit, Denied
+from heddle.errors import BrokerBlocked, BrokerUnfit, Denied
 
 if TYPE_CHECKING:
     from heddle.broker.connection import Client
@@ -43,7 +44,8 @@ def check_fit(client: "Client") -> ServerInfo:
         BrokerUnfit: it must not be used; the message says how to fix it.
         BrokerUnreachable, Denied: it cannot be asked.
     """
-    client.ping()
+    with contextlib.suppress(BrokerBlocked):  # it may be looked at all the same
+        client.ping()
     try:
         facts: dict[str, Any] = client.info()
     except Denied:

@@ -246,7 +246,7 @@ class Leases(Tickets):
 
     def _raise(self, error: Exception) -> NoReturn:
         main = self._conn.main
-        raise translate(error, main.url_redacted, main.secret) or error
+        raise translate(error, main.url_redacted, main.secret, known=main.known) or error
 
 
 def shard_keys(experiment: str, p: int, shard: int) -> list[str]:

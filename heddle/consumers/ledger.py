@@ -54,6 +54,7 @@ class Ledger:
         self._held: list[tuple[Pointer, Settled]] = []
         self._owed: dict[Key, tuple[Pointer, Settled]] = {}
         self._dead: dict[Key, tuple[Pointer, str]] = {}
+        self._is_refused = False
 
     def hold(self, pointers: Sequence[Pointer], outcome: Settled) -> None:
         """These entries are in the learner, or in an evaluation; they are acked once `release` says so."""
@@ -131,8 +132,11 @@ class Ledger:
         try:
             self.flush_or_raise()
         except (BrokerUnreachable, BrokerFull) as error:
-            log.warning("cannot ack, will again owed=%d error=%s", self.num_owed, error)
+            level = logging.DEBUG if self._is_refused else logging.WARNING
+            log.log(level, "cannot ack, will again owed=%d error=%s", self.num_owed, error)
+            self._is_refused = True
             return False
+        self._is_refused = False
         return True
 
     def flush_or_raise(self) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerFull, BrokerUnreachable, HeddleError
+from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnreachable, HeddleError
 from heddle.lease import retry_delay_s
 
 log = logging.getLogger("heddle.consumers")
@@ -54,7 +54,7 @@ class Patience:
         Args:
             what: for the log, e.g. "read experience".
             on_trouble: called after each failed try.
-            full_too: try again, too, while the broker is out of memory.
+            full_too: try again, too, while the broker is out of memory; while it is blocked that is so anyway.
         """
         failures = 0
         since = self._clock.monotonic()
@@ -64,7 +64,7 @@ class Patience:
                 value = fn()
                 self._silent_since = None
             except (BrokerUnreachable, BrokerFull) as error:
-                if isinstance(error, BrokerFull) and not full_too:
+                if isinstance(error, BrokerFull) and not (full_too or isinstance(error, BrokerBlocked)):
                     raise
                 failures += 1
                 if self._silent_since is None:

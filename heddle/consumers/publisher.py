@@ -51,6 +51,7 @@ class Publisher:
         self._weights: Arrays = {}
         self._data = b""
         self._pending = False
+        self._is_refused = False
 
     @property
     def weights(self) -> Arrays:
@@ -112,9 +113,11 @@ class Publisher:
         except SeatLost:
             raise
         except (BrokerFull, BrokerUnreachable, Conflict) as error:
-            log.warning("cannot publish, will again version=%d error=%s", self.version, error)
+            level = logging.DEBUG if self._is_refused else logging.WARNING
+            log.log(level, "cannot publish, will again version=%d error=%s", self.version, error)
+            self._is_refused = True
             return False
-        self._pending = False
+        self._pending = self._is_refused = False
         return True
 
     def _send(self) -> None:

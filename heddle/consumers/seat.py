@@ -10,7 +10,7 @@ import threading
 from heddle.broker import Broker
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.clock import Clock
-from heddle.errors import BrokerFull, BrokerUnreachable, SeatLost
+from heddle.errors import BrokerError, BrokerFull, BrokerUnreachable, SeatLost
 from heddle.lease import Keeper
 
 log = logging.getLogger("heddle.trainer")
@@ -106,7 +106,7 @@ class Seat:
             return
         try:
             self._broker.seats.release_seat(self._experiment, self.epoch)
-        except BrokerUnreachable as error:
+        except BrokerError as error:
             log.warning("cannot release the seat, its TTL will epoch=%d error=%s", self.epoch, error)
 
     def give_up(self, reason: str) -> None:

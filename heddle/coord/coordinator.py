@@ -14,7 +14,7 @@ from heddle.broker.coordinators import LEADER_TTL_MS
 from heddle.clock import Clock, SystemClock
 from heddle.coord.leader import Leader
 from heddle.coord.watch import contact_since
-from heddle.errors import BrokerError, Denied, LeaderLost
+from heddle.errors import BrokerBlocked, BrokerError, Denied, LeaderLost
 from heddle.lease import Keeper, retry_delay_s
 from heddle.stop import StopFlag
 
@@ -51,6 +51,7 @@ class Coordinator:
         self.id = coordinator_id or f"{socket.gethostname()}-{os.getpid()}-{int(self._rng.integers(1 << 24)):06x}"
         self._contact_since_ms = 0
         self._last_ms: int | None = None
+        self._blind = False
 
     def run(self) -> int:
         """Coordinate until told to stop; the exit code is 0.
@@ -106,6 +107,9 @@ class Coordinator:
             try:
                 now_ms = self._touch(broker)
                 leader.contact_since_ms = self._contact_since_ms
+                if self._blind:
+                    leader.was_blind(now_ms)
+                    self._blind = False
                 if not has_taken_over:
                     leader.take_over(now_ms)
                     has_taken_over = True
@@ -125,12 +129,15 @@ class Coordinator:
             self._contact_since_ms = now_ms - broker.conn.uptime_ms()
         else:
             self._contact_since_ms = contact_since(self._contact_since_ms, self._last_ms, now_ms, LEADER_TTL_MS)
+        if self._blind:
+            self._contact_since_ms = now_ms
         self._last_ms = now_ms
         return now_ms
 
     def _wait_for_broker(self, failures: int, error: Exception) -> int:
         """Wait with full jitter; returns how often it has failed in a row now."""
         failures += 1
+        self._blind = self._blind or isinstance(error, BrokerBlocked)
         if failures == 1:
             log.warning("waits for broker coordinator=%s error=%s", self.id, error)
         self._stop.wait(retry_delay_s(failures, self._rng.random(), last_s=RETRY_LAST_S))

@@ -84,6 +84,11 @@ class Leader:
             if deleted:
                 self._tell.note(None, "tidied", consumers=deleted)
 
+    def was_blind(self, now_ms: int) -> None:
+        """Until now nobody could renew a lease, though the broker answered: contact with everybody begins anew."""
+        for watched in self._watched.values():
+            watched.contact_since_ms = now_ms
+
     def wait(self, now_ms: int) -> None:
         """Sleep until something is due or an experiment is submitted, and admit those that are."""
         ttls = {watched.ttl_ms for watched in self._watched.values()}

@@ -6,7 +6,7 @@ It never decides anything, and a line that is lost costs nothing.
 import logging
 
 from heddle.broker import Broker
-from heddle.errors import BrokerFull
+from heddle.errors import BrokerBlocked, BrokerFull
 
 log = logging.getLogger("heddle.coordinator")
 
@@ -31,7 +31,13 @@ class Teller:
         self._was_full, self._is_full = self._is_full, False
 
     def full(self, error: BrokerFull) -> None:
-        """The broker is out of memory: what it refused is asked again; renewals, acks and reaping go on."""
+        """The broker is out of memory: what it refused is asked again; renewals, acks and reaping go on.
+
+        Raises:
+            BrokerBlocked: nothing goes on.
+        """
+        if isinstance(error, BrokerBlocked):
+            raise error
         if not self._is_full and not self._was_full:
             log.warning("waits for room in the broker error=%s", error)
         self._is_full = True

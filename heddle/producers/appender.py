@@ -14,7 +14,7 @@ import numpy as np
 
 from heddle.broker.types import AppendReply, Lease
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerFull, BrokerUnreachable, Gone
+from heddle.errors import BrokerBlocked, BrokerError, BrokerFull, BrokerUnreachable, Gone
 from heddle.lease import retry_delay_s
 from heddle.producers.holdings import Key, key_of
 from heddle.producers.parcel import ENDS_THE_LEASE, FINAL, Append, Outcome, Parcel
@@ -31,7 +31,6 @@ class Tally:
 
     full: int = 0
     full_s: float = 0.0
-    unreachable: int = 0
     out_of_memory: int = 0
     resent: int = 0
     answers: dict[str, int] = field(default_factory=dict)
@@ -75,6 +74,7 @@ class Appender:
         self._sending: Parcel | None = None
         self._ending = False
         self._failures = 0
+        self._told = False
         self._not_before = 0.0
         self.tally = Tally()
         self._thread = threading.Thread(target=self._run, name="appender", daemon=True)
@@ -149,8 +149,7 @@ class Appender:
             return None
 
     def _deliver(self, parcel: Parcel) -> None:
-        if parcel.seq is None:
-            parcel.seq = self._number(parcel.lease)
+        parcel.seq = parcel.seq or self._number(parcel.lease)
         if parcel.seq is None:
             self._finish(parcel, Outcome.UNSENT, None)
             return
@@ -166,35 +165,36 @@ class Appender:
                 resend_snapshot=parcel.snapshot is not None,
                 no_snapshot=parcel.no_snapshot,
             )
-        except BrokerUnreachable as error:  # it may have been accepted: the same seq again answers DUP then
-            self._wait_for_broker(parcel, error)
-            return
-        except BrokerFull:
-            self.tally.out_of_memory += 1
-            parcel.snapshot = None  # the batch is worth more, and may be stored already
-            self._again(parcel, OOM_FIRST_S, OOM_LAST_S)
+        except (BrokerUnreachable, BrokerFull) as error:
+            self._keep(parcel, error)
             return
         except Gone:
             self._finish(parcel, Outcome.GONE, None)
             return
-        if self._failures:
-            log.info("delivering again after failures=%d", self._failures)
-        self._failures = 0
+        if self._told:
+            log.info("delivering again shard=%d", parcel.lease.shard)
+        self._failures, self._told = 0, False
         self.tally.answers[reply.status] = self.tally.answers.get(reply.status, 0) + 1
         if reply.status in FINAL:
             self._finish(parcel, FINAL[reply.status], reply)
         else:
             self._refused(parcel, reply)
 
-    def _wait_for_broker(self, parcel: Parcel, error: BrokerUnreachable) -> None:
-        self._failures += 1
-        self.tally.unreachable += 1
-        if self._failures == 1:
+    def _keep(self, parcel: Parcel, error: BrokerError) -> None:
+        """It may have been accepted: the same seq again answers DUP then. One line for an outage, however long."""
+        if not self._told:
             log.warning("cannot deliver, keeping seq=%s of shard=%d error=%s", parcel.seq, parcel.lease.shard, error)
-        with self._changed:
-            parcel.send_blob = True
-            self._sending = None
-            self._not_before = self._clock.monotonic() + retry_delay_s(self._failures, self._rng.random())
+        self._told = True
+        if isinstance(error, BrokerFull) and not isinstance(error, BrokerBlocked):
+            self.tally.out_of_memory += 1
+            parcel.snapshot = None  # the batch is worth more, and may be stored already
+            self._again(parcel, OOM_FIRST_S, OOM_LAST_S)
+        else:
+            self._failures += 1
+            with self._changed:
+                parcel.send_blob = True
+                self._sending = None
+                self._not_before = self._clock.monotonic() + retry_delay_s(self._failures, self._rng.random())
 
     def _refused(self, parcel: Parcel, reply: AppendReply) -> None:
         if reply.status == "FULL":
@@ -204,18 +204,17 @@ class Appender:
         elif reply.status == "NOBLOB":
             self.tally.resent += 1
             parcel.send_blob = True
-            self._again(parcel, 0.0, 0.0)
+            with self._changed:
+                self._sending = None
         else:
             raise ValueError(f"append answered {reply.status!r}, which this version does not know")
         self._on_heard(parcel, reply)
 
     def _again(self, parcel: Parcel, first_s: float, last_s: float) -> None:
-        delay_s = 0.0
-        if last_s > 0.0:
-            parcel.refusals += 1
-            delay_s = retry_delay_s(parcel.refusals, self._rng.random(), first_s=first_s, last_s=last_s)
+        parcel.refusals += 1
         with self._changed:
             self._sending = None
+            delay_s = retry_delay_s(parcel.refusals, self._rng.random(), first_s=first_s, last_s=last_s)
             parcel.due = self._clock.monotonic() + delay_s
 
     def _finish(self, parcel: Parcel, outcome: Outcome, reply: AppendReply | None) -> None:

@@ -16,8 +16,9 @@ from heddle.broker.faults import redact, translate
 from heddle.broker.fitness import identify
 from heddle.broker.scripts import names, script
 from heddle.broker.server import LocalServer, restart, start_server
-from heddle.errors import BrokerFull, BrokerUnfit, BrokerUnreachable, Denied, UsageError
+from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnfit, BrokerUnreachable, Denied, UsageError
 from tests.broker_kit import E, admit, append, claim_next, read_all, run_out
+from tests.helpers import eventually
 
 SECRET = "tr0ub4dor"
 
@@ -322,11 +323,106 @@ def test_refusals_for_want_of_memory_disk_or_replicas_are_told_apart_from_mistak
     refused = redis.exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
     assert isinstance(translate(refused, "u", ""), BrokerFull)
     for word in ("MISCONF Errors writing to the AOF file", "NOREPLICAS Not enough good replicas to write."):
-        assert isinstance(translate(redis.exceptions.ResponseError(word), "u", ""), BrokerFull)
-    assert isinstance(translate(redis.exceptions.ReadOnlyError("READONLY You can't write"), "u", ""), BrokerUnreachable)
+        assert isinstance(translate(redis.exceptions.ResponseError(word), "u", ""), BrokerBlocked)
+    assert not isinstance(translate(refused, "u", ""), BrokerBlocked)
+    for told in ("READONLY You can't write", "You can't write"):  # as versions of redis-py have it
+        assert isinstance(translate(redis.exceptions.ReadOnlyError(told), "u", ""), BrokerUnreachable)
+    busy = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+    assert isinstance(translate(redis.exceptions.ResponseError(busy), "u", ""), BrokerUnreachable)
     assert isinstance(translate(redis.exceptions.BusyLoadingError("LOADING"), "u", ""), BrokerUnreachable)
     assert isinstance(translate(redis.exceptions.ResponseError("MOVED 1 host:1"), "u", ""), BrokerUnfit)
     assert translate(redis.exceptions.ResponseError("WRONGTYPE Operation"), "u", "") is None
+
+
+def test_a_replica_is_named_without_the_command_and_left_for_whoever_answers_at_the_address_next(
+    broker: Broker, raw: redis.Redis
+) -> None:
+    admit(broker, shards=1)
+    lease = claim_next(broker).lease
+    raw.replicaof("127.0.0.1", 1)
+    try:
+        pipe = broker.conn.pipeline()
+        pipe.set("k", "secret payload")
+        ways: tuple[Callable[[], object], ...] = (
+            lambda: broker.conn.main.set("k", "secret payload"),
+            pipe.execute,
+            lambda: append(broker, lease, 1),
+        )
+        for way in ways:
+            before = raw.client_id()
+            with pytest.raises(BrokerUnreachable, match="serves nobody now") as found:
+                way()
+            assert "payload" not in str(found.value)
+            assert raw.client_id() != before, "it connected anew"
+    finally:
+        raw.replicaof("NO", "ONE")
+    assert append(broker, lease, 1).status == "OK"
+
+
+def test_an_endless_script_of_somebody_elses_is_waited_out(
+    broker: Broker, raw: redis.Redis, redis_server: LocalServer
+) -> None:
+    killer = redis.Redis.from_url(redis_server.url, single_connection_client=True)
+    killer.config_set("busy-reply-threshold", 50)
+    stuck = threading.Thread(target=lambda: run_for_ever(redis_server.url), daemon=True)
+    stuck.start()
+    try:
+        eventually(lambda: is_busy(raw), what="the server is busy")
+        with pytest.raises(BrokerUnreachable, match="serves nobody now"):
+            broker.conn.script("ticket_peek", [keys.pool_tickets("p")], ["workers"])
+    finally:
+        killer.script_kill()
+        stuck.join(5)
+        killer.config_set("busy-reply-threshold", 5000)
+        killer.close()
+    assert broker.conn.script("ticket_peek", [keys.pool_tickets("p")], ["workers"])
+
+
+def run_for_ever(url: str) -> None:
+    with redis.Redis.from_url(url) as client, pytest.raises(redis.ResponseError, match="[Ss]cript killed"):
+        client.eval("while true do end", 0)
+
+
+def is_busy(raw: redis.Redis) -> bool:
+    try:
+        raw.get("k")
+    except BrokerUnreachable:
+        return True
+    return False
+
+
+def test_a_password_that_was_taken_before_is_waited_for_and_one_that_never_was_is_refused(tmp_path: Path) -> None:
+    with start_server(tmp_path, durability="memory", port=0) as server, open_broker(server.url, role="test") as broker:
+        plain = redis.Redis.from_url(server.url)
+        plain.config_set("requirepass", "another one")
+        plain.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(BrokerUnreachable, match="does not take the password any more"):
+            broker.conn.now_ms()
+        with pytest.raises(BrokerUnreachable, match="does not take the password any more"):
+            broker.experience.flow(E, 0)
+        with pytest.raises(Denied, match="asks for another password"):
+            open_broker(server.url, role="late")
+        plain.config_set("requirepass", server.settings.address.password)
+        assert broker.conn.now_ms()
+
+
+def test_scripts_may_be_flushed_between_loading_one_and_calling_it(broker: Broker, raw: redis.Redis) -> None:
+    load, left = raw.script_load, [2]
+
+    def load_in_vain(source: str) -> object:
+        sha = load(source)
+        if left[0]:
+            left[0] -= 1
+            raw.script_flush()
+        return sha
+
+    raw.script_flush()
+    raw.script_load = load_in_vain  # type: ignore[method-assign, assignment]
+    try:
+        assert broker.conn.script("ticket_peek", [keys.pool_tickets("p")], ["workers"])
+    finally:
+        del raw.script_load
+    assert left == [0]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from heddle.broker.types import Claim, Ticket
 from heddle.clock import SystemClock
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.leader import Leader
-from heddle.errors import BrokerFull, BrokerUnreachable, Gone
+from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnreachable, Gone
 from heddle.spec import load_spec
 from heddle.stop import StopFlag
 from tests.helpers import eventually
@@ -505,3 +505,28 @@ def test_every_change_of_state_is_one_line_in_the_log(broker: Broker, coordinate
         "stopping",
         "stopped reason='no trainer was there to end it'",
     ]
+
+
+def test_leases_that_nobody_could_renew_while_the_broker_refused_every_write_are_not_reaped(
+    broker: Broker, coordinate: Callable[[], StopFlag], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a coordinator that is quick to come back, and a worker with a lease of half a second
+    monkeypatch.setattr("heddle.coord.coordinator.RETRY_LAST_S", 0.05)
+    coordinate()
+    experiment = submit(broker)
+    claim = take(broker, ttl_ms=500)[1]
+    await_state(broker, experiment, "running")
+    raw, clock = broker.conn.main, SystemClock()
+    for _ in range(2):
+        # When every write is refused for longer than that, as with a full disk, and the worker can renew late only
+        raw.config_set("min-replicas-to-write", 1)
+        with pytest.raises(BrokerBlocked):
+            broker.shards.renew(experiment, 0, [(claim.lease, False)], ttl_ms=500)
+        clock.sleep(0.8)
+        raw.config_set("min-replicas-to-write", 0)
+        clock.sleep(0.4)
+        # Then it still holds its shard
+        (renewal,) = broker.shards.renew(experiment, 0, [(claim.lease, False)], ttl_ms=500)
+        assert renewal.status == "OK"
+    # And one that does not come back is reaped as ever
+    eventually(lambda: broker.shards.shards(experiment, 0)[claim.lease.shard].state == "queued", timeout_s=3)
