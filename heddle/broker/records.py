@@ -219,4 +219,5 @@ def read_ctl(fields: Mapping[str, str]) -> Ctl:
         outcome=fields.get("outcome", ""),
         reason=fields.get("reason", ""),
         protocol=integer(fields.get("protocol")),
+        lifts=integer(fields.get("lifts")),
     )

@@ -11,7 +11,7 @@ from heddle.broker.failures import Failures
 from heddle.broker.leases import Leases, shard_keys
 from heddle.broker.records import integer, text, texts
 from heddle.broker.types import Reaped, ShardState
-from heddle.errors import Gone, LeaderLost
+from heddle.errors import Conflict, Gone, LeaderLost, NotFound
 from heddle.shard import ShardPlan
 
 BATCH = 500
@@ -111,6 +111,34 @@ class Shards(Leases, Failures):
                 pipe.hdel(own, "snapshot")
             if found:
                 pipe.execute()
+
+    # ---- for people
+
+    def lift_quarantine(self, experiment: str, p: int, shard: int) -> None:
+        """Have a quarantined shard played again: queued, its deaths forgotten; works when the memory is full.
+
+        Raises:
+            Conflict: it is not quarantined, or the experiment is over or stopping; the message tells the way on.
+            NotFound: there is no such shard.
+            Gone: the experiment was removed.
+        """
+        own = [keys.ctl(experiment, p), keys.status(experiment), keys.shard(experiment, p, shard)]
+        reply = self._conn.script("quarantine_lift", [*own, keys.queued(experiment, p)], [shard])
+        answer, now = text(reply[0]), text(reply[1])
+        if answer == "GONE":
+            raise _gone(experiment)
+        if answer == "NONE":
+            raise NotFound(f"{experiment} has no shard {shard}; heddle shards {experiment} shows all")
+        if answer == "ENDED":
+            raise Conflict(
+                f"{experiment} is {now}, so no shard of it is played any more; "
+                f"continue it in a new run: heddle enqueue exp.toml --resume {experiment}"
+            )
+        if answer == "NOT":
+            raise Conflict(
+                f"shard {shard} of {experiment} is not quarantined, it is {now}; see: heddle shards {experiment}"
+            )
+        self._issue(experiment, p, [shard], urgent=False)
 
     # ---- for supervisors
 

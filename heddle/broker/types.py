@@ -328,6 +328,7 @@ class Ctl:
         max_entries, max_bytes: caps of what is in flight.
         outcome, reason: what the trainer said of its end; "" until then.
         protocol: version that its keys speak.
+        lifts: how often a quarantine was lifted.
     """
 
     command: Command
@@ -345,3 +346,4 @@ class Ctl:
     outcome: str
     reason: str
     protocol: int
+    lifts: int = 0

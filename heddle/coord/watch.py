@@ -118,4 +118,4 @@ def watch(stored: StoredSpec, spec: ExperimentSpec, *, contact_since_ms: int, no
 
 def _telling(ctl: Ctl) -> tuple[object, ...]:
     """What of ctl calls for a look when it changes; policy versions do not."""
-    return (ctl.command, ctl.outcome, ctl.rev, ctl.active, ctl.active_eval, ctl.seat_epoch)
+    return (ctl.command, ctl.outcome, ctl.rev, ctl.lifts, ctl.active, ctl.active_eval, ctl.seat_epoch)

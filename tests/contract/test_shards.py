@@ -9,7 +9,7 @@ import redis
 
 from heddle.broker import Broker, keys
 from heddle.broker.types import Claim, Lease, Ticket
-from heddle.errors import BatchesForgotten, BrokerFull, Gone, LeaderLost
+from heddle.errors import BatchesForgotten, BrokerFull, Conflict, Gone, LeaderLost, NotFound
 from heddle.shard import ShardPlan
 from tests.broker_kit import (
     LEADER,
@@ -798,3 +798,78 @@ def test_out_of_memory_what_is_stored_already_can_still_be_accepted(
     broker.shards.release(lease)
     assert append(broker, lease, 2).status == "FENCED"
     assert broker.experience.flow(E, 0).discarded.batches == 1
+
+
+# ---- lifting a quarantine
+
+
+def quarantined(broker: Broker) -> None:
+    """Shard 0 after as many barren deaths as the experiment allows."""
+    for number in range(3):
+        lease = claim_next(broker, f"w{number}").lease
+        broker.shards.release(lease, error="the arm fell off", barren=True)
+    assert broker.shards.shards(E, 0)[0].state == "quarantined"
+
+
+def test_a_lifted_quarantine_queues_the_shard_with_a_ticket_and_forgets_its_deaths(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    quarantined(any_broker)
+    any_broker.shards.lift_quarantine(E, 0, 0)
+    (shard,) = any_broker.shards.shards(E, 0)
+    assert (shard.state, shard.deaths, shard.last_error) == ("queued", 0, "the arm fell off")
+    assert any_broker.experiments.ctl(E).lifts == 1, "the leader sees it without looking at every shard"
+    assert claim_next(any_broker, "w9").lease.shard == 0
+
+
+def test_only_a_quarantined_shard_is_released_and_the_refusal_says_what_it_is(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    with pytest.raises(Conflict, match="it is queued"):
+        any_broker.shards.lift_quarantine(E, 0, 0)
+    claim_next(any_broker, "w1")
+    with pytest.raises(Conflict, match="it is played by w1"):
+        any_broker.shards.lift_quarantine(E, 0, 0)
+    with pytest.raises(NotFound, match="no shard 7"):
+        any_broker.shards.lift_quarantine(E, 0, 7)
+    with pytest.raises(Gone):
+        any_broker.shards.lift_quarantine("nobody-0000", 0, 0)
+
+
+@pytest.mark.parametrize("state", ["completed", "stopped", "failed"])
+def test_nothing_is_released_in_an_experiment_that_is_over(any_broker: Broker, state: str) -> None:
+    admit(any_broker, shards=1)
+    quarantined(any_broker)
+    any_broker.conn.main.hset(keys.status(E), "state", state)
+    with pytest.raises(Conflict, match=f"is {state}.*exp.toml --resume {E}"):
+        any_broker.shards.lift_quarantine(E, 0, 0)
+
+
+def test_nothing_is_released_in_an_experiment_that_was_told_to_stop(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    quarantined(any_broker)
+    ctl(any_broker, command="stop")
+    with pytest.raises(Conflict, match="stopping"):
+        any_broker.shards.lift_quarantine(E, 0, 0)
+
+
+def test_a_quarantine_is_lifted_when_the_memory_is_full(broker: Broker, full_memory: Callable[[], None]) -> None:
+    admit(broker, shards=1)
+    quarantined(broker)
+    full_memory()
+    broker.shards.lift_quarantine(E, 0, 0)
+    assert broker.shards.shards(E, 0)[0].state == "queued"
+
+
+def test_a_shard_tells_when_it_changed_hands_and_when_its_last_batch_came(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    before = any_broker.conn.now_ms()
+    (fresh,) = any_broker.shards.shards(E, 0)
+    lease = claim_next(any_broker).lease
+    (claimed,) = any_broker.shards.shards(E, 0)
+    assert append(any_broker, lease, 1).status == "OK"
+    (played,) = any_broker.shards.shards(E, 0)
+    any_broker.shards.release(lease)
+    (released,) = any_broker.shards.shards(E, 0)
+    assert 0 < fresh.since_ms <= claimed.since_ms <= played.accepted_ms <= released.since_ms
+    assert claimed.since_ms >= before - 1_000
+    assert (fresh.accepted_ms, claimed.accepted_ms) == (0, 0)
+    assert (released.worker, released.last_worker) == ("", "w1")
