@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from heddle.version import __version__
 
 if TYPE_CHECKING:
-    from heddle.client import Client, Experiment, connect, submit, trainer
+    from heddle.client import Client, connect, submit, trainer
     from heddle.errors import HeddleError, SpecError
+    from heddle.experiment import Experiment
     from heddle.policies import Policy, ScriptedPolicy
     from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 
 _HOMES = {
     "Client": "heddle.client",
-    "Experiment": "heddle.client",
+    "Experiment": "heddle.experiment",
     "ExperimentSpec": "heddle.spec",
     "HeddleError": "heddle.errors",
     "LoadedSpec": "heddle.spec",

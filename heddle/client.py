@@ -5,7 +5,7 @@ It never prints and never starts a process; it finds a broker the way the comman
 
 import getpass
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +13,22 @@ import numpy as np
 
 from heddle.broker import Broker, open_broker
 from heddle.broker.durability import lacking
-from heddle.broker.events import Metric
-from heddle.broker.records import ENDED, Status
+from heddle.broker.records import Status
 from heddle.broker.server import find_running
-from heddle.broker.types import ShardState
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerUnfit, BrokerUnreachable, ExperimentFailed, NotFound, TimedOut
-from heddle.spec import ExperimentSpec, LoadedSpec, load_spec, spec_from_json
+from heddle.errors import BrokerUnfit, BrokerUnreachable, NotFound
+from heddle.experiment import Experiment
+from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
+from heddle.states.judgement import Judgement
+from heddle.states.look import look_at_pool
 from heddle.version import __version__
 
 if TYPE_CHECKING:
     from heddle.consumers.session import TrainerSession
-    from heddle.consumers.tap import Tap
 
 URL_ENV = "HEDDLE_REDIS_URL"
 FOLDER = Path(".heddle")
 """Where `heddle up` keeps its server, in the directory it was called in."""
-POLL_S = 0.25
-BLOCK_MS = 1_000
 
 SpecSource = Mapping[str, Any] | str | Path | ExperimentSpec
 
@@ -116,12 +114,13 @@ class Client:
     Attributes:
         broker: for everything that is not here.
         url: where it is; may hold a password.
+        clock: by which it waits.
     """
 
     def __init__(self, broker: Broker, url: str, *, clock: Clock | None = None) -> None:
         self.broker = broker
         self.url = url
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
 
     def submit(
         self,
@@ -179,6 +178,10 @@ class Client:
         """How every experiment is, newest first."""
         return self.broker.experiments.ls()
 
+    def workers(self, pool: str = "default") -> dict[str, Judgement]:
+        """How the workers of a pool really are, by id."""
+        return {info.beat.worker: judged for info, judged in look_at_pool(self.broker, pool)[1]}
+
     def close(self) -> None:
         """Let the connections go."""
         self.broker.close()
@@ -197,95 +200,6 @@ class Client:
             if (Path("runs") / resume).is_dir():
                 return resume
             raise
-
-
-class Experiment:
-    """One experiment on a broker.
-
-    Attributes:
-        id: its id.
-        created: this call made it; False when it was there.
-    """
-
-    def __init__(self, client: Client, experiment_id: str, *, created: bool = False) -> None:
-        self.client = client
-        self.id = experiment_id
-        self.created = created
-        self._experiments = client.broker.experiments
-
-    def __repr__(self) -> str:
-        return f"Experiment({self.id!r})"
-
-    def status(self) -> Status:
-        """How it is now. Raises Gone."""
-        return self._experiments.status(self.id)
-
-    def spec(self) -> ExperimentSpec:
-        """What was submitted. Raises NotFound."""
-        return spec_from_json(self._experiments.spec(self.id).json)
-
-    def wait(self, state: str | None = None, timeout: float | None = None) -> Status:
-        """Wait until it is in `state` (None: over, whichever way), at most `timeout` seconds.
-
-        Returns:
-            How it is then.
-
-        Raises:
-            TimedOut: it is not by then.
-            ExperimentFailed: it failed, or ended in another state than the one waited for.
-            Gone: it was removed.
-        """
-        clock = self.client._clock
-        deadline = None if timeout is None else clock.monotonic() + timeout
-        while True:
-            status = self.status()
-            if status.state == state or (state is None and status.state in ("completed", "stopped")):
-                return status
-            if status.ended:
-                raise ExperimentFailed(f"{self.id} {status.state}{f': {status.reason}' if status.reason else ''}")
-            if deadline is not None and clock.monotonic() >= deadline:
-                raise TimedOut(f"{self.id} is {status.state}, not {state or 'over'}, after {timeout:g} s")
-            clock.sleep(POLL_S)
-
-    def metrics(self, follow: bool = False, *, after: str = "0") -> Iterator[Metric]:
-        """What the trainer has measured, oldest first; with `follow`, also what comes until it is over."""
-        while True:
-            ended = self.status().state in ENDED
-            found = self.client.broker.events.metrics_read(
-                self.id, after, block_ms=BLOCK_MS if follow and not ended else 0
-            )
-            for metric in found:
-                after = metric.entry_id
-                yield metric
-            if not found and (ended or not follow):
-                return
-
-    def tap(self, name: str) -> "Tap":
-        """A reader of its experience of your own: sees every batch from now on that nobody deleted before."""
-        from heddle.consumers.tap import Tap
-        from heddle.launch.check import see_spaces
-
-        return Tap(self.client.broker, self.id, name, describe=see_spaces)
-
-    def pause(self) -> None:
-        """Let it collect nothing until `resume`."""
-        self._experiments.set_command(self.id, "pause")
-
-    def resume(self) -> None:
-        """Let it go on. Raises Conflict when it was stopped."""
-        self._experiments.set_command(self.id, "run")
-
-    def stop(self) -> None:
-        """Have it end with a last checkpoint; cannot be undone."""
-        self._experiments.set_command(self.id, "stop")
-
-    def remove(self, *, force: bool = False) -> None:
-        """Delete everything the broker holds of it. Raises Conflict while it is active, unless forced."""
-        self._experiments.remove(self.id, force=force)
-
-    def shards(self) -> list[ShardState]:
-        """Who plays which shard, and how far it is."""
-        return self.client.broker.shards.shards(self.id, 0)
 
 
 def _user() -> str:

@@ -10,7 +10,19 @@ import click
 
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 
-STATES = ("queued", "running", "paused", "stopping", "completed", "stopped", "failed", "ended")
+STATES = (
+    "queued",
+    "running",
+    "waiting",
+    "stalled",
+    "degraded",
+    "paused",
+    "stopping",
+    "completed",
+    "stopped",
+    "failed",
+    "ended",
+)
 
 experiment_argument = click.argument("experiment", metavar="EXP")
 

@@ -11,7 +11,8 @@ import click
 from heddle.cli.options import command, connect, existing_file, output_option, print_json, redis_option, set_option
 
 if TYPE_CHECKING:
-    from heddle.client import Client, Experiment
+    from heddle.client import Client
+    from heddle.experiment import Experiment
 
 
 @command(

@@ -1,11 +1,10 @@
-"""`ls`, `status`, `shards`: what the broker knows of experiments.
+"""`ls`, `status`: what the broker knows of experiments, and how they really are.
 
 They never change anything.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +13,9 @@ from heddle.cli.options import command, connect, output_option, print_json, redi
 from heddle.cli.tables import duration, number, print_facts, print_table
 
 if TYPE_CHECKING:
-    from heddle.broker.types import ShardState
+    from heddle.broker.records import Status
+    from heddle.states.experiments import Picture
+    from heddle.states.judgement import Judgement
 
 
 @command("ls", example="heddle ls\nheddle ls -o json")
@@ -22,27 +23,34 @@ if TYPE_CHECKING:
 @output_option
 @redis_option
 def ls(active: bool, output: str, redis_url: str | None) -> None:
-    """List experiments, newest first."""
+    """List experiments, newest first, each with how it really is and why."""
     from heddle.cli.facts import latest_metrics
+    from heddle.states.look import look_at_all
 
     with connect(redis_url) as client:
-        found = [status for status in client.experiments() if not (active and status.ended)]
+        seen, found = look_at_all(client.broker)
+        found = [(status, judged) for status, judged in found if not (active and status.ended)]
         if output == "json":
-            print_json([asdict(status) for status in found])
+            print_json([status_as_json(status, judged, seen.now_ms) for status, judged in found])
             return
-        now_ms = client.broker.conn.now_ms()
         rows = []
-        for status in found:
+        for status, judged in found:
             latest = latest_metrics(client.broker, status.experiment)
             steps = latest.get("env_steps", status.result.get("env_steps"))
             shown = f"{steps:,.0f}" if isinstance(steps, int | float) else "-"
             returned = number(latest.get("return", status.result.get("return")))
-            age = duration(now_ms - status.created_ms)
-            rows.append(
-                (status.experiment, status.state, status.pool, shown, returned, status.policy, age, status.reason)
-            )
-    header = ("EXPERIMENT", "STATE", "POOL", "STEPS", "RETURN", "VERSION", "AGE", "REASON")
+            age = duration(seen.now_ms - status.created_ms)
+            why = status.reason if status.ended else judged.line(seen.now_ms)
+            rows.append((status.experiment, judged.state, status.pool, shown, returned, status.policy, age, why))
+    header = ("EXPERIMENT", "STATE", "POOL", "STEPS", "RETURN", "VERSION", "AGE", "WHY")
     print_table(header, rows, empty="no experiments; submit one with: heddle enqueue exp.toml")
+
+
+def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[str, Any]:
+    """A status for programs: `state` is how it really is, `phase` what the coordinator wrote down."""
+    told = judged.as_json(now_ms)
+    judgement = {name: told[name] for name in ("why", "do", "waits_for", "for_s")}
+    return {**asdict(status), "state": judged.state, "phase": status.state, **judgement}
 
 
 @command("status", example="heddle status cartpole\nheddle status cartpole-7f3a2b -o json")
@@ -50,41 +58,40 @@ def ls(active: bool, output: str, redis_url: str | None) -> None:
 @output_option
 @redis_option
 def status(experiment: str, output: str, redis_url: str | None) -> None:
-    """Show how EXP (a name or an id) is doing, and why."""
-    from heddle.cli.facts import accounting, accounting_line, latest_metrics, troubles
+    """Show how EXP (a name or an id) really is, and why."""
+    from heddle.cli.accounts import accounting, accounting_line
+    from heddle.cli.facts import latest_metrics, troubles
+    from heddle.states.look import look_at
 
     with connect(redis_url) as client:
-        found = client.experiment(experiment)
-        now, broker = found.status(), client.broker
+        broker, found = client.broker, client.experiment(experiment)
+        facts, picture = look_at(broker, found.id)
         latest = latest_metrics(broker, found.id)
-        flow = broker.experience.flow(found.id, 0)
-        holder = broker.seats.holder(found.id)
-        shards = found.shards()
         told = broker.events.read(found.id, count=5)
-        now_ms = broker.conn.now_ms()
-        wrong = troubles(shards, out_of_memory=broker.conn.out_of_memory())
-        kept = broker.conn.kept()
+    now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms
     if output == "json":
-        shown = {**asdict(now), "troubles": wrong, "metrics": latest, "accounting": accounting(flow)}
-        shown["trainer"] = None if holder is None else holder.trainer
-        shown["durability"] = kept.name
-        print_json({**shown, "shards": _count_states(shards)})
+        shown = {**status_as_json(now, judged, now_ms), "because": judged.as_json(now_ms)["because"]}
+        shown |= {"troubles": troubles(facts.shards, out_of_memory=facts.out_of_memory), "metrics": latest}
+        shown |= {
+            "accounting": accounting(facts.flow),
+            "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,
+        }
+        print_json({**shown, "shards": _count_states(picture)})
         return
+    why = now.reason if now.ended else judged.line(now_ms)
     print_facts(
         [
             ("experiment", now.experiment),
-            ("state", f"{now.state}{f': {now.reason}' if now.reason else ''}"),
+            ("state", f"{judged.state}{f': {why}' if why else ''}"),
+            *(("because", f"{'  ' * (depth - 1)}{shown_reason(one, now_ms)}") for depth, one in judged.chain()),
             ("age", duration((now.ended_ms or now_ms) - now.created_ms)),
             ("pool", now.pool),
-            ("trainer", holder.trainer if holder else "none"),
-            ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(shards).items())),
-            *(("trouble", what) for what in wrong),
+            ("trainer", _trainer(picture, now_ms, is_over=now.ended)),
+            ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(picture).items())),
             ("version", now.policy),
             ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
             *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
-            ("waits", _waits(latest)),
-            ("batches", accounting_line(flow)),
-            ("broker", f"{kept.name}: {kept.promise}"),
+            ("batches", accounting_line(facts.flow)),
             ("checkpoint", now.result.get("checkpoint", "")),
             ("best", now.result.get("best", "")),
             *(("event", f"{duration(now_ms - event.time_ms)} ago  {event.message}") for event in told),
@@ -92,43 +99,21 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
     )
 
 
-@command("shards", example="heddle shards cartpole")
-@experiment_argument
-@output_option
-@redis_option
-def shards(experiment: str, output: str, redis_url: str | None) -> None:
-    """Show who plays each shard of EXP, and how far it is."""
-    with connect(redis_url) as client:
-        found = client.experiment(experiment).shards()
-    if output == "json":
-        print_json([asdict(shard) for shard in found])
-        return
-    rows = [
-        (
-            shard.shard,
-            shard.kind,
-            shard.state,
-            shard.worker or "-",
-            shard.epoch,
-            shard.seq,
-            shard.attempts,
-            shard.last_error,
-        )
-        for shard in found
-    ]
-    header = ("SHARD", "KIND", "STATE", "WORKER", "EPOCH", "SEQ", "ATTEMPTS", "LAST ERROR")
-    print_table(header, rows, empty="no shards yet; a coordinator makes them: heddle coordinator")
+def shown_reason(judged: "Judgement", now_ms: int) -> str:
+    """One reason, as a line."""
+    line = judged.line(now_ms)
+    return f"{judged.subject} is {judged.state}{f': {line}' if line else ''}"
 
 
-def _waits(latest: Mapping[str, float]) -> str:
-    """Who waited for whom before the last update; "" before the first."""
-    if not {"wait_seconds", "worker_wait_seconds"} <= latest.keys():
-        return ""
-    trainer, workers = latest["wait_seconds"], latest["worker_wait_seconds"]
-    return f"last update: trainer {trainer:.2f} s for experience, workers {workers:.2f} s for room or a policy"
+def _trainer(picture: "Picture", now_ms: int, *, is_over: bool) -> str:
+    judged = picture.trainer
+    if judged.state == "absent":
+        return "none" if is_over else f"none: {judged.line(now_ms)}"
+    line = judged.line(now_ms)
+    return f"{judged.subject.removeprefix('trainer ')} {judged.state}{f': {line}' if line else ''}"
 
 
-def _count_states(shards: "list[ShardState]") -> dict[str, int]:
+def _count_states(picture: "Picture") -> dict[str, int]:
     """How many shards are in each state."""
-    states = [shard.state for shard in shards]
+    states = [judged.state for judged in picture.shards.values()]
     return {state: states.count(state) for state in sorted(set(states))}

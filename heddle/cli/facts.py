@@ -4,59 +4,25 @@ It never draws and never changes anything.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.pools import WorkerInfo
 from heddle.broker.records import Status
 from heddle.broker.types import Flow, ShardState
+from heddle.cli.history import History
 from heddle.cli.live import Facts, WorkerFact, clock_text
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError, Gone
+from heddle.states.experiments import judge
+from heddle.states.judgement import Judgement
+from heddle.states.read import Watch, facts_of, pool_facts, sight
 
-OUTCOMES = ("trained", "evaluated", "stale", "dead", "dropped", "rolled_back")
-"""Where an appended batch may end, in the order of promise P2."""
 READ_S = 0.25
-SPEED_S = 5.0
-POINTS_KEPT = 20_000
 EVENTS_KEPT = 200
-
-
-def accounting(flow: Flow) -> dict[str, dict[str, int]]:
-    """The counters of promise P2, in batches and in steps, and what they leave unexplained.
-
-    lost = appended that no counter and no stream entry accounts for; duplicated = accounted for, never appended.
-    """
-    counted = {}
-    for unit in ("batches", "steps"):
-        ended = {name: int(getattr(getattr(flow, name), unit)) for name in OUTCOMES}
-        appended = int(getattr(flow.appended, unit))
-        in_flight = flow.entries if unit == "batches" else flow.steps
-        open_ = appended - sum(ended.values()) - in_flight
-        counted[unit] = {
-            "appended": appended,
-            **ended,
-            "in_flight": in_flight,
-            "lost": max(0, open_),
-            "duplicated": max(0, -open_),
-        }
-    return counted
-
-
-def accounting_line(flow: Flow, *, unit: str = "batches") -> str:
-    """The accounting in one line: appended = trained + ... + in flight; lost, duplicated."""
-    counts = accounting(flow)[unit]
-    ends = " + ".join(f"{name.replace('_', ' ')} {counts[name]:,}" for name in (*OUTCOMES, "in_flight"))
-    line = f"appended {counts['appended']:,} = {ends}; lost {counts['lost']:,}, duplicated {counts['duplicated']:,}"
-    forgotten = int(getattr(flow.forgotten, unit))
-    line += f"; forgotten by the broker {forgotten:,}" if forgotten else ""
-    return f"{line}; besides, written by no worker {flow.foreign:,}" if flow.foreign else line
-
-
-def adds_up(flow: Flow) -> bool:
-    """True when nothing is lost and nothing is counted twice."""
-    return all(counts["lost"] == 0 == counts["duplicated"] for counts in accounting(flow).values())
+STEADY_S = 3.0
+"""A state is worth a line of its own once it has stayed for so long."""
 
 
 def shown_state(status: Status) -> str:
@@ -81,36 +47,6 @@ def troubles(shards: Sequence[ShardState], *, out_of_memory: bool) -> list[str]:
     return found
 
 
-class History:
-    """What has been seen so far of one experiment: curves, speed, events."""
-
-    def __init__(self) -> None:
-        self.after = "0"
-        self.updates = 0
-        self.latest: dict[str, float] = {}
-        self.returns: list[tuple[float, float]] = []
-        self.eval_returns: list[tuple[float, float]] = []
-        self._speed: list[tuple[float, int]] = []
-
-    def add_update(self, update: int, values: Mapping[str, float]) -> None:
-        """Take in the metrics of one update."""
-        self.updates = max(self.updates, update)
-        self.latest.update(values)
-        steps = self.latest.get("env_steps", float(update))
-        for name, points in (("return", self.returns), ("eval_return", self.eval_returns)):
-            if name in values:
-                points.append((steps, values[name]))
-                del points[:-POINTS_KEPT]
-
-    def speed(self, now: float, steps: int) -> float:
-        """Steps per second over the last seconds, given the count of now."""
-        self._speed.append((now, steps))
-        while len(self._speed) > 2 and now - self._speed[0][0] > SPEED_S:
-            self._speed.pop(0)
-        (then, before), (_, after) = self._speed[0], self._speed[-1]
-        return max(0.0, (after - before) / (now - then)) if now > then else 0.0
-
-
 class FactsReader:
     """Reads the facts of one experiment again and again, in its own thread, with its own connection.
 
@@ -118,6 +54,7 @@ class FactsReader:
         url: the broker.
         budget_steps: of the spec, None when it has none.
         pool: whose workers to show.
+        starts_roles: this process starts coordinator, workers and trainer by itself: nobody is told to.
     """
 
     def __init__(
@@ -127,6 +64,7 @@ class FactsReader:
         *,
         budget_steps: int | None,
         pool: str,
+        starts_roles: bool = False,
         clock: Clock | None = None,
         connect: Callable[[], Broker] | None = None,
     ) -> None:
@@ -139,6 +77,10 @@ class FactsReader:
         self.gone = False
         self._url = url
         self._pool = pool
+        self._starts_roles = starts_roles
+        self._watch = Watch()
+        self._judged: tuple[tuple[str, str], float] = (("", ""), 0.0)
+        self._judged_told = ("", "")
         self._clock = clock or SystemClock()
         self._connect = connect or (lambda: open_broker(url, role="cli"))
         self._lock = threading.Lock()
@@ -214,6 +156,7 @@ class FactsReader:
             except BrokerError as error:
                 if not self.problem:
                     self.say(f"broker: {' '.join(str(error).split())}")
+                    self._lose_sight()
                 self.problem = str(error)
             except Gone:
                 self.gone = True
@@ -221,23 +164,22 @@ class FactsReader:
             self._ending.wait(READ_S)
 
     def _read(self, broker: Broker) -> None:
+        seen = sight(broker, self._watch)
         status = broker.experiments.status(self.experiment)
         flow = broker.experience.flow(self.experiment, 0)
         shards = broker.shards.shards(self.experiment, 0)
-        workers = broker.pools.workers(self._pool)
+        pool = pool_facts(broker, self._pool)
+        known = facts_of(broker, self.experiment, seen=seen, pool=pool, status=status, flow=flow, shards=shards)
+        picture = judge(known)
         self._read_metrics(broker)
-        held: dict[str, list[int]] = {}
-        for shard in shards:
-            if shard.state == "leased":
-                held.setdefault(shard.worker, []).append(shard.shard)
         now = self._clock.monotonic()
-        steps = flow.trained.steps
+        state, reason = self._shown(status, picture.experiment, seen.now_ms)
         facts = replace(
             self._facts,
-            state=shown_state(status),
-            reason=status.reason,
-            steps=steps,
-            steps_per_second=self.history.speed(now, steps),
+            state=state,
+            reason=reason,
+            steps=flow.trained.steps,
+            steps_per_second=self.history.speed(now, flow.trained.steps),
             updates=self.history.updates,
             policy=status.policy,
             returns=tuple(self.history.returns),
@@ -246,10 +188,10 @@ class FactsReader:
             in_flight=flow.entries,
             in_flight_bytes=flow.bytes,
             shards=len(shards),
-            shards_held=sum(len(numbers) for numbers in held.values()),
-            workers=tuple(_worker_fact(worker, held) for worker in workers),
+            shards_held=sum(shard.state == "leased" for shard in shards),
+            workers=_worker_facts(pool.workers.values(), picture.workers, shards, seen.now_ms),
         )
-        trouble = troubles(shards, out_of_memory=broker.conn.out_of_memory())
+        trouble = troubles(shards, out_of_memory=known.out_of_memory)
         told = broker.events.read(self.experiment, after_id=self._event_id or f"{status.created_ms}-0", count=100)
         with self._lock:
             self.status, self.flow, self._facts, self._shards = status, flow, facts, shards
@@ -257,9 +199,40 @@ class FactsReader:
                 if line not in self.troubles:
                     self._add_event(line)
             self.troubles = trouble
+            self._tell_state(picture.experiment, state, reason, now)
             for event in told:
                 self._event_id = event.entry_id
-                self._add_event(event.message)
+                if event.level != "debug":
+                    self._add_event(event.message)
+
+    def _shown(self, status: Status, judgement: Judgement, now_ms: int) -> tuple[str, str]:
+        """State and reason as they are shown."""
+        if status.outcome and not status.ended:
+            return shown_state(status), status.reason
+        if self._starts_roles and ": heddle " in judgement.do:
+            judgement = replace(judgement, do="this terminal starts one")
+        return judgement.state, status.reason if status.ended else judgement.line(now_ms)
+
+    def _tell_state(self, judgement: Judgement, state: str, reason: str, now: float) -> None:
+        """An event for a state that stays, and says why, and for the way out of it."""
+        what = (state, judgement.why if state == judgement.state else "")
+        if what != self._judged[0]:
+            self._judged = (what, now)
+        if now - self._judged[1] < STEADY_S or what == self._judged_told:
+            return
+        if reason and not judgement.is_green and not (self.status and self.status.ended):
+            self._add_event(f"{state}: {reason}")
+        elif judgement.is_green and self._judged_told[1]:
+            self._add_event(f"{state} again")
+        self._judged_told = what
+
+    def _lose_sight(self) -> None:
+        """The broker does not answer: what was seen last may be so still, and nobody knows."""
+        with self._lock:
+            last = self._facts
+            reason = f"the broker does not answer; {last.state} when it last did"
+            workers = tuple(replace(worker, state="unknown") for worker in last.workers)
+            self._facts = replace(last, state="unknown", reason=reason, workers=workers, steps_per_second=0.0)
 
     def _read_metrics(self, broker: Broker) -> None:
         while found := broker.events.metrics_read(self.experiment, self.history.after):
@@ -276,8 +249,21 @@ class FactsReader:
         del self._events[:-EVENTS_KEPT]
 
 
-def _worker_fact(worker: Any, held: Mapping[str, list[int]]) -> WorkerFact:
-    beat = worker.beat
-    numbers = tuple(sorted(held.get(beat.worker, ())))
-    speed = 1000 / beat.ms_per_step if beat.ms_per_step else 0.0
-    return WorkerFact(beat.worker, worker.alive, numbers, "draining" if worker.draining else beat.state, speed)
+def _worker_facts(
+    infos: Iterable[WorkerInfo], judged: Mapping[str, Judgement], shards: Sequence[ShardState], now_ms: int
+) -> tuple[WorkerFact, ...]:
+    held: dict[str, list[int]] = {}
+    for shard in shards:
+        if shard.state == "leased":
+            held.setdefault(shard.worker, []).append(shard.shard)
+    return tuple(
+        WorkerFact(
+            worker=info.beat.worker,
+            alive=judged[info.beat.worker].state not in ("dead", "unknown"),
+            shards=tuple(sorted(held.get(info.beat.worker, ()))),
+            state=judged[info.beat.worker].state,
+            steps_per_second=1000 / info.beat.ms_per_step if info.beat.ms_per_step else 0.0,
+            why=judged[info.beat.worker].line(now_ms),
+        )
+        for info in infos
+    )

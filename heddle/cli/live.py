@@ -16,6 +16,10 @@ from rich.text import Text
 from heddle.cli.curve import sparkline
 
 STATE_COLOURS = {
+    "waiting": "yellow",
+    "stalled": "bold red",
+    "degraded": "yellow",
+    "unknown": "magenta",
     "queued": "yellow",
     "running": "green",
     "paused": "yellow",
@@ -24,19 +28,21 @@ STATE_COLOURS = {
     "stopped": "yellow",
     "failed": "bold red",
 }
+MARKS = {"alive": "green", "waiting": "green", "draining": "yellow", "stalled": "red", "unknown": "magenta"}
 RETURN_WIDTH = 16
 EVENTS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFact:
-    """One worker: its id, whether it is alive, the shards it holds, steps per second of late."""
+    """One worker: its id, whether it is here, the shards it holds, its state, steps per second of late, and why."""
 
     worker: str
     alive: bool
     shards: tuple[int, ...]
     state: str = ""
     steps_per_second: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +173,10 @@ def _workers(workers: Sequence[WorkerFact]) -> RenderableType:
         table.add_column(no_wrap=True)
     for worker in workers[:8]:
         held = " ".join(str(shard) for shard in worker.shards) or "none"
-        mark = Text("●", style="green") if worker.alive else Text("✗", style="red")
+        mark = Text("✗", style="red") if worker.state == "dead" else Text("●", style=MARKS.get(worker.state, ""))
         speed = f"{worker.steps_per_second:,.0f} steps/s" if worker.steps_per_second else ""
-        table.add_row(mark, worker.worker, f"{worker.state if worker.alive else 'gone'}", f"shards {held}  {speed}")
+        why = worker.why if worker.state in ("stalled", "dead") else ""
+        table.add_row(mark, worker.worker, worker.state, f"shards {held}  {why or speed}")
     if len(workers) > 8:
         alive = sum(worker.alive for worker in workers)
         table.add_row("", f"and {len(workers) - 8} more", f"{alive} alive in all", "")

@@ -54,7 +54,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "enqueue": Entry("heddle.cli.enqueue", "enqueue", "Hand exp.toml to a fleet."),
         "ls": Entry("heddle.cli.experiments", "ls", "List experiments."),
         "status": Entry("heddle.cli.experiments", "status", "Show how one experiment is doing."),
-        "shards": Entry("heddle.cli.experiments", "shards", "Show who plays each shard."),
+        "shards": Entry("heddle.cli.shards", "shards", "Show who plays each shard; release quarantined ones."),
         "wait": Entry("heddle.cli.commands", "wait", "Wait until an experiment reaches a state."),
         "pause": Entry("heddle.cli.commands", "pause", "Stop collecting for a while."),
         "resume": Entry("heddle.cli.commands", "resume", "Go on after a pause."),

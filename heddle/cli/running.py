@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from heddle.broker.server import find_running
-from heddle.cli.facts import FactsReader, accounting, accounting_line, adds_up, shown_state
+from heddle.cli.accounts import accounting, accounting_line, adds_up
+from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
 from heddle.cli.live import Facts
 from heddle.client import FOLDER, Client, connect
@@ -148,7 +149,13 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
         spec = order.loaded.spec
         spaces = order.checked.spaces_json() if order.checked else ""
         experiment = client.submit_loaded(order.loaded, resume=order.resume, spaces=spaces)
-        reader = FactsReader(local.url, experiment.id, budget_steps=spec.budget.env_steps, pool=spec.experiment.pool)
+        reader = FactsReader(
+            local.url,
+            experiment.id,
+            budget_steps=spec.budget.env_steps,
+            pool=spec.experiment.pool,
+            starts_roles=True,
+        )
         role = trainer_role(experiment.id, url=local.url, directory=order.directory, log_file=local.log_file("trainer"))
         if not experiment.created:
             reader.say(f"going on with {experiment.id}, which was not over")

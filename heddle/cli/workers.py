@@ -5,6 +5,7 @@ It never starts a process on another host: `scale` writes a number, supervisors 
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -46,27 +47,35 @@ def start(number: int, most: int | None, log_dir: str | None, pool: str, redis_u
 @output_option
 @redis_option
 def ls(pool: str, output: str, redis_url: str | None) -> None:
-    """List the workers of a pool and what they do."""
+    """List the workers of a pool and how they really are."""
+    from heddle.states.look import look_at_pool
+
     with connect(redis_url) as client:
-        found = client.broker.pools.workers(pool)
+        seen, found = look_at_pool(client.broker, pool)
         info = client.broker.pools.pool(pool)
     if output == "json":
-        print_json({"pool": asdict(info), "workers": [asdict(worker) for worker in found]})
+        told = [{**asdict(worker), **_judgement(judged.as_json(seen.now_ms))} for worker, judged in found]
+        print_json({"pool": asdict(info), "workers": told})
         return
     rows = []
-    for worker in found:
+    for worker, judged in found:
         beat = worker.beat
-        state = "gone" if not worker.alive else "draining" if worker.draining else beat.state
         speed = f"{1000 / beat.ms_per_step:,.0f}" if beat.ms_per_step else "-"
-        seen = f"{duration(worker.silent_ms)} ago"
+        heard = f"{duration(worker.silent_ms)} ago"
         busy = beat.play_s + beat.wait_s
         waits = f"{beat.wait_s / busy:.0%}" if busy else "-"
-        rows.append((beat.worker, state, beat.host, beat.pid, beat.shards, beat.envs, speed, waits, seen, beat.reason))
-    header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "WAITS", "SEEN", "REASON")
+        row = (beat.worker, judged.state, beat.host, beat.pid, beat.shards, beat.envs, speed, waits, heard)
+        rows.append((*row, judged.line(seen.now_ms)))
+    header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "WAITS", "SEEN", "WHY")
     way = "heddle workers start -n 2" if info.desired is None else f"heddle workers scale N --pool {pool}"
     print_table(header, rows, empty=f"no workers in pool {pool}; start some with: {way}")
     desired = "each supervisor's own" if info.desired is None else info.desired
-    click.echo(f"alive {sum(worker.alive for worker in found)}, desired {desired}")
+    alive = sum(judged.state in ("alive", "waiting", "draining") for _, judged in found)
+    click.echo(f"alive {alive}, desired {desired}")
+
+
+def _judgement(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: told[name] for name in ("state", "why", "do", "waits_for", "for_s")}
 
 
 @workers.command("scale", epilog=epilog("heddle workers scale 64\nheddle workers scale --reset"))

@@ -6,6 +6,7 @@ Pure; it is running only while something of it moves, and whatever else it is sa
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from heddle.broker.records import Status
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
 from heddle.states.judgement import Judgement, ids
@@ -49,11 +50,17 @@ def judge(facts: Facts) -> Picture:
     return replace(picture, experiment=_experiment(facts, picture))
 
 
+def judge_ended(status: Status) -> Judgement:
+    """How an experiment is that is over: nothing around it matters any more."""
+    since_ms = status.ended_ms or status.since_ms
+    return Judgement(f"experiment {status.experiment}", status.state, status.reason, since_ms=since_ms)
+
+
 def _experiment(facts: Facts, picture: Picture) -> Judgement:
     status, subject = facts.status, f"experiment {facts.id}"
     since_ms = status.since_ms or status.created_ms
     if status.ended:
-        return Judgement(subject, status.state, status.reason, since_ms=since_ms)
+        return judge_ended(status)
     if status.state == "queued":
         if picture.leader.state == "absent":
             why, because = "no coordinator admits it", (picture.leader,)

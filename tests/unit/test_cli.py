@@ -48,7 +48,8 @@ def test_every_command_has_help_with_an_example(path: str) -> None:
     [
         "ls",
         "status",
-        "shards",
+        "shards ls",
+        "shards release",
         "batches ls",
         "batches show",
         "workers ls",

@@ -5,7 +5,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from heddle.broker.types import Amount, Flow
-from heddle.cli.facts import History, accounting, accounting_line, adds_up
+from heddle.cli.accounts import accounting, accounting_line, adds_up
+from heddle.cli.history import History
 from heddle.cli.live import Facts, WorkerFact, clock_text, plain_line, render
 
 FACTS = Facts(
@@ -24,7 +25,7 @@ FACTS = Facts(
     in_flight_bytes=4096,
     shards=6,
     shards_held=5,
-    workers=(WorkerFact("w1", True, (0, 3), "playing", 1500.0), WorkerFact("w2", False, ())),
+    workers=(WorkerFact("w1", True, (0, 3), "alive", 1500.0), WorkerFact("w2", False, (), "dead")),
     events=("0:12 worker w2 ended with signal SIGKILL",),
     events_told=1,
 )
@@ -40,7 +41,7 @@ def test_the_live_view_shows_all_that_matters() -> None:
     text = drawn(FACTS)
     for part in ("cartpole-7f3a2b", "running", "41,200 / 100,000", "41%", "3,200 steps/s", "161", "210.5", "99.0"):
         assert part in text
-    for part in ("w1", "shards 0 3", "w2", "gone", "SIGKILL", "3 batches", "max 2.0", "▁", "█"):
+    for part in ("w1", "shards 0 3", "w2", "dead", "SIGKILL", "3 batches", "max 2.0", "▁", "█"):
         assert part in text
 
 

@@ -1,0 +1,103 @@
+"""`shards`, `shards release`: who plays what and how far it is, and quarantined shards played again.
+
+It never gives a shard to a worker: a released one is queued, and whoever has room takes it.
+"""
+
+from dataclasses import asdict
+
+import click
+
+from heddle.cli.commands import experiment_argument
+from heddle.cli.options import connect, epilog, output_option, print_json, redis_option
+from heddle.cli.root import Group
+from heddle.cli.tables import print_table
+from heddle.errors import UsageError
+
+
+class _ListsByDefault(Group):
+    """`shards EXP` is `shards ls EXP`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            args = ["ls", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            args = ["ls", *args]  # `shards -o json EXP`
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    "shards",
+    cls=_ListsByDefault,
+    subcommand_metavar="EXP | COMMAND [ARGS]...",
+    epilog=epilog("heddle shards cartpole\nheddle shards release cartpole-7f3a2b/17"),
+)
+def shards() -> None:
+    """Show the shards of EXP (a name or an id) and how they really are, or release quarantined ones."""
+
+
+@shards.command("ls", epilog=epilog("heddle shards cartpole\nheddle shards ls cartpole -o json"))
+@experiment_argument
+@output_option
+@redis_option
+def ls(experiment: str, output: str, redis_url: str | None) -> None:
+    """Show who plays each shard of EXP, how far it is, and what it waits for."""
+    from heddle.states.look import look_at
+
+    with connect(redis_url) as client:
+        facts, picture = look_at(client.broker, client.experiment(experiment).id)
+    now_ms = facts.sight.now_ms
+    pairs = [(shard, picture.shards[shard.shard]) for shard in facts.shards]
+    if output == "json":
+        told = [(shard, judged, judged.as_json(now_ms)) for shard, judged in pairs]
+        keep = ("why", "do", "waits_for", "for_s")
+        print_json(
+            [
+                {**asdict(shard), "state": judged.state, "phase": shard.state, **{name: more[name] for name in keep}}
+                for shard, judged, more in told
+            ]
+        )
+        return
+    rows = [
+        (shard.shard, shard.kind, judged.state, shard.worker or "-", shard.epoch, shard.seq, shard.attempts)
+        + (judged.line(now_ms) or shard.last_error,)
+        for shard, judged in pairs
+    ]
+    header = ("SHARD", "KIND", "STATE", "WORKER", "EPOCH", "SEQ", "ATTEMPTS", "WHY, OR LAST ERROR")
+    print_table(header, rows, empty="no shards yet; a coordinator makes them: heddle coordinator")
+
+
+@shards.command("release", epilog=epilog("heddle shards release cartpole-7f3a2b/17\nheddle shards release cartpole"))
+@click.argument("what", metavar="EXP/SHARD | EXP")
+@output_option
+@redis_option
+def release(what: str, output: str, redis_url: str | None) -> None:
+    """Have a quarantined shard played again, or every one of EXP: its deaths are forgotten, it is queued.
+
+    Exit code 8 when it is not quarantined, or its experiment is over.
+    """
+    experiment, number = split(what)
+    with connect(redis_url) as client:
+        found = client.experiment(experiment)
+        released = [number] if number is not None else None
+        if number is None:
+            released = found.release_quarantined()
+        else:
+            found.release_shard(number)
+    if output == "json":
+        print_json({"experiment": found.id, "released": released})
+    else:
+        numbers = ", ".join(str(one) for one in released or [])
+        click.echo(f"released shard {numbers} of {found.id}; see it with: heddle shards {found.id}")
+
+
+def split(what: str) -> tuple[str, int | None]:
+    """EXP or EXP/SHARD. Raises UsageError."""
+    experiment, slash, number = what.partition("/")
+    if slash and not number.isdecimal():
+        raise UsageError(f"{what!r} names no shard; write EXP/NUMBER, e.g. cartpole-7f3a2b/17")
+    return experiment, int(number) if slash else None

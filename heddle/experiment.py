@@ -1,0 +1,139 @@
+"""One experiment on a broker, as Python sees it: how it is, what it measures, what it shall do.
+
+It never prints and never starts a process.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from heddle.broker.events import Metric
+from heddle.broker.records import ENDED, Status
+from heddle.broker.types import ShardState
+from heddle.errors import Conflict, ExperimentFailed, TimedOut
+from heddle.spec import ExperimentSpec, spec_from_json
+from heddle.states.experiments import Picture
+from heddle.states.judgement import Judgement
+from heddle.states.look import look_at
+
+if TYPE_CHECKING:
+    from heddle.client import Client
+    from heddle.consumers.tap import Tap
+
+POLL_S = 0.25
+JUDGED = ("waiting", "stalled", "degraded")
+"""States that nobody writes down: they follow from what is seen."""
+BLOCK_MS = 1_000
+
+
+class Experiment:
+    """One experiment on a broker.
+
+    Attributes:
+        id: its id.
+        created: this call made it; False when it was there.
+    """
+
+    def __init__(self, client: "Client", experiment_id: str, *, created: bool = False) -> None:
+        self.client = client
+        self.id = experiment_id
+        self.created = created
+        self._experiments = client.broker.experiments
+
+    def __repr__(self) -> str:
+        return f"Experiment({self.id!r})"
+
+    def status(self) -> Status:
+        """How it is now. Raises Gone."""
+        return self._experiments.status(self.id)
+
+    def spec(self) -> ExperimentSpec:
+        """What was submitted. Raises NotFound."""
+        return spec_from_json(self._experiments.spec(self.id).json)
+
+    def wait(self, state: str | None = None, timeout: float | None = None) -> Status:
+        """Wait until it is in `state` (None: over, whichever way), at most `timeout` seconds.
+
+        Returns:
+            How it is then.
+
+        Raises:
+            TimedOut: it is not by then.
+            ExperimentFailed: it failed, or ended in another state than the one waited for.
+            Gone: it was removed.
+        """
+        clock = self.client.clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        while True:
+            status = self.status()
+            if (
+                status.state == state
+                or (state in JUDGED and self.state().state == state)
+                or (state is None and status.state in ("completed", "stopped"))
+            ):
+                return status
+            if status.ended:
+                raise ExperimentFailed(f"{self.id} {status.state}{f': {status.reason}' if status.reason else ''}")
+            if deadline is not None and clock.monotonic() >= deadline:
+                raise TimedOut(f"{self.id} is {status.state}, not {state or 'over'}, after {timeout:g} s")
+            clock.sleep(POLL_S)
+
+    def metrics(self, follow: bool = False, *, after: str = "0") -> Iterator[Metric]:
+        """What the trainer has measured, oldest first; with `follow`, also what comes until it is over."""
+        while True:
+            ended = self.status().state in ENDED
+            found = self.client.broker.events.metrics_read(
+                self.id, after, block_ms=BLOCK_MS if follow and not ended else 0
+            )
+            for metric in found:
+                after = metric.entry_id
+                yield metric
+            if not found and (ended or not follow):
+                return
+
+    def tap(self, name: str) -> "Tap":
+        """A reader of its experience of your own: sees every batch from now on that nobody deleted before."""
+        from heddle.consumers.tap import Tap
+        from heddle.launch.check import see_spaces
+
+        return Tap(self.client.broker, self.id, name, describe=see_spaces)
+
+    def pause(self) -> None:
+        """Let it collect nothing until `resume`."""
+        self._experiments.set_command(self.id, "pause")
+
+    def resume(self) -> None:
+        """Let it go on. Raises Conflict when it was stopped."""
+        self._experiments.set_command(self.id, "run")
+
+    def stop(self) -> None:
+        """Have it end with a last checkpoint; cannot be undone."""
+        self._experiments.set_command(self.id, "stop")
+
+    def remove(self, *, force: bool = False) -> None:
+        """Delete everything the broker holds of it. Raises Conflict while it is active, unless forced."""
+        self._experiments.remove(self.id, force=force)
+
+    def state(self) -> Judgement:
+        """How it really is: running, waiting (for what), stalled, degraded, ..., with its why. Raises Gone."""
+        return self.picture().experiment
+
+    def picture(self) -> Picture:
+        """How it, its shards, its trainer, the workers of its pool and the coordinator really are. Raises Gone."""
+        return look_at(self.client.broker, self.id)[1]
+
+    def release_shard(self, shard: int) -> None:
+        """Have a quarantined shard played again. Raises Conflict, NotFound, Gone."""
+        self.client.broker.shards.lift_quarantine(self.id, 0, shard)
+
+    def release_quarantined(self) -> list[int]:
+        """Have every quarantined shard played again; which they were. Raises Conflict when there is none, Gone."""
+        found = [shard.shard for shard in self.shards() if shard.state == "quarantined"]
+        if not found:
+            raise Conflict(f"no shard of {self.id} is quarantined; see: heddle shards {self.id}")
+        for shard in found:
+            self.release_shard(shard)
+        return found
+
+    def shards(self) -> list[ShardState]:
+        """Who plays which shard, and how far it is."""
+        return self.client.broker.shards.shards(self.id, 0)

@@ -1,0 +1,45 @@
+"""Looks: facts read and judged in one go, for whoever shows them.
+
+It never shows and never changes anything.
+"""
+
+from heddle.broker import Broker
+from heddle.broker.pools import WorkerInfo
+from heddle.broker.records import Status
+from heddle.errors import Gone, NotFound
+from heddle.states.experiments import Picture, judge, judge_ended
+from heddle.states.facts import Facts, PoolFacts, Sight
+from heddle.states.judgement import Judgement, unknown
+from heddle.states.read import facts_of, pool_facts, sight
+from heddle.states.workers import judge_worker
+
+
+def look_at(broker: Broker, experiment: str) -> tuple[Facts, Picture]:
+    """One experiment with everything around it, now. Raises Gone."""
+    facts = facts_of(broker, experiment, seen=sight(broker))
+    return facts, judge(facts)
+
+
+def look_at_all(broker: Broker) -> tuple[Sight, list[tuple[Status, Judgement]]]:
+    """Every experiment, newest first; of those that are over nothing more is read."""
+    seen = sight(broker)
+    pools: dict[str, PoolFacts] = {}
+    found = []
+    for status in broker.experiments.ls():
+        if status.ended:
+            found.append((status, judge_ended(status)))
+            continue
+        if status.pool not in pools:
+            pools[status.pool] = pool_facts(broker, status.pool)
+        try:
+            facts = facts_of(broker, status.experiment, seen=seen, pool=pools[status.pool], status=status)
+            found.append((status, judge(facts).experiment))
+        except (Gone, NotFound):
+            found.append((status, unknown(f"experiment {status.experiment}", "it is being removed")))
+    return seen, found
+
+
+def look_at_pool(broker: Broker, pool: str) -> tuple[Sight, list[tuple[WorkerInfo, Judgement]]]:
+    """The workers of a pool by id."""
+    seen = sight(broker)
+    return seen, [(info, judge_worker(info, seen)) for info in broker.pools.workers(pool)]
