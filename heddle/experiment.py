@@ -65,11 +65,9 @@ class Experiment:
         deadline = None if timeout is None else clock.monotonic() + timeout
         while True:
             status = self.status()
-            if (
-                status.state == state
-                or (state in JUDGED and self.state().state == state)
-                or (state is None and status.state in ("completed", "stopped"))
-            ):
+            if status.state == state or (state is None and status.state in ("completed", "stopped")):
+                return status
+            if state in JUDGED and self.state().state == state:
                 return status
             if status.ended:
                 raise ExperimentFailed(f"{self.id} {status.state}{f': {status.reason}' if status.reason else ''}")

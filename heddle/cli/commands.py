@@ -10,19 +10,9 @@ import click
 
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 
-STATES = (
-    "queued",
-    "running",
-    "waiting",
-    "stalled",
-    "degraded",
-    "paused",
-    "stopping",
-    "completed",
-    "stopped",
-    "failed",
-    "ended",
-)
+STATES = ("queued", "running", "paused", "stopping", "completed", "stopped", "failed", "ended")
+SEEN = ("waiting", "stalled", "degraded")
+"""States that follow from what is seen; nobody writes them down."""
 
 experiment_argument = click.argument("experiment", metavar="EXP")
 
@@ -44,7 +34,9 @@ def seconds(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 @command("wait", example="heddle wait cartpole --for completed --timeout 10m")
 @experiment_argument
-@click.option("--for", "state", type=click.Choice(STATES), default="ended", show_default=True, help="The state.")
+@click.option(
+    "--for", "state", type=click.Choice((*STATES, *SEEN)), default="ended", show_default=True, help="The state."
+)
 @click.option("--timeout", metavar="TIME", callback=seconds, help="Give up after this long, with exit code 7.")
 @output_option
 @redis_option

@@ -234,6 +234,19 @@ def test_one_quarantined_shard_is_left_out_or_fails_all_as_the_spec_says(
     assert await_state(broker, strict, "failed") == f"shard {claim.lease.shard} is quarantined: boom"
 
 
+def test_a_shard_whose_quarantine_is_lifted_counts_again_and_is_played(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker, faults={"lease_ttl": 30, "barren_deaths": 1})
+    _, claim = take(broker, ttl_ms=30_000)
+    broker.shards.release(claim.lease, error="boom", barren=True)
+    eventually(lambda: broker.experiments.ctl(experiment).active == 1)
+    broker.shards.lift_quarantine(experiment, 0, claim.lease.shard)
+    eventually(lambda: broker.experiments.ctl(experiment).active == 2, timeout_s=5)
+    assert {take(broker, ttl_ms=30_000)[1].lease.shard, take(broker, ttl_ms=30_000)[1].lease.shard} == {0, 1}
+
+
 def test_a_quota_follows_the_workers_that_are_here(broker: Broker, coordinate: Callable[[], StopFlag]) -> None:
     coordinate()
     submit(broker)
