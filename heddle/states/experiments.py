@@ -97,7 +97,7 @@ def _stopping(facts: Facts, picture: Picture) -> Judgement:
 def _held_up(facts: Facts, picture: Picture) -> Judgement | None:
     """What keeps it from training at all; None while something moves."""
     trainer, idle_ms = picture.trainer, facts.sight.now_ms - _trained_ms(facts)
-    long_idle = idle_ms >= max(STALL_MS, facts.ttl_ms)
+    long_idle = idle_ms >= _patience_ms(facts)
     if facts.out_of_memory and (long_idle or facts.status.policy <= 0):
         why = "waits for room: the broker is out of memory (maxmemory) and takes no policy and no batch"
         do = "raise maxmemory or remove what is over: heddle rm EXP; it then goes on by itself"
@@ -115,7 +115,7 @@ def _held_up(facts: Facts, picture: Picture) -> Judgement | None:
         return _stalled(
             facts, f"nothing is trained: the trainer is stuck, {trainer.why}", trainer.do, trainer.since_ms, (trainer,)
         )
-    if trainer.state == "training" and facts.status.policy > 0:
+    if trainer.state in ("training", "starting") and facts.status.policy > 0:
         return None
     if facts.status.policy <= 0:
         return _waits(facts, "policy", "waits for its trainer's first policy", "", trainer.since_ms, (trainer,))
@@ -149,7 +149,8 @@ def _not_played(facts: Facts, picture: Picture, *, long_idle: bool) -> Judgement
             since_ms,
             (for_workers[0],),
         )
-    if not long_idle:
+    moved_ms = max(max(shard.accepted_ms, shard.since_ms) for shard, _ in train)
+    if not long_idle or facts.sight.now_ms - moved_ms < _patience_ms(facts):
         return None
     waiting = _of(train, "waiting")
     because = (picture.trainer, *waiting[:1])
@@ -185,6 +186,10 @@ def _running(facts: Facts, picture: Picture) -> Judgement:
     more = len(wrong) + len(reasons) - 1
     why += f" (and {more} more)" if more else ""
     return Judgement(f"experiment {facts.id}", "degraded", why, first.do, since_ms=first.since_ms, because=because)
+
+
+def _patience_ms(facts: Facts) -> int:
+    return max(STALL_MS, facts.ttl_ms)
 
 
 def _trained_ms(facts: Facts) -> int:

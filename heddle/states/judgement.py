@@ -9,8 +9,6 @@ from typing import Any
 
 GREEN = frozenset({"running", "playing", "alive", "training", "leading", "completed"})
 """States that need no why."""
-QUIET = frozenset({"stopped", "draining", "paused", "stopping"})
-"""States that somebody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Judgement:
         """Why, since when and what to do, in one line; "" when there is nothing to say."""
         if not self.why:
             return ""
-        since = f", since {span(now_ms - self.since_ms)}" if self.since_ms else ""
+        since = f", since {span(now_ms - self.since_ms)}" if 0 < self.since_ms <= now_ms - 1_000 else ""
         do = f"; {self.do}" if self.do else ""
         return f"{self.why}{since}{do}"
 

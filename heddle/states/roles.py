@@ -15,7 +15,7 @@ LEADER_GRACE_MS = 1_000
 
 
 def judge_trainer(facts: Facts) -> Judgement:
-    """How the trainer is: training, waiting (for experience), paused, stalled, or absent."""
+    """How the trainer is: starting, training, waiting (for experience), paused, stalled, or absent."""
     sitter, now = facts.sitter, facts.sight.now_ms
     start = f"start one: heddle trainer {facts.id}"
     if not sitter.trainer:
@@ -37,6 +37,8 @@ def judge_trainer(facts: Facts) -> Judgement:
         return Judgement(subject, "paused", since_ms=since_ms)
     if sitter.doing == "wait":
         return Judgement(subject, "waiting", "waits for experience", waits_for="experience", since_ms=since_ms)
+    if sitter.doing == "start":
+        return Judgement(subject, "starting", "reads its checkpoint and publishes", since_ms=since_ms)
     return Judgement(subject, "training", since_ms=since_ms)
 
 

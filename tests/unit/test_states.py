@@ -229,7 +229,7 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "nothing explains it",
         {
             "ctl": {"sync": True},
-            "shards": (shard(0, given=7), shard(1, given=7)),
+            "shards": (shard(0, given=7, accepted_ms=NOW - 11_000), shard(1, given=7, accepted_ms=NOW - 11_000)),
             "updated_ms": NOW - 11_000,
             "sitter": Sitter("t1", 4_000, NOW - LONG, NOW - 300, 0, "wait", 11_000),
         },
