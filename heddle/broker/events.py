@@ -5,7 +5,7 @@ This module never decides by what it carries: log and metrics are for people, ne
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.news import NewsListener
 from heddle.broker.records import dump_json, entries, integer, text
-from heddle.errors import BrokerError, Gone, SeatLost
+from heddle.errors import BrokerError, Denied, Gone, SeatLost
 
 log = logging.getLogger("heddle.broker")
 
@@ -40,7 +40,7 @@ class Event:
     """One line of the log.
 
     Attributes:
-        entry_id, time_ms: its place in the stream; server ms.
+        entry_id, time_ms: its place in the stream; server ms at which it happened.
         experiment: which it is about, None for none.
         role, worker: who says it, e.g. "worker", and its id, "" for none.
         level: debug, info, warning or error; message: the line.
@@ -71,6 +71,25 @@ class Metric:
     values: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line for the log.
+
+    Attributes:
+        experiment: which it is about, None for none.
+        role, worker: who says it, e.g. "worker", and its id, "" for none.
+        level: debug, info, warning or error; message: the line.
+        ago_ms: how long before it is sent it happened.
+    """
+
+    experiment: str | None
+    role: str
+    worker: str
+    level: str
+    message: str
+    ago_ms: int = 0
+
+
 class Events:
     """Every call about log, metrics and news, on one connection."""
 
@@ -81,17 +100,19 @@ class Events:
 
     def log(self, experiment: str | None, role: str, worker: str | None, level: str, message: str) -> None:
         """Add a line to the log, if the broker takes it now; never raises for a broker that does not."""
-        fields: dict[str, str] = {
-            "experiment": experiment or "",
-            "role": role,
-            "worker": worker or "",
-            "level": level,
-            "message": message if len(message) <= LINE_CHARS else f"...{message[-LINE_CHARS:]}",
-        }
+        self.log_all([Line(experiment, role, worker or "", level, message)])
+
+    def log_all(self, lines: Sequence[Line]) -> bool:
+        """Add lines to the log in one round trip; False when the broker does not take them now, which is no error."""
+        pipe = self._conn.pipeline()
+        for line in lines:
+            pipe.xadd(keys.LOG, _line_fields(line), maxlen=LOG_ENTRIES, approximate=True)  # type: ignore[arg-type]
         try:
-            self._conn.main.xadd(keys.LOG, fields, maxlen=LOG_ENTRIES, approximate=True)  # type: ignore[arg-type]
-        except (BrokerError, ResponseError) as error:
-            log.debug("dropped line=%r error=%s", message, error)
+            pipe.execute()
+        except (BrokerError, Denied, ResponseError) as error:
+            log.debug("dropped lines=%d first=%r error=%s", len(lines), lines[0].message, error)
+            return False
+        return True
 
     def read(self, experiment: str | None = None, *, count: int = 20, after_id: str | None = None) -> list[Event]:
         """Lines of the log, oldest first.
@@ -116,6 +137,19 @@ class Events:
             found += [event for event in events if experiment in (None, event.experiment)]
         found = found[:count]
         return found[::-1] if after_id is None else found
+
+    def find(self, matches: Callable[[Event], bool], *, count: int = 20) -> list[Event]:
+        """The newest lines of the log that match, oldest first; looks at all of them if it must."""
+        found: list[Event] = []
+        place = "+"
+        while len(found) < count:
+            page = entries(self._conn.main.xrevrange(keys.LOG, max=place, count=LOG_STEP))
+            if not page:
+                break
+            events = [_read_event(entry_id, fields) for entry_id, fields in page]
+            found += [event for event in events if matches(event)]
+            place = f"({page[-1][0]}"
+        return sorted(found[:count], key=lambda event: event.time_ms)
 
     # ---- metrics
 
@@ -203,10 +237,17 @@ def _check_seat(experiment: str, answer: str, seat_epoch: int | None) -> None:
         raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
 
 
+def _line_fields(line: Line) -> dict[str, str]:
+    said = line.message
+    fields = {"experiment": line.experiment or "", "role": line.role, "worker": line.worker, "level": line.level}
+    fields["message"] = said if len(said) <= LINE_CHARS else f"...{said[-LINE_CHARS:]}"
+    return fields | ({"ago": str(line.ago_ms)} if line.ago_ms else {})
+
+
 def _read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
     return Event(
         entry_id=entry_id,
-        time_ms=_time_ms(entry_id),
+        time_ms=_time_ms(entry_id) - integer(fields.get("ago")),
         experiment=fields.get("experiment") or None,
         role=fields.get("role", ""),
         worker=fields.get("worker", ""),
