@@ -21,6 +21,7 @@ from heddle.experiment import Experiment
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at_pool
+from heddle.states.story import Story, story_of_worker
 from heddle.version import __version__
 
 if TYPE_CHECKING:
@@ -181,6 +182,14 @@ class Client:
     def workers(self, pool: str = "default") -> dict[str, Judgement]:
         """How the workers of a pool really are, by id."""
         return {info.beat.worker: judged for info, judged in look_at_pool(self.broker, pool)[1]}
+
+    def why_worker(self, worker: str, *, count: int = 30) -> Story:
+        """How a worker is and what happened to it. Raises NotFound."""
+        return story_of_worker(self.broker, worker, count=count)
+
+    def tell(self, experiment: str, message: str) -> None:
+        """One line for the log of an experiment: what a person did."""
+        self.broker.events.log(experiment, "client", _user(), "info", message)
 
     def close(self) -> None:
         """Let the connections go."""

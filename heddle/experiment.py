@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from heddle.broker.events import Metric
-from heddle.broker.records import ENDED, Status
+from heddle.broker.records import ENDED, Command, Status
 from heddle.broker.types import ShardState
 from heddle.errors import Conflict, ExperimentFailed, TimedOut
 from heddle.spec import ExperimentSpec, spec_from_json
 from heddle.states.experiments import Picture
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at
+from heddle.states.story import Story, story_of_experiment, story_of_shard
 
 if TYPE_CHECKING:
     from heddle.client import Client
@@ -97,15 +98,15 @@ class Experiment:
 
     def pause(self) -> None:
         """Let it collect nothing until `resume`."""
-        self._experiments.set_command(self.id, "pause")
+        self._command("pause")
 
     def resume(self) -> None:
         """Let it go on. Raises Conflict when it was stopped."""
-        self._experiments.set_command(self.id, "run")
+        self._command("run")
 
     def stop(self) -> None:
         """Have it end with a last checkpoint; cannot be undone."""
-        self._experiments.set_command(self.id, "stop")
+        self._command("stop")
 
     def remove(self, *, force: bool = False) -> None:
         """Delete everything the broker holds of it. Raises Conflict while it is active, unless forced."""
@@ -119,9 +120,18 @@ class Experiment:
         """How it, its shards, its trainer, the workers of its pool and the coordinator really are. Raises Gone."""
         return look_at(self.client.broker, self.id)[1]
 
+    def why(self, *, count: int = 30) -> Story:
+        """How it is, the chain of reasons, and the last things that happened to it. Raises Gone."""
+        return story_of_experiment(self.client.broker, self.id, count=count)
+
+    def why_shard(self, shard: int, *, count: int = 30) -> Story:
+        """The same of one of its shards, with how its environments failed. Raises NotFound, Gone."""
+        return story_of_shard(self.client.broker, self.id, shard, count=count)
+
     def release_shard(self, shard: int) -> None:
         """Have a quarantined shard played again. Raises Conflict, NotFound, Gone."""
         self.client.broker.shards.lift_quarantine(self.id, 0, shard)
+        self.client.tell(self.id, f"released shard={shard} from quarantine")
 
     def release_quarantined(self) -> list[int]:
         """Have every quarantined shard played again; which they were. Raises Conflict when there is none, Gone."""
@@ -135,3 +145,11 @@ class Experiment:
     def shards(self) -> list[ShardState]:
         """Who plays which shard, and how far it is."""
         return self.client.broker.shards.shards(self.id, 0)
+
+    # ---- inside
+
+    def _command(self, command: Command) -> None:
+        """Set a command, and tell who did; no mistake when it is that already."""
+        before = self.status().rev
+        if self._experiments.set_command(self.id, command).rev != before:
+            self.client.tell(self.id, f"command {command}")

@@ -44,6 +44,7 @@ class Keeper:
             Conflict (SeatLost, LeaderLost, LeaseLost), Gone and Denied mean lost.
         ttl_s: how long the lease lasts; renewed every third of it.
         on_lost: called once, from the keeper's thread, with the reason. The keeper then ends.
+        on_back: called, from the keeper's thread, when renewing works again, with the seconds for which it did not.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Keeper:
         *,
         ttl_s: float,
         on_lost: Callable[[str], None],
+        on_back: Callable[[float], None] | None = None,
         name: str = "keeper",
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
@@ -61,6 +63,7 @@ class Keeper:
         self._renew = renew
         self._every_s = ttl_s / RENEWALS_PER_TTL
         self._on_lost = on_lost
+        self._on_back = on_back
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()
         self._wake = threading.Event()
@@ -133,6 +136,8 @@ class Keeper:
                 return
             if failures:
                 log.info("renewed again keeper=%s after=%.1fs", self._thread.name, self.seconds_since_renewed)
+                if self._on_back is not None:
+                    self._on_back(self.seconds_since_renewed)
             failures = 0
             self._last_ok = self._clock.monotonic()
             wait_s = self._every_s

@@ -91,6 +91,11 @@ class Shards(Leases, Failures):
             ]
         return found
 
+    def past_epochs(self, experiment: str, p: int, shard: int) -> list[int]:
+        """Epochs of the last owners of a shard before this one, newest first; each is the server ms of its claim."""
+        previous = text(self._conn.main.hget(keys.shard(experiment, p, shard), "previous"))
+        return [epoch for owner in previous.split() if (epoch := int(owner.partition(":")[0]))]
+
     def waiting(self, experiment: str, p: int) -> dict[int, int]:
         """Shards that wait for room in the stream, and the server ms since when."""
         found: Any = self._conn.main.zrange(keys.waiting(experiment, p), 0, -1, withscores=True)

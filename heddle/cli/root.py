@@ -55,6 +55,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "ls": Entry("heddle.cli.experiments", "ls", "List experiments."),
         "status": Entry("heddle.cli.experiments", "status", "Show how one experiment is doing."),
         "shards": Entry("heddle.cli.shards", "shards", "Show who plays each shard; release quarantined ones."),
+        "why": Entry("heddle.cli.why", "why", "Say why an experiment, a shard or a worker is as it is."),
         "wait": Entry("heddle.cli.commands", "wait", "Wait until an experiment reaches a state."),
         "pause": Entry("heddle.cli.commands", "pause", "Stop collecting for a while."),
         "resume": Entry("heddle.cli.commands", "resume", "Go on after a pause."),

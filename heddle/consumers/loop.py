@@ -52,6 +52,8 @@ class Loop:
         """Publish at once, and settle what an earlier trainer left. Raises SeatLost, Gone."""
         parts = self.parts
         parts.publisher.first(parts.training.weights(), parts.progress.update)
+        told = f"took the seat epoch={parts.seat.epoch} at update={parts.progress.update}"
+        parts.report.tell("info", f"{told}, publishes version={parts.publisher.version}")
         parts.reader.start()
         self.turn_eval(parts.intake.poll(block_ms=0))
         settle(parts)
@@ -80,6 +82,7 @@ class Loop:
         """ctl as it is now; publishes again what it does not show. Raises SeatLost, Gone."""
         parts = self.parts
         parts.seat.check()
+        parts.seat.notes.send(parts.broker.events)
         ctl = parts.patience.call("read ctl", lambda: parts.broker.experiments.ctl(parts.experiment))
         parts.publisher.compare(ctl.policy)
         if parts.evaluator is not None:

@@ -8,6 +8,7 @@ import os
 import threading
 
 from heddle.broker import Broker
+from heddle.broker.notes import Notes
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.clock import Clock
 from heddle.errors import BrokerError, BrokerFull, BrokerUnreachable, SeatLost
@@ -30,6 +31,7 @@ class Seat:
     Attributes:
         epoch: fencing number; every later holder's is higher.
         trainer: id of this holder.
+        notes: what it has to tell; the loop sends them.
     """
 
     def __init__(self, broker: Broker, experiment: str, trainer: str, epoch: int, *, ttl_ms: int, clock: Clock) -> None:
@@ -43,7 +45,10 @@ class Seat:
         self._lost = threading.Event()
         self._reason = ""
         self._doing = ("start", clock.monotonic())
-        self._keeper = Keeper(self._renew, ttl_s=ttl_ms / 1000.0, on_lost=self._lose, name="seat", clock=clock)
+        self.notes = Notes("trainer", trainer, clock=clock)
+        self._keeper = Keeper(
+            self._renew, ttl_s=ttl_ms / 1000.0, on_lost=self._lose, on_back=self._back, name="seat", clock=clock
+        )
 
     @classmethod
     def claim(
@@ -135,6 +140,9 @@ class Seat:
             return False
         self._renewed_at = asked_at
         return True
+
+    def _back(self, after_s: float) -> None:
+        self.notes.add(self._experiment, f"reached the broker again after {after_s:.1f} s", level="warning")
 
     def _lose(self, reason: str) -> None:
         self._reason = reason

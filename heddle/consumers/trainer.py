@@ -24,7 +24,7 @@ from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
 from heddle.consumers.setting import Describe, Setting
 from heddle.consumers.watched import WatchedTraining
-from heddle.errors import CheckpointError, Conflict, EnvError, ExperimentFailed, Gone, SpecError
+from heddle.errors import CheckpointError, Conflict, EnvError, ExperimentFailed, Gone, SeatLost, SpecError
 from heddle.lease import Action, Watchdog
 from heddle.policies.weights import WeightsError
 from heddle.stop import StopFlag
@@ -154,8 +154,11 @@ class Trainer:
                     raise
                 return self._fail_early(broker, seat, f"cannot start training: {error}")
             return self._run_loop(loop)
-        except (Conflict, Gone):
+        except (Conflict, Gone) as error:
             seat.abandon()
+            if isinstance(error, SeatLost):
+                told = f"lost the seat of epoch={seat.epoch}, ends"
+                broker.events.log(self._experiment, "trainer", seat.trainer, "warning", told)
             raise
         finally:
             if self._watchdog is not None:

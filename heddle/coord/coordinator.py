@@ -53,6 +53,8 @@ class Coordinator:
         self._last_ms: int | None = None
         self._blind = False
 
+        self._away_at = 0.0
+
     def run(self) -> int:
         """Coordinate until told to stop; the exit code is 0.
 
@@ -86,6 +88,7 @@ class Coordinator:
             self._stop.wait(FOLLOW_EVERY_S * (0.75 + 0.25 * self._rng.random()))
             return
         log.info("leads coordinator=%s epoch=%d", self.id, epoch)
+        broker.events.log(None, "coordinator", self.id, "info", f"leads epoch={epoch}")
         leader = Leader(broker, self.id, epoch, contact_since_ms=self._contact_since_ms)
         keeper = Keeper(
             lambda: keeper_broker.coordinators.renew_leader(self.id, epoch),
@@ -96,8 +99,11 @@ class Coordinator:
         )
         with keeper:
             self._lead(broker, leader, keeper, now_ms)
-        if self._stop.draining and not keeper.lost:
+        if keeper.lost:
+            broker.events.log(None, "coordinator", self.id, "warning", f"lost the lead of epoch={epoch}")
+        elif self._stop.draining:
             broker.coordinators.release_leader(self.id, epoch)
+            broker.events.log(None, "coordinator", self.id, "info", f"handed the lead over epoch={epoch}")
 
     def _lead(self, broker: Broker, leader: Leader, keeper: Keeper, now_ms: int) -> None:
         """Rounds until the lead is lost or handed over; a broker that is away is waited for, with the lead kept."""
@@ -117,6 +123,9 @@ class Coordinator:
                 leader.wait(now_ms)
                 if failures:
                     log.info("reached broker again coordinator=%s failures=%d", self.id, failures)
+                    away_s = self._clock.monotonic() - self._away_at
+                    told = f"reached the broker again after {away_s:.1f} s"
+                    broker.events.log(None, "coordinator", self.id, "warning", told)
                 failures = 0
             except (BrokerError, Denied) as error:
                 failures = self._wait_for_broker(failures, error)
@@ -139,6 +148,7 @@ class Coordinator:
         failures += 1
         self._blind = self._blind or isinstance(error, BrokerBlocked)
         if failures == 1:
+            self._away_at = self._clock.monotonic()
             log.warning("waits for broker coordinator=%s error=%s", self.id, error)
         self._stop.wait(retry_delay_s(failures, self._rng.random(), last_s=RETRY_LAST_S))
         return failures

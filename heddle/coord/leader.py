@@ -256,12 +256,13 @@ class Leader:
             seat_free_ms=watched.seat_free_ms(now_ms),
             in_flight=self._broker.experience.flow(experiment, PARTITION).entries if ctl.command == "stop" else 0,
         )
+        watched.quarantined = self._tell.quarantines(experiment, watched.quarantined, states)
         actions = planner.plan_experiment(facts)
-        self._do(watched, actions)
+        self._do(watched, actions, told=ctl.outcome)
         if status.ended or any(isinstance(act, planner.SetStatus) and act.state in ENDED for act in actions):
             self._forget(watched)
 
-    def _do(self, watched: Watched, actions: Iterable[planner.Action]) -> None:
+    def _do(self, watched: Watched, actions: Iterable[planner.Action], *, told: str) -> None:
         for action in actions:
             watched.is_dirty = True
             if isinstance(action, planner.SetActive):
@@ -275,7 +276,7 @@ class Leader:
             elif isinstance(action, planner.SetStatus):
                 if action.state in ENDED:
                     self._broker.shards.drop_snapshots(watched.experiment, 0)
-                self._set_status(watched.experiment, action.state, action.reason)
+                self._set_status(watched.experiment, action.state, action.reason, is_told=action.state == told)
                 watched.counts_in_quota = action.state in ("running", "paused")
             else:
                 self._stop(watched.experiment)
@@ -294,7 +295,10 @@ class Leader:
         self._watched.pop(watched.experiment, None)
         self._pools.is_stale = True
 
-    def _set_status(self, experiment: str, state: planner.State, reason: str) -> None:
+    def _set_status(self, experiment: str, state: planner.State, reason: str, *, is_told: bool = False) -> None:
+        """Write a state; `is_told`: the trainer has told the same in the experiment's log."""
         now = self._broker.experiments.set_status(experiment, state, leader_epoch=self._epoch, reason=reason)
-        if now == state:
+        if now == state and is_told:
+            log.info("%s experiment=%s reason=%r", state, experiment, reason)
+        elif now == state:
             self._tell.note(experiment, state, reason=reason)

@@ -4,13 +4,15 @@ It never decides anything, and a line that is lost costs nothing.
 """
 
 import logging
+from collections.abc import Iterable
 
 from heddle.broker import Broker
+from heddle.broker.types import ShardState
 from heddle.errors import BrokerBlocked, BrokerFull
 
 log = logging.getLogger("heddle.coordinator")
 
-WARNINGS = ("failed", "reaped", "stuck")
+WARNINGS = ("failed", "quarantined", "reaped", "stuck")
 
 
 class Teller:
@@ -46,6 +48,15 @@ class Teller:
         """One experiment cannot be looked after; called where the error is handled."""
         log.exception("cannot look after experiment=%s", experiment)
         self.note(experiment, "stuck", error=f"{type(error).__name__}: {error}")
+
+    def quarantines(self, experiment: str, before: frozenset[int], shards: Iterable[ShardState]) -> frozenset[int]:
+        """Tell which shards came into quarantine, or out of it, since `before`; those that are in it now."""
+        errors = {shard.shard: shard.last_error for shard in shards if shard.state == "quarantined"}
+        for shard in sorted(errors.keys() - before):
+            self.note(experiment, "quarantined", shard=shard, error=errors[shard])
+        for shard in sorted(before - errors.keys()):
+            self.note(experiment, "lifted", quarantine_of_shard=shard)
+        return frozenset(errors)
 
     def note(self, experiment: str | None, verb: str, **facts: object) -> None:
         """A change of state; `experiment` None when it is not about one that is still there."""

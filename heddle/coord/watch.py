@@ -36,6 +36,7 @@ class Watched:
         shards, active: all of them, and those that count, train and eval.
         counts_in_quota: it is neither stopping nor over.
         is_dirty: its shards are to be looked at in the next round.
+        quarantined: shards that were in quarantine at the last look.
         is_broken: the last round failed over something that only this experiment has.
     """
 
@@ -56,6 +57,7 @@ class Watched:
     counts_in_quota: bool = True
     is_dirty: bool = True
     is_broken: bool = False
+    quarantined: frozenset[int] = frozenset()
 
     def touch(self, now_ms: int) -> None:
         """Note that the broker answered at `now_ms`; a long gap before it means contact begins anew."""

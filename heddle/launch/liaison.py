@@ -47,7 +47,7 @@ class Liaison:
         self._lock = threading.Lock()
         self._desired: int | None = None
         self._supervisors: tuple[str, ...] | None = None
-        self._to_release: deque[tuple[str, str | None]] = deque()
+        self._to_release: deque[tuple[str, str | None, str]] = deque()
         self._to_tell: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
         self._wake = threading.Event()
         self._ending = False
@@ -75,14 +75,15 @@ class Liaison:
         with self._lock:
             return self._desired, self._supervisors
 
-    def release(self, worker: str, why: str | None = None) -> None:
-        """Have the shards of a dead worker freed; asked again until the broker answers.
+    def release(self, worker: str, why: str | None = None, *, how: str) -> None:
+        """Have the shards of a dead worker freed, and the worker shown as dead; asked again until the broker answers.
 
         Args:
             why: how it died, kept with a shard that is to blame for it.
+            how: how it ended, for the list of workers.
         """
         with self._lock:
-            self._to_release.append((worker, why))
+            self._to_release.append((worker, why, how))
         self._wake.set()
 
     def tell(self, level: str, worker: str, message: str) -> None:
@@ -122,11 +123,17 @@ class Liaison:
 
     def _free(self) -> None:
         while self._to_release:
-            worker, why = self._to_release[0]
+            worker, why, how = self._to_release[0]
             freed = self._broker.shards.release_worker(worker, error=why)
+            self._broker.pools.bury(worker, how)
             if freed:
                 log.info("released shards=%d of dead worker=%s", len(freed), worker)
             self._to_release.popleft()
+            for shard in freed:
+                told = (
+                    f"freed shard={shard.shard} epoch={shard.epoch} of worker={worker}, which ended; now {shard.state}"
+                )
+                self._broker.events.log(shard.experiment, "supervisor", self._supervisor, "warning", told)
 
     def _report(self) -> None:
         while self._to_tell:

@@ -202,6 +202,7 @@ class Supervisor:
             self._fail(slot, f"cannot start a worker: {error}", worker)
             return
         log.info("started worker=%s pid=%d", worker, slot.child.pid)
+        self._liaison.tell("info", worker, f"started worker={worker} pid={slot.child.pid}")
 
     def _look(self) -> None:
         for slot in self._slots:
@@ -209,13 +210,13 @@ class Supervisor:
             if child is None or child.poll() is None:
                 continue
             slot.child = None
-            self._liaison.release(child.name, self._cause(child))
+            self._liaison.release(child.name, self._cause(child), how=self._epitaph(child))
             if child.lifetime_s() >= HEALTHY_S:
                 slot.failures = 0
             self._fail(slot, self._epitaph(child), child.name, level=logging.WARNING if child.code else logging.INFO)
         for child in [c for c in self._leaving if c.poll() is not None]:
             self._leaving.remove(child)
-            self._liaison.release(child.name)
+            self._liaison.release(child.name, how=f"ended with {describe_exit(child.code or 0)} after it was asked to")
             log.info("ended worker=%s %s", child.name, describe_exit(child.code or 0))
 
     def _fail(self, slot: Slot, why: str, worker: str, *, level: int = logging.WARNING) -> None:

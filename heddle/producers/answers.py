@@ -145,6 +145,8 @@ class Answers:
     def _lose(self, lease: Lease, why: str) -> None:
         if self._desk.lose(lease) is not None:
             log.warning("lost shard=%s/%d epoch=%d because %s", lease.experiment, lease.shard, lease.epoch, why)
+            told = f"lost shard={lease.shard} epoch={lease.epoch} because {why}"
+            self._desk.notes.add(lease.experiment, told, level="warning")
             self._drop_waiting(lease)
 
     def _forgotten(self, holding: Holding | None, seq: int) -> None:

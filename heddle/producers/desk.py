@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from heddle.broker.notes import Notes
 from heddle.broker.types import Claim, Lease
 from heddle.producers.holdings import Facts, Holding, Key, choose, hold, key_of
 from heddle.producers.quota import Quota
@@ -59,10 +60,12 @@ class Desk:
         changed: the lock of all this, notified whenever a shard may have become playable.
         counters, quota: as their names say.
         stepping: the shard being played at this moment.
+        notes: what this worker has to tell; its heartbeat sends them.
         moved_at: monotonic seconds at which the worker's loop was last seen to move.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, worker: str = "") -> None:
+        self.notes = Notes("worker", worker)
         self.changed = threading.Condition(threading.RLock())
         self.counters = Counters()
         self.quota = Quota()
@@ -81,7 +84,15 @@ class Desk:
             holding = self._holdings[key_of(claim.lease)] = hold(claim, ttl_ms)
             self.hear(claim.lease.experiment, command=claim.command, policy=claim.policy, eval_policy=claim.eval_policy)
             self.counters.claims += 1
+            told = (
+                f"claimed shard={claim.lease.shard} epoch={claim.lease.epoch} seq={claim.seq} attempt={claim.attempts}"
+            )
+            self.notes.add(claim.lease.experiment, told)
             return holding
+
+    def told_back(self, after_s: float) -> None:
+        """The broker answers renewals again."""
+        self.notes.add(None, f"reached the broker again after {after_s:.1f} s", level="warning")
 
     def drop(self, key: Key) -> Holding | None:
         """This worker does not hold that shard any more; the playing thread closes its environments."""
@@ -190,9 +201,10 @@ class Desk:
             self.quota = quota
             self.quota_news = True
 
-    def leave(self, holdings: Iterable[Holding]) -> None:
+    def leave(self, holdings: Iterable[Holding], why: str) -> None:
         """Play these no further; they are released once nothing of theirs is outstanding."""
         with self.changed:
             for holding in holdings:
                 holding.leaving = True
+                holding.why = holding.why or why
             self.changed.notify_all()

@@ -115,6 +115,7 @@ class Heartbeat:
             self._silent = True
             return
         self._silent = False
+        self._desk.notes.send(self._broker.events)
         self._desk.set_quota(
             Quota(floor=reply.floor, ceil=reply.ceil, someone_below=reply.someone_below, live=max(1, reply.live))
         )

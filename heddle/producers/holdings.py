@@ -71,6 +71,7 @@ class Holding:
         step_timeout_s: how long one call into them may last; set with the player.
         stepping: what the broker was last told: this shard is being stepped.
         leaving: play it no further and release it as soon as nothing is outstanding.
+        why: why it leaves, for people; "" when its experiment was stopped.
         forgotten: batches and steps that the broker had accepted and does not know any more.
         error: why it is given back, in one line; None when nothing is wrong with it.
         evaluation, evaluating: the evaluation that is being played, None between two; of which version.
@@ -89,6 +90,7 @@ class Holding:
     step_timeout_s: float = 0.0
     stepping: bool = False
     leaving: bool = False
+    why: str = ""
     forgotten: tuple[int, int] = (0, 0)
     error: str | None = None
     evaluation: "Iterator[tuple[Segments, bool]] | None" = None
@@ -117,6 +119,7 @@ class Holding:
         lost = [steps for accepted, steps in self.steps if accepted > seq]
         self.forgotten = (max(0, self.accepted - seq), sum(lost))
         self.leaving = True
+        self.why = f"the broker forgot {self.forgotten[0]} batches after seq {seq}"
 
     @property
     def known(self) -> int:

@@ -44,6 +44,9 @@ class Returns:
             return False
         if owned:
             log.info("released shard=%s seq=%d", holding.name, holding.accepted)
+            if holding.why:
+                told = f"released shard={holding.lease.shard} epoch={holding.lease.epoch} seq={holding.accepted}"
+                self._desk.notes.add(holding.lease.experiment, f"{told} because {holding.why}")
             self._desk.drop(holding.key)
         else:
             log.info("already taken shard=%s seq=%d", holding.name, holding.accepted)
@@ -103,14 +106,14 @@ class Returns:
             held = [holding for holding in desk.holdings() if not holding.leaving]
             if surplus(len(held), desk.quota, chance=chance):
                 log.info("giving up shard=%s, another worker has too few", held[-1].name)
-                desk.leave(held[-1:])
+                desk.leave(held[-1:], "another worker has too few")
 
     def blame(self, holding: Holding, error: EnvError) -> None:
         """Its environment or policy failed: it leaves with the reason, and this worker lives on."""
         holding.error = reason_of(error)
         log.error("giving back shard=%s because %s", holding.name, holding.error)
         self._desk.counters.env_errors += 1
-        self._desk.leave([holding])
+        self._desk.leave([holding], holding.error)
         lease = holding.lease
         self._broker.events.log(
             lease.experiment, "worker", self._worker, "error", f"shard {lease.shard}: {holding.error}"

@@ -73,7 +73,7 @@ class Worker:
     ) -> None:
         self.pool = pool
         self.id = worker_id or process_name(os.uname().nodename, os.getpid(), entropy(4))
-        self.desk = Desk()
+        self.desk = Desk(self.id)
         self._connect = connect or partial(open_broker, url, role="worker")
         self._stop = stop
         self._drain_s = drain_s
@@ -94,6 +94,7 @@ class Worker:
         self._broker = self._connect()
         self._make_parts()
         log.info("working worker=%s pool=%s", self.id, self.pool)
+        self.desk.notes.add(None, f"started pool={self.pool} host={os.uname().nodename} pid={os.getpid()}")
         try:
             self._start_parts()
             while not self._stop.draining and self._failure is None:
@@ -133,7 +134,8 @@ class Worker:
             clock=clock,
             rng=self._rng,
         )
-        self._keeper = Keeper(self._renew, ttl_s=DEFAULT_TTL_MS / 1000, on_lost=self._keeper_ended, clock=clock)
+        ttl_s, back = DEFAULT_TTL_MS / 1000, desk.told_back
+        self._keeper = Keeper(self._renew, ttl_s=ttl_s, on_lost=self._keeper_ended, on_back=back, clock=clock)
         self._listener = Listener(broker, desk, on_news=self._appender.nudge, on_failure=self._fail)
         self._watchdog = Watchdog(self._turns.doing, self._ending.stuck, clock=clock)
         self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop, on_failure=self._fail)
@@ -148,7 +150,7 @@ class Worker:
         """Deliver what was played and give every shard back, for at most `drain_s`."""
         self._heartbeat.soon()
         deadline = self._clock.monotonic() + (self._drain_s if self._failure is None else 0.0)
-        self.desk.leave(self.desk.holdings())
+        self.desk.leave(self.desk.holdings(), "its worker ends")
         while self._tidy() and self._clock.monotonic() < deadline:
             with self.desk.changed:
                 if not self.desk.ready_to_release():
@@ -165,6 +167,8 @@ class Worker:
         for holding in [*self.desk.take_dropped(), *self.desk.holdings()]:
             self._turns.close(holding)
         self._watchdog.stop()  # last, for closing may hang as well
+        self.desk.notes.add(None, f"ended because {self._failure or self._stop.reason}")
+        self.desk.notes.send(self._broker.events)
         try:
             self._broker.pools.bye(self.id, self.pool)
         except HeddleError as error:

@@ -34,12 +34,17 @@ class FakeBroker:
     supervisors: tuple[str, ...] = ("me",)
     away: bool = False
     released: list[str] = field(default_factory=list)
+    buried: list[tuple[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     byes: list[str] = field(default_factory=list)
 
     @property
     def pools(self) -> Any:
-        return SimpleNamespace(supervisor_beat=self._beat, supervisor_bye=lambda _, name: self.byes.append(name))
+        return SimpleNamespace(
+            supervisor_beat=self._beat,
+            supervisor_bye=lambda _, name: self.byes.append(name),
+            bury=lambda worker, how: self.buried.append((worker, how)),
+        )
 
     @property
     def shards(self) -> Any:
@@ -173,6 +178,8 @@ def test_a_killed_worker_is_replaced_and_its_shards_are_released_at_once(begin: 
     (child,) = eventually(lambda: running.supervisor.children())
     os.kill(child.pid, signal.SIGKILL)
     eventually(lambda: broker.released == [child.worker], timeout_s=1.0)
+    eventually(lambda: [worker for worker, _ in broker.buried] == [child.worker], timeout_s=5.0)
+    assert "SIGKILL" in broker.buried[0][1]
     (heir,) = eventually(lambda: [c for c in running.supervisor.children() if c.pid != child.pid])
     assert heir.worker != child.worker
 

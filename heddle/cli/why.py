@@ -1,0 +1,101 @@
+"""`why experiment|shard|worker`: how one thing really is, what that follows from, and what happened to it.
+
+It never changes anything.
+"""
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from heddle.cli.experiments import shown_reason
+from heddle.cli.options import connect, epilog, output_option, print_json, redis_option
+from heddle.cli.root import Group
+from heddle.cli.shards import split
+from heddle.cli.tables import duration, print_table
+from heddle.errors import UsageError
+
+if TYPE_CHECKING:
+    from heddle.states.story import Story
+
+count_option = click.option(
+    "-n", "--last", "count", type=click.IntRange(0), default=30, show_default=True, help="How much of what happened."
+)
+
+
+@click.group(
+    "why",
+    cls=Group,
+    epilog=epilog("heddle why experiment cartpole\nheddle why shard cartpole-7f3a2b/17\nheddle why worker ID"),
+)
+def why() -> None:
+    """Say why an experiment, a shard or a worker is as it is, and what happened to it."""
+
+
+@why.command(
+    "experiment", epilog=epilog("heddle why experiment cartpole-7f3a2b\nheddle why experiment cartpole -n 100")
+)
+@click.argument("experiment", metavar="EXP")
+@count_option
+@output_option
+@redis_option
+def of_experiment(experiment: str, count: int, output: str, redis_url: str | None) -> None:
+    """How EXP (a name or an id) is, the chain of reasons, and what happened to it."""
+    from heddle.states.story import story_of_experiment
+
+    with connect(redis_url) as client:
+        found = client.experiment(experiment)
+        _tell(story_of_experiment(client.broker, found.id, count=count), output)
+
+
+@why.command("shard", epilog=epilog("heddle why shard cartpole-7f3a2b/17"))
+@click.argument("shard", metavar="EXP/SHARD")
+@count_option
+@output_option
+@redis_option
+def of_shard(shard: str, count: int, output: str, redis_url: str | None) -> None:
+    """How a shard is; who held it, under which epoch, why it moved, and how its environments failed."""
+    from heddle.states.story import story_of_shard
+
+    experiment, number = split(shard)
+    if number is None:
+        raise UsageError(f"{shard!r} names no shard; write EXP/NUMBER, e.g. {shard}/0")
+    with connect(redis_url) as client:
+        found = client.experiment(experiment)
+        _tell(story_of_shard(client.broker, found.id, number, count=count), output)
+
+
+@why.command("worker", epilog=epilog("heddle why worker host-1234w1-5e6f7a"))
+@click.argument("worker", metavar="ID")
+@count_option
+@output_option
+@redis_option
+def of_worker(worker: str, count: int, output: str, redis_url: str | None) -> None:
+    """How a worker is, and what it took, gave back and lost; also one that is gone."""
+    from heddle.states.story import story_of_worker
+
+    with connect(redis_url) as client:
+        _tell(story_of_worker(client.broker, worker, count=count), output)
+
+
+def _tell(story: "Story", output: str) -> None:
+    if output == "json":
+        print_json(story.as_json())
+        return
+    click.echo(shown_reason(story.judgement, story.now_ms))
+    for depth, reason in story.judgement.chain():
+        click.echo(f"{'  ' * depth}because {shown_reason(reason, story.now_ms)}")
+    for failure in story.failures[:1]:
+        actions = ", ".join(str(action) for action in failure.last_actions[-8:])
+        click.echo(f"  last actions before it failed: {actions}" if actions else "  no action came before it failed")
+    click.echo("\nwhat happened")
+    rows = [
+        (f"  {clock_time(moment.time_ms)}", f"{duration(story.now_ms - moment.time_ms)} ago", moment.who, moment.what)
+        for moment in story.moments
+    ]
+    print_table(("  TIME", "AGE", "WHO", "WHAT"), rows, empty="  nothing that the log remembers")
+
+
+def clock_time(time_ms: int) -> str:
+    """Server ms as the time of day here."""
+    return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
