@@ -3,6 +3,7 @@
 They never change anything.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
         facts, picture = look_at(broker, found.id)
         latest = latest_metrics(broker, found.id)
         told = broker.events.read(found.id, count=5)
+        kept = broker.conn.kept()
     now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms
     if output == "json":
         shown = {**status_as_json(now, judged, now_ms), "because": judged.as_json(now_ms)["because"]}
@@ -76,6 +78,7 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
             "accounting": accounting(facts.flow),
             "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,
         }
+        shown["durability"] = kept.name
         print_json({**shown, "shards": _count_states(picture)})
         return
     why = now.reason if now.ended else judged.line(now_ms)
@@ -86,17 +89,27 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
             *(("because", f"{'  ' * (depth - 1)}{shown_reason(one, now_ms)}") for depth, one in judged.chain()),
             ("age", duration((now.ended_ms or now_ms) - now.created_ms)),
             ("pool", now.pool),
+            ("broker", f"{kept.name}: {kept.promise}"),
             ("trainer", _trainer(picture, now_ms, is_over=now.ended)),
             ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(picture).items())),
             ("version", now.policy),
             ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
             *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
+            ("waits", _waits(latest)),
             ("batches", accounting_line(facts.flow)),
             ("checkpoint", now.result.get("checkpoint", "")),
             ("best", now.result.get("best", "")),
             *(("event", f"{duration(now_ms - event.time_ms)} ago  {event.message}") for event in told),
         ]
     )
+
+
+def _waits(latest: Mapping[str, float]) -> str:
+    """Who waited for whom before the last update; "" before the first."""
+    if not {"wait_seconds", "worker_wait_seconds"} <= latest.keys():
+        return ""
+    trainer, workers = latest["wait_seconds"], latest["worker_wait_seconds"]
+    return f"last update: trainer {trainer:.2f} s for experience, workers {workers:.2f} s for room or a policy"
 
 
 def shown_reason(judged: "Judgement", now_ms: int) -> str:

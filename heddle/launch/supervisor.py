@@ -210,13 +210,13 @@ class Supervisor:
             if child is None or child.poll() is None:
                 continue
             slot.child = None
-            self._liaison.release(child.name, self._cause(child), how=self._epitaph(child))
+            self._liaison.release(child.name, self._cause(child), how=_how(child))
             if child.lifetime_s() >= HEALTHY_S:
                 slot.failures = 0
             self._fail(slot, self._epitaph(child), child.name, level=logging.WARNING if child.code else logging.INFO)
         for child in [c for c in self._leaving if c.poll() is not None]:
             self._leaving.remove(child)
-            self._liaison.release(child.name, how=f"ended with {describe_exit(child.code or 0)} after it was asked to")
+            self._liaison.release(child.name, how=_how(child))
             log.info("ended worker=%s %s", child.name, describe_exit(child.code or 0))
 
     def _fail(self, slot: Slot, why: str, worker: str, *, level: int = logging.WARNING) -> None:
@@ -257,3 +257,9 @@ class Supervisor:
                     child.hurry(1.0)
             self._look()
             self._clock.sleep(LOOP_S)
+
+
+def _how(child: Child) -> str:
+    """How a worker ended, in one short line."""
+    asked = ", after it was asked to end" if child.ending else ""
+    return f"it ended with {describe_exit(child.code or 0)}{asked}"

@@ -172,3 +172,12 @@ def test_a_pool_wants_what_was_said_or_else_what_its_supervisors_were_started_wi
     assert pools.wanted("big") == 5
     pools.set_desired("big", 1)
     assert pools.wanted("big") == 1
+
+
+def test_every_worker_is_listed_with_its_own_heartbeat_whoever_beat_last(broker: Broker) -> None:
+    names = ["w3", "w1", "w2"]
+    for pid, name in enumerate(names):
+        broker.pools.heartbeat(WorkerBeat(name, pid=pid))
+        now_ms = broker.conn.now_ms()
+        eventually(lambda now_ms=now_ms: broker.conn.now_ms() > now_ms)  # so that the order of beats is not that of ids
+    assert {worker.beat.worker: worker.beat.pid for worker in broker.pools.workers()} == {"w3": 0, "w1": 1, "w2": 2}
