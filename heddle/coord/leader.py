@@ -209,17 +209,8 @@ class Leader:
             limit=REAP_LIMIT,
             barren_deaths=watched.barren_deaths,
         )
-        for found in reaped:
-            watched.is_dirty = True
-            self._tell.note(
-                watched.experiment,
-                "reaped",
-                shard=found.shard,
-                worker=found.worker,
-                epoch=found.epoch,
-                state=found.state,
-                error=found.error,
-            )
+        watched.is_dirty = watched.is_dirty or bool(reaped)
+        self._tell.reaped(watched.experiment, reaped)
         following = shards.next_due_ms(watched.experiment, PARTITION)
         # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
         watched.next_due_ms = None if following is None else max(following, now_ms + RETRY_REAP_MS)

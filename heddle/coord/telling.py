@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from heddle.broker import Broker
-from heddle.broker.types import ShardState
+from heddle.broker.types import Reaped, ShardState
 from heddle.errors import BrokerBlocked, BrokerFull
 
 log = logging.getLogger("heddle.coordinator")
@@ -48,6 +48,12 @@ class Teller:
         """One experiment cannot be looked after; called where the error is handled."""
         log.exception("cannot look after experiment=%s", experiment)
         self.note(experiment, "stuck", error=f"{type(error).__name__}: {error}")
+
+    def reaped(self, experiment: str, shards: Iterable[Reaped]) -> None:
+        """Tell which shards were taken from whom."""
+        for one in shards:
+            taken = {"shard": one.shard, "worker": one.worker, "epoch": one.epoch, "state": one.state}
+            self.note(experiment, "reaped", **taken, error=one.error)
 
     def quarantines(self, experiment: str, before: frozenset[int], shards: Iterable[ShardState]) -> frozenset[int]:
         """Tell which shards came into quarantine, or out of it, since `before`; those that are in it now."""

@@ -10,7 +10,7 @@ from heddle.broker.records import Status
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
 from heddle.states.judgement import Judgement, ids
-from heddle.states.roles import judge_leader, judge_pool, judge_trainer
+from heddle.states.roles import judge_broker, judge_leader, judge_pool, judge_trainer
 from heddle.states.shards import judge_shard
 from heddle.states.workers import judge_worker
 
@@ -98,11 +98,10 @@ def _held_up(facts: Facts, picture: Picture) -> Judgement | None:
     """What keeps it from training at all; None while something moves."""
     trainer, idle_ms = picture.trainer, facts.sight.now_ms - _trained_ms(facts)
     long_idle = idle_ms >= _patience_ms(facts)
-    if facts.out_of_memory and (long_idle or facts.status.policy <= 0):
-        why = "waits for room: the broker is out of memory (maxmemory) and takes no policy and no batch"
-        do = "raise maxmemory or remove what is over: heddle rm EXP; it then goes on by itself"
-        broker = Judgement("broker", "full", "out of memory")
-        return _waits(facts, "room", why, do, _trained_ms(facts), (broker,))
+    broker = judge_broker(facts)
+    if broker is not None and (long_idle or facts.status.policy <= 0):
+        why = f"waits for room: {broker.why}"
+        return _waits(facts, "room", why, f"{broker.do}; it then goes on by itself", _trained_ms(facts), (broker,))
     if trainer.state == "absent":
         if trainer.subject == "trainer" or facts.sitter.gone_ms:
             return _waits(
@@ -174,9 +173,8 @@ def _running(facts: Facts, picture: Picture) -> Judgement:
     ]
     reasons = [one for one in (picture.trainer, picture.leader) if one.state == "absent"]
     reasons += [picture.pool] if not picture.pool.is_green else []
-    if facts.out_of_memory:
-        do = "raise maxmemory or remove what is over: heddle rm EXP"
-        reasons.append(Judgement("broker", "full", "the broker is out of memory (maxmemory)", do))
+    broker = judge_broker(facts)
+    reasons += [broker] if broker is not None else []
     because = (*wrong[:8], *reasons)
     since_ms = facts.status.started_ms
     if not because:

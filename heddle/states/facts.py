@@ -56,6 +56,7 @@ class Facts:
         leader: the coordinator that leads, or led last; None when the last one left or none ever was.
         updated_ms, update_s: when the last update was reported, and how long it took; 0 before the first.
         out_of_memory: the broker refuses writes that need memory.
+        blocked: why it refuses every write; "" when it does not.
     """
 
     sight: Sight
@@ -71,6 +72,7 @@ class Facts:
     updated_ms: int = 0
     update_s: float = 0.0
     out_of_memory: bool = False
+    blocked: str = ""
 
     @property
     def id(self) -> str:

@@ -82,6 +82,7 @@ def facts_of(
         updated_ms=newest.time_ms if newest is not None else 0,
         update_s=newest.values.get("update_seconds", 0.0) if newest is not None else 0.0,
         out_of_memory=broker.conn.out_of_memory(),
+        blocked=broker.conn.blocked(),
     )
 
 

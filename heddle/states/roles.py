@@ -71,3 +71,13 @@ def judge_pool(facts: Facts, alive: int) -> Judgement:
 def _patience_ms(facts: Facts) -> int:
     measured = round(1000 * SLOW_UPDATES * facts.update_s)
     return max(facts.ttl_ms, measured) if facts.updated_ms and facts.sitter.doing == "update" else FIRST_UPDATE_MS
+
+
+def judge_broker(facts: Facts) -> Judgement | None:
+    """Why the broker takes no experience; None when it does."""
+    if facts.blocked:
+        return Judgement("broker", "blocked", f"the broker refuses every write: {facts.blocked}", "mend that")
+    if facts.out_of_memory:
+        why = "the broker is out of memory (maxmemory) and takes no policy and no batch"
+        return Judgement("broker", "full", why, "raise maxmemory or remove what is over: heddle rm EXP")
+    return None

@@ -187,6 +187,13 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "maxmemory",
     ),
     ("full from the start", {"status": {"policy": 0}, "out_of_memory": True}, "waiting", "room", "raise maxmemory"),
+    (
+        "its disk is full",
+        {"blocked": "no space", "updated_ms": OLD, "sitter": Sitter("t1", 4_000, OLD, NOW)},
+        "waiting",
+        "room",
+        "refuses every write: no space",
+    ),
     ("full and yet training", {"out_of_memory": True}, "degraded", "", "maxmemory"),
     (
         "its only worker is silent",
