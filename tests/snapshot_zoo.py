@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 
+from heddle.clock import SystemClock
 from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec, ScriptedPolicy
 from heddle.spaces import Space
 
@@ -126,12 +127,15 @@ class Brooding(ScriptedPolicy):
     state: Mapping[str, OutputSpec] = {"mood": OutputSpec("float32", (2,))}
     outputs: Mapping[str, OutputSpec] = {"value": OutputSpec("float32"), "log_prob": OutputSpec("float32")}
 
-    def __init__(self, observation: Space, action: Space) -> None:
+    def __init__(self, observation: Space, action: Space, pace_s: float = 0.0) -> None:
+        self._pace_s = pace_s
         self._mood = np.zeros((0, 2), np.float32)
 
     def act(
         self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
     ) -> Acted:
+        if self._pace_s:
+            SystemClock().sleep(self._pace_s)
         seen = sum(leaf.reshape(len(noise), -1)[:, :1].astype(np.float32) for leaf in observations.values())
         if len(self._mood) != len(noise):
             self._mood = np.zeros((len(noise), 2), np.float32)
