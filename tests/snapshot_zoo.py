@@ -89,6 +89,36 @@ class Handle(Walk):
         self.handle = threading.Lock()
 
 
+class Elsewhere(Walk):
+    """Draws from numpy's global generator, which no snapshot of it can hold."""
+
+    def step(self, action: Any) -> Step:
+        self._place += np.random.normal(size=2)
+        return super().step(action)
+
+
+class Touchy(Robot):
+    """Cannot be put anywhere."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        raise OSError("no arm is connected")
+
+
+class Single(Walk):
+    """There is only one of it in a process."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Single.made += 1
+        if Single.made > 1:
+            raise OSError("the port is taken")
+
+    def close(self) -> None:
+        Single.made = 0
+
+
 class Easy(Handle, EzPickle):
     """Pickles the arguments it was made with only."""
 

@@ -66,15 +66,22 @@ def validate(file: Path, overrides: tuple[str, ...], check: bool, output: str) -
     from heddle.spec import load_spec
 
     try:
-        loaded = load_and_check(file, overrides)[0] if check else load_spec(file, overrides=overrides)
+        if check:
+            loaded, checked = load_and_check(file, overrides, with_snapshot=True)
+            snapshot = describe_snapshot(checked.needed.snapshot_bytes, checked.no_snapshot)
+        else:
+            loaded, snapshot = load_spec(file, overrides=overrides), "not tried"
     except SpecError as error:
         if output == "json":
             print_json({"valid": False, "problems": [asdict(problem) for problem in error.problems]})
         raise
     if output == "json":
-        print_json({"valid": True, "name": loaded.spec.experiment.name, "sha256": loaded.spec.sha256()})
+        known = {"valid": True, "name": loaded.spec.experiment.name, "sha256": loaded.spec.sha256()}
+        print_json({**known, "snapshot": snapshot})
         return
     click.echo(f"{file}: valid{'' if check else ' (environment and policy not tried)'}")
+    if check:
+        click.echo(f"snapshots: {snapshot}")
 
 
 @command("plan", example="heddle plan exp.toml --set env.num_envs=64")
@@ -91,8 +98,8 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str) -> No
     from heddle.spec import load_spec
 
     if check:
-        loaded, checked = load_and_check(file, overrides)
-        numbers: dict[str, Any] = checked.numbers()
+        loaded, checked = load_and_check(file, overrides, with_snapshot=True)
+        numbers: dict[str, Any] = {**checked.numbers(), "no_snapshot": checked.no_snapshot}
     else:
         loaded = load_spec(file, overrides=overrides)
         numbers = {}
@@ -148,9 +155,19 @@ def describe_needs(numbers: dict[str, Any]) -> list[str]:
         f"update     {numbers['steps_per_update']:,} steps, {numbers['batches_per_update']} batches,"
         f" {size(numbers['bytes_per_update'])}; {budget}",
         f"policy     {size(numbers['policy_bytes'])} a version",
+        f"snapshots  {describe_snapshot(numbers['snapshot_bytes'], numbers['no_snapshot'])}",
         f"in flight  at most {size(numbers['in_flight_bytes'])}",
         f"broker     should have {size(numbers['broker_bytes'])} of memory",
     ]
+
+
+def describe_snapshot(size_bytes: int, reason: str | None) -> str:
+    """Whether environments can be snapshotted, in words."""
+    if reason is None:
+        return "none (faults.snapshot_every = 0)"
+    if reason:
+        return f"none: {reason}; whoever takes over a shard begins fresh episodes"
+    return f"{size(size_bytes)} an environment; whoever takes over a shard can continue its episodes"
 
 
 def size(count: float) -> str:

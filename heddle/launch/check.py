@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from heddle.spaces import Space, to_json
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 from heddle.spec.objects import import_object, is_object_name
 from heddle.spec.plan import Needs, needs, size_problems
+
+if TYPE_CHECKING:
+    from heddle.producers.snapshot_check import SnapshotTrial
 
 _PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)")
 
@@ -34,11 +37,13 @@ class Checked:
     Attributes:
         observation, action: the spaces of its environment.
         needed: shards, sizes, memory.
+        no_snapshot: why its environments cannot be snapshotted; "" when they can, None when that was not tried.
     """
 
     observation: Space
     action: Space
     needed: Needs
+    no_snapshot: str | None = None
 
     def numbers(self) -> dict[str, Any]:
         """`needed` as plain values."""
@@ -50,31 +55,38 @@ class Checked:
 
 
 def load_and_check(
-    source: Path | str | Mapping[str, Any], overrides: Sequence[str] = (), name: str | None = None
+    source: Path | str | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    *,
+    with_snapshot: bool = False,
 ) -> tuple[LoadedSpec, Checked]:
     """Load a spec and try it out.
+
+    Args:
+        with_snapshot: also whether its environments can be snapshotted, which takes two more of them.
 
     Raises:
         NotFound, SpecError, EnvError: as `load_spec` and `check`; problems carry their place in the file.
     """
     loaded = load_spec(source, overrides=overrides, name=name)
-    return loaded, check(loaded)
+    return loaded, check(loaded, with_snapshot=with_snapshot)
 
 
-def check(loaded: LoadedSpec) -> Checked:
+def check(loaded: LoadedSpec, *, with_snapshot: bool = False) -> Checked:
     """Build one environment, one policy and the learner's class of a loaded spec.
 
     Raises:
         SpecError: what does not work, as many problems as can be found in one go.
     """
     try:
-        return try_out(loaded.spec)
+        return try_out(loaded.spec, with_snapshot=with_snapshot)
     except SpecError as error:
         placed = [_placed(problem, loaded.origins) for problem in error.problems]
         raise SpecError(placed) from error
 
 
-def try_out(spec: ExperimentSpec) -> Checked:
+def try_out(spec: ExperimentSpec, *, with_snapshot: bool = False) -> Checked:
     """As `check`, without places in a file."""
     problems = list(_learner_problems(spec))
     try:
@@ -92,11 +104,13 @@ def try_out(spec: ExperimentSpec) -> Checked:
         info_keys=spec.rollout.info_keys,
     )
     weights = sum(np.asarray(array).nbytes for array in policy.get_weights().values())
-    needed = needs(spec, segment_bytes=layout.segment_bytes, policy_bytes=weights)
+    trial = see_snapshot(spec) if with_snapshot and spec.faults.snapshot_every != 0 else None
+    snapshot = trial.size if trial else 0
+    needed = needs(spec, segment_bytes=layout.segment_bytes, policy_bytes=weights, snapshot_bytes=snapshot)
     problems += size_problems(spec, needed)
     if problems:
         raise SpecError(problems)
-    return Checked(observation, action, needed)
+    return Checked(observation, action, needed, trial.reason if trial else None)
 
 
 def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:
@@ -111,6 +125,19 @@ def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:
     hint = f"more time: env.step_timeout = {spec.env.step_timeout * 10:g}"
     with within(limit_s, what=what, key="env.id", value=spec.env.id, hint=hint):
         return check_env(spec)
+
+
+def see_snapshot(spec: ExperimentSpec) -> "SnapshotTrial":
+    """Whether an environment of `spec` can be snapshotted.
+
+    Raises:
+        EnvError: it cannot be made, or does not answer for long.
+    """
+    from heddle.producers.snapshot_check import try_snapshot
+
+    what = "was not made twice, snapshotted and brought back"
+    with within(TRIAL * spec.env.step_timeout, what=what, key="env.id", value=spec.env.id):
+        return try_snapshot(spec)
 
 
 def _learner_problems(spec: ExperimentSpec) -> list[Problem]:

@@ -33,7 +33,7 @@ def first_breach(
         seed: of both resets and of the actions.
         info_keys: those whose values must be numbers where they occur.
     """
-    choices = _some_actions(action, steps, np.random.default_rng(seed))
+    choices = some_actions(action, steps, np.random.default_rng(seed))
     try:
         first = _play(env, observation, choices, seed=seed, info_keys=info_keys)
         second = _play(env, observation, choices, seed=seed, info_keys=info_keys)
@@ -101,7 +101,7 @@ def observation_problem(space: Space, value: Any) -> str | None:
     return None
 
 
-def _some_actions(action: Space, steps: int, rng: np.random.Generator) -> Sequence[Any]:
+def some_actions(action: Space, steps: int, rng: np.random.Generator) -> Sequence[Any]:
     """As the player would pass them."""
     leaf = leaves(action, ACTION)[0].space
     if isinstance(leaf, Discrete):

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 from heddle.broker import keys
 from heddle.broker.types import Claim
+from heddle.clock import Clock
 from heddle.errors import NotSnapshottable
 from heddle.spec import ExperimentSpec
 
+SHARE = 0.03
+"""Of the time it takes to play: what snapshots may cost where the spec leaves it to us."""
 MOST_SKIPPED = 64
 """Batches between two looks at a shard whose last snapshot was above the cap: it may have become smaller."""
 
@@ -64,31 +67,38 @@ class Camera:
         trouble: why the last attempt gave none, in one line; "" when it gave one.
     """
 
-    def __init__(self, spec: ExperimentSpec, *, known: str = "") -> None:
+    def __init__(self, spec: ExperimentSpec, *, clock: Clock, known: str = "") -> None:
         self._every, self._cap = spec.faults.snapshot_every, spec.limits.snapshot_bytes
+        self._clock = clock
         self._wait = 0  # batches to let pass
         self._above = 0  # snapshots in a row above the cap
+        self._cost_s = 0.0  # what one takes, about
+        self._played_s = 0.0  # since the last one
         self._refused = self._every == 0
         self._known = known
         self.trouble = ""
 
-    def is_due(self) -> bool:
-        """Asked once a batch: whether it is to travel with a snapshot."""
+    def is_due(self, played_s: float) -> bool:
+        """Asked once a batch, which took so long to play: whether it is to travel with a snapshot."""
+        self._played_s += played_s
         if self._refused:
             return False
         if self._wait:
             self._wait -= 1
             return False
-        return True
+        return self._every is not None or self._cost_s <= SHARE * self._played_s
 
     def take(self, pack: Callable[[], bytes]) -> bytes | None:
         """The snapshot that `pack` makes; None, with `trouble`, when it cannot, or when it is too large."""
-        self._wait = self._every - 1
+        self._wait, began = (self._every or 1) - 1, self._clock.monotonic()
         try:
             snapshot = pack()
         except NotSnapshottable as error:
             self._refused, self.trouble = True, error.reason
             return None
+        took_s = self._clock.monotonic() - began
+        self._cost_s = (self._cost_s + took_s) / 2 if self._cost_s else took_s
+        self._played_s = 0.0
         if len(snapshot) > self._cap:
             self._above += 1
             self._wait = max(self._wait, min(MOST_SKIPPED, 2**self._above))

@@ -88,12 +88,14 @@ class Turns:
         version = stage.version("train")
         if holding.claim.sync and version <= holding.given:  # the broker forgot what it had announced
             raise NotFound(f"policy {version} was given by {holding.name} already, a newer one is awaited")
+        began = self._clock.monotonic()
         segments = self._watched(player, stage, holding, lambda: player.play(version))
+        played_s = self._clock.monotonic() - began
         if holding.claim.sync:
             holding.given = version
         parcel = _pack(holding, stage, segments, given=version if holding.claim.sync else 0)
         player.recycle(segments)
-        self._snapshot(holding, player, parcel)
+        self._snapshot(holding, player, parcel, played_s)
         return parcel
 
     def _evaluate(self, holding: Holding, stage: Stage, player: Player, facts: Facts) -> Parcel | None:
@@ -131,13 +133,13 @@ class Turns:
                 holding.player, trouble = make_player(holding, stage, beginning, snapshot)
             if trouble:
                 self._tell(holding, f"its snapshot {trouble}; it plays fresh episodes")
-            holding.camera = Camera(stage.spec, known=holding.claim.no_snapshot)
+            holding.camera = Camera(stage.spec, clock=self._clock, known=holding.claim.no_snapshot)
         return holding.player
 
-    def _snapshot(self, holding: Holding, player: Player, parcel: Parcel) -> None:
+    def _snapshot(self, holding: Holding, player: Player, parcel: Parcel, played_s: float) -> None:
         """Where the shard stands now, behind the segment just played, travels with that segment."""
         camera = holding.camera
-        if camera is None or not camera.is_due():
+        if camera is None or not camera.is_due(played_s):
             return
         with self._watching("snapshot", holding):
             parcel.snapshot = camera.take(player.standing.pack)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from heddle.spec.derive import with_derived
 from heddle.spec.values import Bytes, Frozen, Kwargs, Schedule, Seconds, Slug, Word, constant, is_user_code
@@ -34,6 +34,14 @@ def _wrapper(value: object) -> object:
 
 def _none_compression(value: object) -> object:
     return None if value == "none" else value
+
+
+def _none_auto(value: object) -> object:
+    return None if value == "auto" else value
+
+
+def _auto_none(value: int | None) -> int | str:
+    return "auto" if value is None else value
 
 
 class Experiment(Frozen):
@@ -217,13 +225,16 @@ class Faults(Frozen):
         lease_ttl: seconds without a renewal after which a shard may be given to another worker.
         barren_deaths: workers that may die on a shard without a single batch before it is quarantined.
         on_quarantine: go on with the other shards, or fail the experiment.
-        snapshot_every: batches from one snapshot of a shard's environments to the next; 0: none are taken.
+        snapshot_every: batches from one snapshot of a shard's environments to the next; 0: none are taken;
+            None, written "auto": as often as that costs at most 3 % of the playing.
     """
 
     lease_ttl: Seconds = Field(default=10.0, ge=0.2, le=3600)
     barren_deaths: int = Field(default=5, ge=1)
     on_quarantine: Literal["continue", "fail"] = "continue"
-    snapshot_every: int = Field(default=1, ge=0)
+    snapshot_every: Annotated[
+        int | None, Field(ge=0), BeforeValidator(_none_auto), PlainSerializer(_auto_none, when_used="json")
+    ] = None
 
 
 class Limits(Frozen):

@@ -19,6 +19,10 @@ BATCHES_PARKED = 2
 """A shard may hold one batch waiting for room and one being sent."""
 
 
+SNAPSHOTS_KEPT = 2
+"""A shard has its last one, and the one that its next batch brings."""
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What one experiment needs.
@@ -32,6 +36,7 @@ class Needs:
         updates: in the whole budget; None when the budget is not in steps.
         in_flight_bytes: most that can lie between workers and trainer, parked batches counted.
         policy_bytes: one version of the weights.
+        snapshot_bytes: state of one environment, as a snapshot of its shard holds it; 0 without snapshots.
         broker_bytes: memory the broker should have for all of it.
     """
 
@@ -46,11 +51,13 @@ class Needs:
     updates: int | None
     in_flight_bytes: int
     policy_bytes: int
+    snapshot_bytes: int
     broker_bytes: int
 
 
-def needs(spec: ExperimentSpec, *, segment_bytes: int, policy_bytes: int = 0) -> Needs:
-    """The numbers of `spec`, given the bytes of one full segment and of one version of the weights."""
+def needs(spec: ExperimentSpec, *, segment_bytes: int, policy_bytes: int = 0, snapshot_bytes: int = 0) -> Needs:
+    """The numbers of `spec`, given the bytes of one full segment, of one version of the weights, and of one
+    environment's snapshot."""
     shards = plan_shards(spec)
     train = [shard for shard in shards if shard.kind == "train"]
     batch_bytes = _largest(train) * segment_bytes
@@ -58,6 +65,7 @@ def needs(spec: ExperimentSpec, *, segment_bytes: int, policy_bytes: int = 0) ->
     in_flight = cap + BATCHES_PARKED * sum(shard.num_envs for shard in shards) * segment_bytes
     steps = steps_per_update(spec)
     budget = spec.budget.env_steps
+    snapshots = SNAPSHOTS_KEPT * sum(shard.num_envs for shard in train) * snapshot_bytes
     return Needs(
         train_shards=len(train),
         eval_shards=len(shards) - len(train),
@@ -70,7 +78,8 @@ def needs(spec: ExperimentSpec, *, segment_bytes: int, policy_bytes: int = 0) ->
         updates=None if budget is None else math.ceil(budget / steps),
         in_flight_bytes=in_flight,
         policy_bytes=policy_bytes,
-        broker_bytes=math.ceil(SERVER_OVERHEAD * (in_flight + POLICIES_KEPT * policy_bytes)),
+        snapshot_bytes=snapshot_bytes,
+        broker_bytes=math.ceil(SERVER_OVERHEAD * (in_flight + POLICIES_KEPT * policy_bytes + snapshots)),
     )
 
 

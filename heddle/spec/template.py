@@ -58,6 +58,7 @@ env_steps = 100_000
 [faults]
 # lease_ttl = "10s"           # a dead worker's shards are played again after this long
 # on_quarantine = "continue"  # or "fail": when a shard kills every worker that plays it
+# snapshot_every = "auto"     # batches; 1: whoever takes over a shard always continues exactly where it was; 0: never
 
 [limits]
 # max_bytes = "512MiB"        # between workers and trainer; more waits, nothing is dropped

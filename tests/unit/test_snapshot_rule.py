@@ -6,6 +6,7 @@ import pytest
 
 from heddle.broker import keys
 from heddle.broker.types import Claim, Lease
+from heddle.clock import ManualClock
 from heddle.errors import NotSnapshottable
 from heddle.producers.snapshot_rule import Beginning, Camera, begin
 from heddle.spec import ExperimentSpec
@@ -74,22 +75,46 @@ def test_only_bytes_under_this_shards_own_snapshot_keys_are_read(key: str) -> No
     assert "of another shard" in beginning.reason
 
 
+def _camera(spec: ExperimentSpec, **options: Any) -> Camera:
+    return Camera(spec, clock=options.pop("clock", None) or ManualClock(), **options)
+
+
 def _take(camera: Camera, sizes: list[int]) -> str:
     """One letter a batch: s with a snapshot, - without."""
     taken = ""
     for size in sizes:
-        due = camera.is_due()
+        due = camera.is_due(1.0)
         taken += "s" if due and camera.take(lambda size=size: bytes(size)) is not None else "-"  # type: ignore[misc]
     return taken
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, "ssssss"), (2, "s-s-s-"), (4, "s---s-"), (0, "------")])
 def test_a_snapshot_travels_with_the_first_batch_and_every_nth(every: int, expected: str) -> None:
-    assert _take(Camera(_spec(snapshot_every=every)), [10] * 6) == expected
+    assert _take(_camera(_spec(snapshot_every=every)), [10] * 6) == expected
+
+
+@pytest.mark.parametrize(
+    ("play_s", "cost_s", "expected"),
+    [(1.0, 0.02, "ssssssss"), (1.0, 0.05, "s-s-s-s-"), (1.0, 0.1, "s---s---"), (0.001, 1.0, "s-------")],
+)
+def test_left_to_us_snapshots_cost_at_most_three_percent_of_the_playing(
+    play_s: float, cost_s: float, expected: str
+) -> None:
+    clock = ManualClock()
+    camera, taken = _camera(_spec(), clock=clock), ""
+
+    def pack() -> bytes:
+        clock.advance(cost_s)
+        return b"state"
+
+    for _ in range(8):
+        clock.advance(play_s)
+        taken += "s" if camera.is_due(play_s) and camera.take(pack) else "-"
+    assert taken == expected
 
 
 def test_above_the_cap_none_is_kept_and_looks_become_rare_until_one_is_small_enough() -> None:
-    camera = Camera(_spec(snapshot_bytes=1024))
+    camera = _camera(_spec(snapshot_bytes=1024))
     assert _take(camera, [1024, 1025, 1025, 1025]) == "s---"
     assert camera.trouble == "a snapshot is above limits.snapshot_bytes = 1024"
     assert _take(camera, [1025] * 10) == "-" * 10
@@ -99,16 +124,16 @@ def test_above_the_cap_none_is_kept_and_looks_become_rare_until_one_is_small_eno
 
 
 def test_an_environment_that_cannot_be_snapshotted_is_asked_once_and_told_once() -> None:
-    camera = Camera(_spec())
+    camera = _camera(_spec())
 
     def refuse() -> bytes:
         raise NotSnapshottable("a lock")
 
-    assert camera.is_due()
+    assert camera.is_due(1.0)
     assert camera.take(refuse) is None
     assert (camera.news(), camera.news()) == ("a lock", "")
-    assert not any(camera.is_due() for _ in range(100))
-    again = Camera(_spec(), known="a lock")
-    assert again.is_due()
+    assert not any(camera.is_due(1.0) for _ in range(100))
+    again = _camera(_spec(), known="a lock")
+    assert again.is_due(1.0)
     assert again.take(refuse) is None
     assert again.news() == ""

@@ -1,0 +1,101 @@
+"""Whether an environment can be snapshotted, tried out: before a run, and by whoever wants to know.
+
+It never runs within a worker: it makes two environments of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heddle.errors import EnvError, NotSnapshottable, SnapshotError
+from heddle.producers.contract import some_actions
+from heddle.producers.envs import close_env, describe_action, make_env
+from heddle.producers.snapshot import restore, take
+from heddle.shard import env_seed
+from heddle.spec import ExperimentSpec
+from heddle.spec.objects import describe_error
+
+STEPS = 16
+"""Before the snapshot, and again behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTrial:
+    """What became of one environment's snapshot.
+
+    Attributes:
+        size: bytes; 0 when there is none.
+        reason: why it cannot be used, in one line; "" when it can.
+    """
+
+    size: int
+    reason: str = ""
+
+
+def try_snapshot(spec: ExperimentSpec) -> SnapshotTrial:
+    """Play a little, snapshot, bring it back in a second environment, and compare what both do next.
+
+    Raises:
+        EnvError: the environment cannot be made at all.
+    """
+    seed = env_seed(spec.experiment.seed, 0, 0, 0)
+    made: list[Any] = []
+    try:
+        made.append(make_env(spec.env, index=0, num_envs=spec.env.num_envs, seed=seed))
+        try:
+            made.append(make_env(spec.env, index=0, num_envs=spec.env.num_envs, seed=seed))
+        except EnvError as error:
+            return SnapshotTrial(0, f"a second one, to bring it back in, {error.problems[0].reason}")
+        return _compare(*made, seed=seed, name=spec.env.id)
+    except NotSnapshottable as error:
+        return SnapshotTrial(0, error.reason)
+    finally:
+        for env in made:
+            close_env(env)
+
+
+def _compare(env: Any, other: Any, *, seed: int, name: str) -> SnapshotTrial:
+    actions = some_actions(describe_action(env.action_space, value=name), 2 * STEPS, np.random.default_rng(seed))
+    try:
+        env.reset(seed=seed)
+        _play(env, actions[:STEPS])
+        data = take(env)
+        expected = _play(env, actions[STEPS:])
+    except NotSnapshottable:
+        raise
+    except Exception as error:  # noqa: BLE001  the user's: that it raises is for the environment's own check to tell
+        return SnapshotTrial(0, f"it raised {describe_error(error)} before there was one")
+    try:
+        restore(other, data)
+        found = _play(other, actions[STEPS:])
+    except SnapshotError as error:
+        return SnapshotTrial(0, f"it {error.reason}")
+    except Exception as error:  # noqa: BLE001  the user's, see above
+        return SnapshotTrial(0, f"when it was brought back the environment raised {describe_error(error)}")
+    for step, (one, another) in enumerate(zip(expected, found, strict=True), start=1):
+        if one != another:
+            return SnapshotTrial(0, f"when it was brought back the environment went another way, at step {step}")
+    return SnapshotTrial(len(data))
+
+
+def _play(env: Any, actions: Sequence[Any]) -> list[str]:
+    """What an environment shows, bit for bit; resets name no seed, so that its own chance shows as well."""
+    seen = []
+    for action in actions:
+        observation, reward, terminated, truncated, _ = env.step(action)
+        text = f"{_exact(observation)} {float(reward).hex()} {bool(terminated)} {bool(truncated)}"
+        if terminated or truncated:
+            text += _exact(env.reset()[0])
+        seen.append(text)
+    return seen
+
+
+def _exact(observation: Any) -> str:
+    if isinstance(observation, dict):
+        return "".join(f"{key}: {_exact(value)} " for key, value in observation.items())
+    if isinstance(observation, tuple):
+        return "".join(f"{_exact(value)}, " for value in observation)
+    array = np.asarray(observation)
+    return f"{array.dtype} {array.shape} {array.tobytes().hex()}"
