@@ -59,7 +59,7 @@ bench: env
 	$(BIN)/python -m benchmarks
 
 soak: env
-	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos --timeout 7200
+	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos tests/fuzz --timeout 7200
 
 # Only constraints.txt is committed: a uv.lock would record the addresses of whoever made it.
 lock:

@@ -30,6 +30,8 @@ def pull(experiment: str, file: Path, number: int | None, output: str, redis_url
     with connect(redis_url) as client:
         found = client.experiment(experiment)
         version, data = client.broker.policies.fetch(found.id, number)
+    if not file.name or (file.exists() and not file.is_file()):
+        raise UsageError(f"cannot write {file}: it is no file")
     temporary = file.with_name(f".{file.name}.tmp")
     try:
         temporary.write_bytes(data)

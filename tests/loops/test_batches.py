@@ -218,6 +218,18 @@ def test_what_cannot_be_used_stays_with_its_reason(broker: Broker, fleet: Fleet,
     assert len(broker.dead.ls(fleet.experiment)) == 3
 
 
+@pytest.mark.parametrize("file", [".", "/", "/dev/null", "no/such/folder/file"])
+def test_a_file_that_cannot_be_written_is_said_in_one_line(
+    broker: Broker, fleet: Fleet, heddle: Heddle, file: str
+) -> None:
+    broker.conn.main.hset(keys.ctl(fleet.experiment), "policy", "0")
+    seat = broker.seats.claim_seat(fleet.experiment, "t", ttl_ms=60_000)
+    assert seat is not None
+    broker.policies.publish(fleet.experiment, seat, 1, b"weights", update=0)
+    assert "cannot write" in heddle("policy", "pull", fleet.experiment, file, code=2)
+    assert Path("/dev/null").is_char_device()
+
+
 def test_a_synchronous_experiment_takes_nothing_back(broker: Broker, heddle: Heddle) -> None:
     fleet = Fleet(broker, submit(broker)).claim_all()
     dead_id = buried(broker, fleet)
