@@ -30,6 +30,10 @@ class History:
                 points.append((steps, values[name]))
                 del points[:-POINTS_KEPT]
 
+    def steps(self, here: int) -> int:
+        """Steps that count for the budget, of which `here` were trained in this run: it may continue another."""
+        return max(here, int(self.latest.get("env_steps", 0)))
+
     def speed(self, now: float, steps: int) -> float:
         """Steps per second over the last seconds, given the count of now."""
         self._speed.append((now, steps))

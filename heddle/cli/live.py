@@ -52,7 +52,8 @@ class Facts:
     Attributes:
         experiment, state, reason: which one, and how it is.
         elapsed_s: seconds since it was looked at first.
-        steps: accepted steps; budget_steps: of the budget, None when it is not in steps.
+        steps: accepted steps, those of a run that it continues included; steps_here: without those.
+        budget_steps: of the budget, None when it is not in steps.
         steps_per_second: accepted steps per second of late.
         updates, policy: updates done, latest version.
         returns, eval_returns: (env steps, mean return), oldest first.
@@ -68,6 +69,7 @@ class Facts:
     reason: str = ""
     elapsed_s: float = 0.0
     steps: int = 0
+    steps_here: int = 0
     budget_steps: int | None = None
     steps_per_second: float = 0.0
     updates: int = 0

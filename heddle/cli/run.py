@@ -3,6 +3,8 @@
 It never leaves a process, a socket or a server's data behind; checkpoints stay.
 """
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +68,7 @@ def run(
     if output == "json":
         print_json(as_json(outcome))
     else:
-        print_outcome(outcome, file)
+        print_outcome(outcome, file, overrides, resumed=resume)
     raise click.exceptions.Exit(outcome.exit_code)
 
 
@@ -90,7 +92,7 @@ def as_json(outcome: "Outcome") -> dict[str, object]:
     }
 
 
-def print_outcome(outcome: "Outcome", file: Path) -> None:
+def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (), *, resumed: str | None = None) -> None:
     """The result for people."""
     from heddle.cli.live import clock_text
     from heddle.cli.tables import number, print_facts
@@ -98,13 +100,17 @@ def print_outcome(outcome: "Outcome", file: Path) -> None:
     facts = outcome.facts
     wall = max(facts.elapsed_s, 1e-9)
     best = best_checkpoint(outcome)
+    spent = _more(outcome)
+    kept = [one for one in overrides if not (spent and one.startswith("budget.env_steps"))]
+    again = shlex.join([str(file), *(part for one in kept for part in ("--set", one))])
     click.echo("")
     print_facts(
         [
             ("ended", f"{outcome.state}{f': {outcome.reason}' if outcome.reason else ''}"),
             ("return", number(facts.returns[-1][1]) + " (last 100 training episodes)" if facts.returns else ""),
             ("eval", number(facts.eval_returns[-1][1]) if facts.eval_returns else ""),
-            ("steps", f"{facts.steps:,} in {clock_text(wall)}, {facts.steps / wall:,.0f} steps/s"),
+            ("steps", f"{facts.steps_here:,} in {clock_text(wall)}, {facts.steps_here / wall:,.0f} steps/s"),
+            ("in all", f"{facts.steps:,} with those of {resumed}" if resumed else ""),
             ("batches", outcome.line),
             ("restarts", len(outcome.restarts) or ""),
             *(("", why) for why in outcome.restarts[-5:]),
@@ -115,9 +121,9 @@ def print_outcome(outcome: "Outcome", file: Path) -> None:
     click.echo("\nnext:")
     if best:
         click.echo(f"  heddle eval {best} --episodes 100")
-        click.echo(f"  heddle run {file} --resume {outcome.experiment}{_more(outcome)}")
+        click.echo(f"  heddle run {again} --resume {outcome.experiment}{spent}")
     else:
-        click.echo(f"  heddle run {file}")
+        click.echo(f"  heddle run {again}")
     click.echo("  heddle up      # services that stay, for several experiments and other hosts")
 
 

@@ -1,5 +1,6 @@
 """What `heddle run` says at its end names only what is there."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,23 @@ def test_quarantined_shards_and_a_full_broker_are_named_with_their_reason() -> N
     assert "shard 2" in other
     assert "out of memory" in full
     assert troubles(shards[:1], out_of_memory=False) == []
+
+
+def test_going_on_is_offered_with_the_same_overrides_and_counts_what_it_continues(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / BEST).touch()
+    facts = Facts("exp-1a2b", "completed", steps=119_000, steps_here=19_000, budget_steps=119_000, elapsed_s=10.0)
+    outcome = Outcome("exp-1a2b", "completed", "", facts, {}, {}, "none", True, (), tmp_path)
+    overrides = ("trainer.lr=1e-3", "budget.env_steps=119_000")
+    print_outcome(outcome, Path("my exp.toml"), overrides, resumed="exp-0000")
+    shown = capsys.readouterr().out
+    assert "heddle run 'my exp.toml' --set trainer.lr=1e-3 --resume exp-1a2b --set budget.env_steps=238000" in shown
+    assert "19,000 in 0:10, 1,900 steps/s" in shown
+    assert "119,000 with those of exp-0000" in shown
+    cut = replace(outcome, state="stopped", facts=replace(facts, steps=50_000))
+    print_outcome(cut, Path("exp.toml"), overrides)
+    assert "heddle run exp.toml --set trainer.lr=1e-3 --set budget.env_steps=119_000 --resume exp-1a2b" in (
+        capsys.readouterr().out.replace("\n", " ")
+    )
