@@ -20,6 +20,7 @@ from gymnasium import wrappers as gym_wrappers
 
 from heddle.errors import EnvError
 from heddle.producers.contract import first_breach
+from heddle.producers.isolation.shard import IsolatedEnv, check_isolated
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Box, DictSpace, Discrete, Space, bound
 from heddle.spec import Env, ExperimentSpec
@@ -102,7 +103,7 @@ def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> g
 
 
 def make_envs(plan: ShardPlan, spec: ExperimentSpec, seed: int) -> list[Any]:
-    """Every environment of a shard; when one cannot be made, those before it are closed.
+    """Every environment of a shard, in this process; when one cannot be made, those before it are closed.
 
     Args:
         seed: root of all chance of this shard's kind.
@@ -122,8 +123,10 @@ def make_envs(plan: ShardPlan, spec: ExperimentSpec, seed: int) -> list[Any]:
     return made
 
 
-def counter_of(env: Any) -> EpisodeCounter | None:
+def counter_of(env: Any) -> Any:
     """The `EpisodeCounter` within `env`; None when its rewards and endings are the innermost environment's own."""
+    if isinstance(env, IsolatedEnv):
+        return env.episode_counter
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, EpisodeCounter):
             return env
@@ -169,12 +172,21 @@ def describe_action(space: Any, *, value: object = None) -> Space:
 def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
     """Make one environment, play a few steps of it twice, and return its observation and action spaces.
 
+    In a child where the spec asks for `isolation = "process"`.
+
     Args:
         steps: how many steps to try.
 
     Raises:
         EnvError: it cannot be made, has spaces that Heddle does not carry, raises, or breaks Gymnasium's contract.
     """
+    if spec.env.isolation == "process":
+        return check_isolated(spec)
+    return check_env_here(spec, steps=steps)
+
+
+def check_env_here(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
+    """As `check_env`, in this process whatever the spec asks for."""
     name, seed = spec.env.id, env_seed(spec.experiment.seed, 0, 0, 0)
     env = make_env(spec.env, index=0, num_envs=spec.env.num_envs, seed=seed)
     try:

@@ -3,6 +3,7 @@
 It never steps or acts; the player does, and writes here.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,16 +71,7 @@ class Reel:
         Raises:
             BadAnswer: a leaf is missing or has another shape.
         """
-        for path, array, shape in self.parts[env]:
-            value = observation
-            try:
-                for key in path:
-                    value = value[key]
-            except (KeyError, TypeError, IndexError) as error:
-                raise BadAnswer(f"the observation has no {'.'.join(path)}") from error
-            if shape is not None and np.shape(value) != shape:
-                raise BadAnswer(f"the observation has shape {np.shape(value)}, its space {shape}")
-            array[row] = value
+        put(self.parts[env], row, observation)
 
     def record(self, step: int, acted: Acted) -> None:
         """Copy what the policy answered at `step`."""
@@ -128,3 +120,17 @@ class Reel:
 def _prefixed(layout: Layout, arrays: dict[str, NDArray[Any]], prefix: str) -> list[tuple[str, NDArray[Any]]]:
     names = [column.name for column in layout.columns if column.name.startswith(prefix)]
     return [(name.removeprefix(prefix), arrays[name]) for name in names]
+
+
+def put(parts: Sequence[Part], row: int, observation: Any) -> None:
+    """Copy the parts of an observation to row `row` of their arrays. Raises BadAnswer as `Reel.store` does."""
+    for path, array, shape in parts:
+        value = observation
+        try:
+            for key in path:
+                value = value[key]
+        except (KeyError, TypeError, IndexError) as error:
+            raise BadAnswer(f"the observation has no {'.'.join(path)}") from error
+        if shape is not None and np.shape(value) != shape:
+            raise BadAnswer(f"the observation has shape {np.shape(value)}, its space {shape}")
+        array[row] = value

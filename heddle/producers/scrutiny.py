@@ -17,7 +17,7 @@ from heddle.producers.reel import Reel
 from heddle.spaces import ACTION, Discrete
 from heddle.spec import ExperimentSpec
 
-__all__ = ["BadAnswer", "BadNumber", "check_answer", "first_bad_number", "record_info"]
+__all__ = ["BadAnswer", "BadNumber", "check_answer", "first_bad_number", "note_info", "record_info"]
 
 
 def check_answer(reel: Reel, acted: Acted, fresh_state: Arrays) -> None:
@@ -41,11 +41,16 @@ def record_info(reel: Reel, env: int, step: int, info: Any) -> None:
         BadAnswer: a value is not one number.
     """
     for key, array in reel.infos:
-        if (value := info.get(key)) is not None:
-            try:
-                array[env, step] = value
-            except (TypeError, ValueError) as error:
-                raise BadAnswer(f"info[{key!r}] is {str(value)[:60]}, expected one number") from error
+        note_info(array, (env, step), key, info)
+
+
+def note_info(array: NDArray[Any], place: tuple[int, int], key: str, info: Any) -> None:
+    """Write one key of one `info` to its place, if it is there. Raises BadAnswer as `record_info` does."""
+    if (value := info.get(key)) is not None:
+        try:
+            array[place] = value
+        except (TypeError, ValueError) as error:
+            raise BadAnswer(f"info[{key!r}] is {str(value)[:60]}, expected one number") from error
 
 
 @dataclass(frozen=True, slots=True)

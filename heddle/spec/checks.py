@@ -41,6 +41,13 @@ def _env(spec: ExperimentSpec) -> Iterator[Fault]:
             f"is more than env.num_envs = {spec.env.num_envs}",
             f"use at most {spec.env.num_envs}, or leave it out",
         )
+    if spec.env.memory is not None and spec.env.isolation == "inline":
+        yield Fault(
+            ("env", "memory"),
+            spec.env.memory,
+            'has no meaning with env.isolation = "inline", where environments share the memory of their worker',
+            'add isolation = "process" to [env], or leave it out',
+        )
 
 
 def _rollout(spec: ExperimentSpec) -> Iterator[Fault]:

@@ -39,6 +39,8 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     steps = _positive(section("rollout").get("steps", 32))
     if isinstance(filled.get("env"), dict):
         give("env", "envs_per_shard", envs_per_shard(num_envs))
+        if "step_timeout" in section("env"):
+            give("env", "reset_timeout", section("env")["step_timeout"])
     sync = section("rollout").get("sync", False) is True
     give("rollout", "max_policy_lag", None if sync else LAG_WHEN_NOT_SYNC)
     give("trainer", "batch_steps", num_envs * steps)

@@ -81,8 +81,10 @@ class Env(Frozen):
         envs_per_shard: environments that one worker takes at once; derived when not given.
         kwargs: passed to the environment.
         wrappers: put around it, innermost first.
-        step_timeout: seconds one step, reset or act may last before the worker ends itself.
-        isolation: where environments run; inline is the worker's own process.
+        step_timeout: seconds one step or act may last: longer ends the environment's process, or inline the worker.
+        reset_timeout: seconds making or resetting one environment may last; `step_timeout` when not given.
+        isolation: where environments run: inline is the worker's own process, process a child of it for each shard.
+        memory: bytes that the child of a shard may take; None: as much as there is.
     """
 
     id: Word
@@ -91,7 +93,9 @@ class Env(Frozen):
     kwargs: Kwargs = Field(default_factory=dict)
     wrappers: Annotated[tuple[Annotated[Wrapper, BeforeValidator(_wrapper)], ...], Field(strict=False)] = ()
     step_timeout: Seconds = Field(default=60.0, gt=0)
-    isolation: Literal["inline"] = "inline"
+    reset_timeout: Seconds = Field(default=60.0, gt=0)
+    isolation: Literal["inline", "process"] = "inline"
+    memory: Bytes | None = Field(default=None, ge=64 * 2**20)
 
 
 class PolicySpec(Frozen):
@@ -258,8 +262,8 @@ class Limits(Frozen):
 class ExperimentSpec(Frozen):
     """The whole of exp.toml, every value filled in.
 
-    Derived values (`env.envs_per_shard`, `rollout.max_policy_lag`, `trainer.batch_steps`, `eval.seed`,
-    `limits.max_entries`) are filled in when the model is made from a mapping.
+    Derived values (`env.envs_per_shard`, `env.reset_timeout`, `rollout.max_policy_lag`, `trainer.batch_steps`,
+    `eval.seed`, `limits.max_entries`) are filled in when the model is made from a mapping.
     """
 
     experiment: Experiment

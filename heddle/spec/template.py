@@ -19,6 +19,8 @@ num_envs = 8                  # over all workers; cut into shards by itself
 # kwargs = { gravity = 9.8 }  # for the environment
 # wrappers = ["package.module:Wrapper"]
 # step_timeout = "60s"        # a step, reset or act that takes longer ends its worker
+# isolation = "process"       # a child process for each shard: what crashes, hangs or leaks ends only that
+# memory = "2GiB"             # for each child, with isolation = "process"
 
 [policy]
 # id = "mlp"                  # or "package.module:Name"

@@ -7,7 +7,8 @@ import numpy as np
 import redis
 
 from heddle.broker import Broker, keys
-from heddle.broker.failures import FAILURES_KEPT, RECORD_BYTES, REPLAY_BYTES, Failure, Replay
+from heddle.broker.failure_types import REPLAY_BYTES, Failure, Replay
+from heddle.broker.failures import FAILURES_KEPT, RECORD_BYTES
 from tests.broker_kit import E, admit
 from tests.contract.specs import all_keys, out_of_memory, submitted
 

@@ -1,0 +1,103 @@
+"""The block: memory that a worker and the child of a shard share, so that no step needs an encoding.
+
+It holds numbers only: whatever a child writes there can be wrong, but not harmful; the player looks at it as at what
+an environment returns. Each side writes its own part, and never while the other reads: the requests take turns.
+"""
+
+import math
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.spaces import ACTION, Discrete, Leaf, Space, leaves
+
+DONE, ENV, BUSY = 0, 1, 2
+"""Cells: calls finished so far; the environment that is being called; 1 while a call into the user's code lasts."""
+
+_CELLS = 8
+_ALIGNMENT = 64
+
+Part = tuple[tuple[str, ...], NDArray[Any], tuple[int, ...] | None]
+
+
+class Block:
+    """One row an environment; sizes follow from the spaces.
+
+    Attributes:
+        cells: progress of the child, [8] uint64 as a memoryview: DONE, ENV, BUSY.
+        mask: [n] uint8, environments to be stepped; action: [n, ...] what with.
+        reward: [n] float64; flags: [n] uint8, 1 terminated, 2 truncated.
+        finished, returns, lengths: [n], an episode of the innermost environment that ended, where one is counted.
+        infos: [n, keys] float64, NaN where there was none.
+        observations: by leaf, [n, ...].
+    """
+
+    def __init__(self, observation: Space, action: Space, n: int, info_keys: Sequence[str], memory: mmap.mmap) -> None:
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, (offset, dtype, shape) in _places(observation, action, n, len(info_keys)).items():
+            arrays[name] = np.frombuffer(memory, dtype, math.prod(shape), offset).reshape(shape)
+        self.n, self.leaves = n, leaves(observation)
+        self.cells = memoryview(memory).cast("B")[: 8 * _CELLS].cast("Q")
+        self.mask, self.action, self.reward, self.flags = (arrays[k] for k in ("mask", "action", "reward", "flags"))
+        self.finished, self.returns, self.lengths = (arrays[k] for k in ("finished", "returns", "lengths"))
+        self.infos = arrays["infos"]
+        self.info_keys = tuple(info_keys)
+        self.observations = {leaf.name: arrays[leaf.name] for leaf in self.leaves}
+
+    @property
+    def plain(self) -> NDArray[Any] | None:
+        """The rows of an observation that is one Box array; None for all others."""
+        first = self.leaves[0]
+        return self.observations[first.name] if not first.path and not isinstance(first.space, Discrete) else None
+
+    def parts(self, env: int) -> list[Part]:
+        """Where the parts of an observation of `env` go, in row 0, as `Reel.parts` says."""
+        return [(leaf.path, self.observations[leaf.name][env : env + 1], _shape(leaf)) for leaf in self.leaves]
+
+    def view(self, env: int) -> Any:
+        """The observation of `env`, as nested as its space: it changes with the next call."""
+        if not self.leaves[0].path:
+            return self.observations[self.leaves[0].name][env]
+        whole: dict[str, Any] = {}
+        for leaf in self.leaves:
+            inner = whole
+            for key in leaf.path[:-1]:
+                inner = inner.setdefault(key, {})
+            inner[leaf.path[-1]] = self.observations[leaf.name][env]
+        return whole
+
+
+def size_of(observation: Space, action: Space, n: int, num_infos: int) -> int:
+    """Bytes of a block."""
+    offset, dtype, shape = list(_places(observation, action, n, num_infos).values())[-1]
+    return offset + max(1, math.prod(shape)) * np.dtype(dtype).itemsize
+
+
+def _places(observation: Space, action: Space, n: int, num_infos: int) -> dict[str, tuple[int, str, tuple[int, ...]]]:
+    """Offset, dtype and shape of every array."""
+    acted = leaves(action, ACTION)[0].space
+    wanted: list[tuple[str, str, tuple[int, ...]]] = [
+        ("cells", "uint64", (_CELLS,)),
+        ("mask", "uint8", (n,)),
+        ("action", acted.dtype, (n, *acted.shape)),
+        ("reward", "float64", (n,)),
+        ("flags", "uint8", (n,)),
+        ("finished", "uint8", (n,)),
+        ("returns", "float64", (n,)),
+        ("lengths", "int64", (n,)),
+        ("infos", "float64", (n, num_infos)),
+    ]
+    wanted += [(leaf.name, leaf.space.dtype, (n, *leaf.space.shape)) for leaf in leaves(observation)]
+    places, offset = {}, 0
+    for name, dtype, shape in wanted:
+        places[name] = (offset, dtype, shape)
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        offset += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return places
+
+
+def _shape(leaf: Leaf) -> tuple[int, ...] | None:
+    return None if isinstance(leaf.space, Discrete) else leaf.space.shape

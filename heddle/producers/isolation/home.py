@@ -1,0 +1,112 @@
+"""Homes: the folder of its own in which a shard's child runs, removed when it ends, by whoever comes next if need be.
+
+A home is locked by the worker that made it for as long as that lives; what is found unlocked is swept. It never
+removes what another user made.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from heddle.producers.isolation import census
+
+log = logging.getLogger("heddle.isolation")
+
+HOME_ENV = "HEDDLE_ENV_HOME"
+"""In the environment of a child and of all that it starts: its home, by which they are found."""
+_LOCK = "lock"
+_sweep_once = threading.Lock()
+_swept = False
+
+
+class Home:
+    """One folder.
+
+    Attributes:
+        path: of it; work: the folder in it that the child runs in.
+    """
+
+    def __init__(self) -> None:
+        base = _base()
+        sweep_once(base)
+        self._lock: int | None = None
+        while self._lock is None:  # a sweep may have come between making and locking it, and has removed it
+            self.path = Path(tempfile.mkdtemp(prefix="env-", dir=base))
+            self._lock = _locked(self.path / _LOCK)
+        self.work = self.path / "work"
+        self.work.mkdir(mode=0o700)
+
+    def remove(self) -> None:
+        """Remove it and all that was put there."""
+        if self._lock is not None:
+            _remove(self.path)
+            os.close(self._lock)
+            self._lock = None
+
+
+def sweep(base: Path) -> int:
+    """End what children of dead workers left running, and remove their homes; how many there were."""
+    swept = 0
+    for path in base.glob("env-*"):
+        held = _locked(path / _LOCK, create=False)
+        if held is None:
+            continue
+        log.info("sweeping home=%s of a worker that died", path.name)
+        census.end_all(None, f"{HOME_ENV}={path}")
+        _remove(path)
+        os.close(held)
+        swept += 1
+    return swept
+
+
+def sweep_once(base: Path) -> None:
+    """Sweep, the first time that this process comes here."""
+    global _swept
+    with _sweep_once:
+        if not _swept:
+            _swept = True
+            sweep(base)
+
+
+def _base() -> Path:
+    """The folder of all homes of this user; another one if somebody else sits there."""
+    base = Path(tempfile.gettempdir()) / f"heddle-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    found = base.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+        return base
+    return Path(tempfile.mkdtemp(prefix="heddle-"))
+
+
+def _locked(path: Path, *, create: bool = True) -> int | None:
+    """A descriptor that locks the file; None when another has it, or it is not there (yet)."""
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
+def _remove(path: Path) -> None:
+    def open_up(function: Callable[[str], object], name: str, _: object) -> None:
+        """A folder that its owner may not write to: change that and try again."""
+        with contextlib.suppress(OSError):
+            Path(name).parent.chmod(0o700)
+            Path(name).chmod(0o700)
+            function(name)
+
+    shutil.rmtree(path, onerror=open_up)
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,56 @@
+"""Output: the last of what a child prints, in a ring; the rest is read and forgotten."""
+
+import fcntl
+import os
+
+KEPT_BYTES = 16 * 1024
+LINES, LINE_CHARS = 30, 300
+READ_BYTES = 1 << 18
+_SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", None)
+
+
+class Output:
+    """The reading end of a child's standard output and error.
+
+    Attributes:
+        fd: becomes readable when there is something to read; -1 once closed.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._last = b""
+        os.set_blocking(fd, False)
+        if _SET_PIPE_SIZE is not None:
+            try:
+                fcntl.fcntl(fd, _SET_PIPE_SIZE, READ_BYTES)
+            except OSError:
+                return  # the user's pipes take too much already: the usual size does
+
+    def read(self) -> bool:
+        """Take what is there, at most so much at once; False when nothing will come any more."""
+        if self.fd < 0:
+            return False
+        try:
+            data = os.read(self.fd, READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._last = (self._last + data)[-KEPT_BYTES:]
+        return bool(data)
+
+    def lines(self) -> tuple[str, ...]:
+        """The last lines, oldest first, without what a terminal would obey."""
+        text = self._last.decode("utf-8", "replace")
+        lines = ["".join(c if c.isprintable() else " " for c in line).rstrip() for line in text.splitlines()]
+        return tuple(line[:LINE_CHARS] for line in lines if line.strip())[-LINES:]
+
+    def close(self) -> None:
+        """Read what is left, as far as it is kept, and close it."""
+        if self.fd >= 0:
+            for _ in range(4):
+                before = self._last
+                if not self.read() or self._last == before:
+                    break
+            os.close(self.fd)
+            self.fd = -1
