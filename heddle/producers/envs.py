@@ -9,8 +9,9 @@ life loss, frame skip) that is no longer so, and an `EpisodeCounter` is put bene
 own chain too, but above TimeLimit and the like, so that a cut-off episode is counted as it ended.
 """
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -18,9 +19,11 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 from gymnasium import wrappers as gym_wrappers
 
+from heddle.clock import Clock
 from heddle.errors import EnvError
+from heddle.layout import Layout
 from heddle.producers.contract import first_breach
-from heddle.producers.isolation.shard import IsolatedEnv, check_isolated
+from heddle.producers.isolation.shard import IsolatedEnv, check_isolated, make_isolated
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Box, DictSpace, Discrete, Space, bound
 from heddle.spec import Env, ExperimentSpec
@@ -102,8 +105,10 @@ def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> g
     return counted
 
 
-def make_envs(plan: ShardPlan, spec: ExperimentSpec, seed: int) -> list[Any]:
-    """Every environment of a shard, in this process; when one cannot be made, those before it are closed.
+def make_envs(
+    plan: ShardPlan, spec: ExperimentSpec, seed: int, *, layout: Layout | None = None, clock: Clock | None = None
+) -> Sequence[Any]:
+    """Every environment of a shard; with `layout` in a child, where the spec asks for that.
 
     Args:
         seed: root of all chance of this shard's kind.
@@ -111,6 +116,8 @@ def make_envs(plan: ShardPlan, spec: ExperimentSpec, seed: int) -> list[Any]:
     Raises:
         EnvError: as `make_env` does.
     """
+    if spec.env.isolation == "process" and layout is not None:
+        return make_isolated(plan, spec, seed, layout.observation, layout.action, clock=clock)
     made: list[Any] = []
     try:
         for env in range(plan.num_envs):
@@ -170,12 +177,10 @@ def describe_action(space: Any, *, value: object = None) -> Space:
 
 
 def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
-    """Make one environment, play a few steps of it twice, and return its observation and action spaces.
-
-    In a child where the spec asks for `isolation = "process"`.
+    """Make one environment, in a child where the spec asks for that, play a few steps of it twice, return its spaces.
 
     Args:
-        steps: how many steps to try.
+        steps: how many to try.
 
     Raises:
         EnvError: it cannot be made, has spaces that Heddle does not carry, raises, or breaks Gymnasium's contract.
@@ -202,8 +207,6 @@ def check_env_here(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Spa
 
 def close_env(env: Any) -> None:
     """Close `env`; one that fails at that is of no further interest to anybody."""
-    import contextlib
-
     with contextlib.suppress(Exception):
         env.close()
 

@@ -21,21 +21,22 @@ from heddle.policies.base import Policy
 from heddle.producers.choices import choices_for
 from heddle.producers.envs import close_env, counter_of, make_envs
 from heddle.producers.episodes import Episodes
+from heddle.producers.mishap import PlayError
 from heddle.producers.noise import NoiseTape
 from heddle.producers.reel import Reel
+from heddle.producers.report import Reporter
 from heddle.producers.scrutiny import BadAnswer, check_answer, first_bad_number, record_info
 from heddle.producers.seeds import EpisodeSeeds
 from heddle.producers.standing import Standing, identity_of
 from heddle.producers.tally import Tally
+from heddle.producers.track import Track
 from heddle.shard import ShardPlan, root_seed
 from heddle.spaces import ACTION
 from heddle.spec import ExperimentSpec
-from heddle.spec.objects import describe_error
 
 Doing = Literal["step", "reset", "act"]
 
 _Lane = tuple[int, Callable[[Any], Any], NDArray[Any], NDArray[np.float64]]  # env, step, rows for obs, for rewards
-_ACTIONS_SHOWN = 8  # before a failure, in its report
 
 
 class Player:
@@ -71,12 +72,15 @@ class Player:
         self.doing: Doing | None = None
         self._clock = clock or SystemClock()
         root = root_seed(plan, spec) if seed is None else seed
-        self._envs = make_envs(plan, spec, root) if envs is None else list(envs)
+        self._envs = make_envs(plan, spec, root, layout=layout, clock=self._clock) if envs is None else envs
+        self._ahead = getattr(self._envs, "begin", None)  # those in a child are stepped all in one request
         n = len(self._envs)
         chance = [EpisodeSeeds(root, plan.index, env) for env in range(n)]
         self._steps = [env.step for env in self._envs]
         self._counters = [counter_of(env) for env in self._envs]
         self._choose = choices_for(layout.action)
+        self._track = Track(n, layout.action_leaf.space)
+        self._report = Reporter(plan, spec, self._track)
         self._tape = tape = NoiseTape(policy.noise, chance)
         self._tally = tally = Tally(n, layout.steps)
         self._episodes = episodes = Episodes(chance, first_episode)
@@ -167,6 +171,7 @@ class Player:
         """Start the next episode of `env`; its first observation becomes row `row`."""
         seed = self._episodes.begin(env, row)
         self._env, self.doing = env, "reset"
+        self._track.begin(env, row, seed)
         answer = self._envs[env].reset(seed=seed)
         self._moves += 1
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -192,7 +197,8 @@ class Player:
         self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
         segments = reel.finish(version)
         if problem := first_bad_number(segments):
-            raise problem.error(self._name(problem.env), self.spec)
+            raise self._report.bad_number(problem, reel.action)
+        self._track.keep(reel.action, steps)
         return segments
 
     def _roll(self, reel: Reel, active: list[int], deterministic: bool) -> int:
@@ -241,7 +247,10 @@ class Player:
             check_answer(reel, acted, self._fresh_state)
         reel.record(t, acted)
         self.standing.state = acted.state
-        return self._choose(acted.actions[ACTION])
+        choices = self._choose(acted.actions[ACTION])
+        if self._ahead is not None:
+            self._ahead(choices, self._episodes.active())
+        return choices
 
     def _end(self, reel: Reel, env: int, t: int, terminated: bool, truncated: bool) -> None:
         """Step `t` ended an episode of `env`: note it and start the next one, unless no more are wanted."""
@@ -271,29 +280,22 @@ class Player:
                 reel.hold(lane[0], t + 1)
         return [lane for lane in lanes if lane[0] in active]
 
-    def _name(self, env: int) -> str:
-        return f"environment {self.plan.first_env + env} (number {env} of shard {self.plan.index})"
-
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """What an environment or policy raises in this block leaves it as an EnvError that says where it was."""
+        """What an environment or policy raises in this block leaves it as a PlayError that says where it was."""
         try:
             yield
         except EnvError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if self.doing is None:
                 raise
-            raise self._failure(error, self.doing) from error
+            action = np.zeros((len(self._envs), 0)) if self._reel is None else self._reel.action
+            raise self._report.failed(error, self.doing, self._env, self._row, action) from error
         finally:
             self.doing = None
 
-    def _failure(self, error: Exception, doing: Doing) -> EnvError:
-        what = str(error) if isinstance(error, BadAnswer) else describe_error(error)
-        if doing == "act":
-            reason = f"failed to act for shard {self.plan.index}: {what}"
-            return EnvError(reason, key="policy.id", value=self.spec.policy.id)
-        env, row = self._env, self._row
-        last = self._reel.action[env, max(0, row + 1 - _ACTIONS_SHOWN) : row + 1].tolist() if self._reel else []
-        where = f"{self._episodes.describe(env, row)}, last actions {last}"
-        return EnvError(f"{self._name(env)} failed in {doing}: {what}; {where}", value=self.spec.env.id)
+    def hanging(self, what: str, trace: str) -> PlayError:
+        """From another thread: what is known of a call that lasts too long, while it lasts."""
+        action = None if self._reel is None else self._reel.action
+        return self._report.hanging(self.doing or "", what, self._env, self._row, action, trace)

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.errors import EnvError
 from heddle.layout import Segments
 from heddle.policies.base import Acted, Arrays
 from heddle.producers.contract import BadAnswer
 from heddle.producers.reel import Reel
 from heddle.spaces import ACTION, Discrete
-from heddle.spec import ExperimentSpec
 
 __all__ = ["BadAnswer", "BadNumber", "check_answer", "first_bad_number", "note_info", "record_info"]
 
@@ -68,14 +66,6 @@ class BadNumber:
     env: int
     step: int
     reason: str
-
-    def error(self, environment: str, spec: ExperimentSpec) -> EnvError:
-        """The error for it; `environment` names the environment."""
-        where = f"at step {self.step} of a segment"
-        if self.name == ACTION:
-            reason = f"chose an action that {self.reason}, {where}, in {environment}"
-            return EnvError(reason, key="policy.id", value=spec.policy.id)
-        return EnvError(f"{environment} gave {self.name} that {self.reason}, {where}", value=spec.env.id)
 
 
 def first_bad_number(segments: Segments) -> BadNumber | None:

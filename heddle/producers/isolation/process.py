@@ -7,18 +7,12 @@ costs only the shard that prints it, and its deadlines and its memory are looked
 """
 
 import contextlib
-import json
-import logging
 import mmap
 import os
 import select
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Never
 
 from heddle.clock import Clock, SystemClock
@@ -28,10 +22,9 @@ from heddle.producers.isolation import census, frames
 from heddle.producers.isolation.block import BUSY, DONE, ENV
 from heddle.producers.isolation.home import HOME_ENV, Home
 from heddle.producers.isolation.output import Output
+from heddle.producers.isolation.spawn import greeting, shared_memory, signal_name, spawn
 from heddle.producers.isolation.telling import error_of
 from heddle.producers.mishap import Mishap
-
-log = logging.getLogger("heddle.isolation")
 
 LOOK_S = 0.25
 """How often deadlines and memory are looked at while an answer is awaited."""
@@ -42,8 +35,6 @@ CLOSE_S = 5.0
 """Closing the environments of a shard may last so long, or `step_timeout` if that is less."""
 START_S = 60.0
 """Starting Python and importing Heddle."""
-SECRET_PREFIXES = ("HEDDLE_", "REDIS")
-_SCRIPT = str(Path(__file__).with_name("child.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +71,13 @@ class EnvProcess:
         self._intake = frames.Intake()
         self._look_at = 0.0
         self._ended = False
-        block = _shared(size)
+        block = shared_memory(size)
         self.memory = mmap.mmap(block, size)
         self._cells = memoryview(self.memory).cast("B")[:64].cast("Q")
         self._link, theirs = socket.socketpair()
         out, printed = os.pipe()
         try:
-            self._process = self._start(theirs.fileno(), block, printed)
+            self._process = spawn(theirs.fileno(), block, printed, home=self._home)
         except BaseException:
             os.close(out)
             self._link.close()
@@ -99,7 +90,7 @@ class EnvProcess:
         self.pid = self._process.pid
         self.output = Output(out)
         self._watch()
-        self._greet()
+        self._send(greeting(), "make", START_S)
 
     def ask(self, kind: int, *, env: int = frames.NOBODY, payload: bytes = b"", doing: str, limit_s: float) -> bytes:
         """Send a request and wait for its answer.
@@ -129,20 +120,6 @@ class EnvProcess:
 
     # ---- beginning
 
-    def _start(self, link: int, block: int, printed: int) -> subprocess.Popen[bytes]:
-        env = {name: value for name, value in os.environ.items() if not name.startswith(SECRET_PREFIXES)}
-        env |= {HOME_ENV: str(self._home.path), "TMPDIR": str(self._home.work), "PYTHONUNBUFFERED": "1"}
-        return subprocess.Popen(
-            [sys.executable, "-P", _SCRIPT, str(link), str(block), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=printed,
-            cwd=self._home.work,
-            env=env,
-            pass_fds=(link, block),
-            start_new_session=True,
-        )
-
     def _watch(self) -> None:
         self._link.setblocking(False)
         self._fd = self._link.fileno()
@@ -154,13 +131,6 @@ class EnvProcess:
             with contextlib.suppress(OSError):
                 self._pidfd = os.pidfd_open(self.pid)
                 self._poll.register(self._pidfd, select.POLLIN)
-
-    def _greet(self) -> None:
-        """Tell it where code is found."""
-        here = str(Path.cwd())
-        paths = [entry or here for entry in sys.path]
-        data = json.dumps([*paths, *([] if here in paths else [here])]).encode()
-        self._send(len(data).to_bytes(4, "little") + data, "make", START_S)
 
     # ---- one request
 
@@ -263,7 +233,7 @@ class EnvProcess:
             self._lose("memory", f"had no memory left, env.memory = {limit >> 20} MiB", doing)
         if code >= 0:
             self._lose("exit", f"its process ended with exit code {code}", doing)
-        self._lose("signal", f"its process was ended by {_signal_name(-code)}", doing)
+        self._lose("signal", f"its process was ended by {signal_name(-code)}", doing)
 
     def _lose(self, cause: Any, what: str, doing: str) -> Never:
         env = int(self._cells[ENV]) if self._cells[BUSY] else None
@@ -303,21 +273,3 @@ class EnvProcess:
         if self._pidfd is not None:
             os.close(self._pidfd)
         self._home.remove()
-
-
-def _shared(size: int) -> int:
-    """A descriptor of so many bytes of memory without a name."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("heddle-block")
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
-    return fd
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {signal.Signals(number).name}"
-    except ValueError:
-        return f"signal {number}"

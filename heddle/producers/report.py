@@ -1,0 +1,132 @@
+"""Reports: an error while a shard was played, with all that is known of where it happened.
+
+It never decides what follows, and it asks the environments nothing: they are of no more use.
+"""
+
+import traceback
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.broker.failure_types import Cause, Failure, Replay
+from heddle.producers.contract import BadAnswer
+from heddle.producers.mishap import Mishap, PlayError
+from heddle.producers.scrutiny import BadNumber
+from heddle.producers.track import Spot, Track
+from heddle.shard import ShardPlan
+from heddle.spaces import ACTION
+from heddle.spec import ExperimentSpec
+from heddle.spec.objects import describe_error
+
+ACTIONS_SHOWN = 8
+TRACE_CHARS = 6_000
+
+
+class Reporter:
+    """Reports for one shard."""
+
+    def __init__(self, plan: ShardPlan, spec: ExperimentSpec, track: Track) -> None:
+        self._plan, self._spec, self._track = plan, spec, track
+
+    def failed(
+        self, error: BaseException, doing: Literal["step", "reset", "act"], env: int, row: int, action: NDArray[Any]
+    ) -> PlayError:
+        """What an environment or the policy raised at step `row` of a segment with these actions, [n, T, ...]."""
+        cause, what = cause_of(error)
+        trace = error.traceback if isinstance(error, Mishap) else _trace(error)
+        output = error.output if isinstance(error, Mishap) else ()
+        if doing == "act":
+            reason = f"failed to act for shard {self._plan.index}: {what}"
+            failure = self._failure(cause, what, doing, -1, None, trace, output)
+            return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
+        spot = self._track.reset(env) if doing == "reset" else self._track.spot(env, row, action)
+        failure = self._failure(cause, what, doing, env, spot, trace, output)
+        reason = f"{self._name(env)} failed in {doing}: {what}{_where(failure)}"
+        return PlayError(reason, failure, _replay(spot), value=self._spec.env.id)
+
+    def bad_number(self, problem: BadNumber, action: NDArray[Any]) -> PlayError:
+        """A value that nobody can learn from, found when a segment was over."""
+        if problem.name == ACTION:
+            where = f"at step {problem.step} of a segment"
+            reason = f"chose an action that {problem.reason}, {where}, in {self._name(problem.env)}"
+            failure = self._failure("answer", reason, "act", problem.env, None, "", ())
+            return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
+        env, row = problem.env, problem.step  # the observation in row r is what step r - 1 gave, or a reset
+        of_reset = problem.name != "reward" and self._track.reset(env, row) is not None
+        spot = self._track.reset(env, row) if of_reset else None
+        if not of_reset:
+            spot = self._track.spot(env, row if problem.name == "reward" else row - 1, action)
+        what = f"gave {problem.name} that {problem.reason}"
+        failure = self._failure("answer", what, "reset" if of_reset else "step", env, spot, "", ())
+        return PlayError(f"{self._name(env)} {what}{_where(failure)}", failure, _replay(spot), value=self._spec.env.id)
+
+    def hanging(self, doing: str, what: str, env: int, row: int, action: NDArray[Any] | None, trace: str) -> PlayError:
+        """A call that lasts too long, told from another thread while it still lasts."""
+        spot = None
+        if doing == "reset":
+            spot = self._track.reset(env)
+        elif doing == "step" and action is not None:
+            spot = self._track.spot(env, row, action)
+        failure = self._failure("timeout", what, doing, -1 if spot is None else env, spot, trace, ())
+        return PlayError(what, failure, _replay(spot))
+
+    def _failure(
+        self,
+        cause: Cause,
+        what: str,
+        doing: str,
+        env: int,
+        spot: Spot | None,
+        trace: str,
+        output: tuple[str, ...],
+    ) -> Failure:
+        known: dict[str, Any] = {}
+        if spot is not None:
+            shown = spot.actions[-ACTIONS_SHOWN:]
+            known = {"seed": spot.seed, "episode": spot.count, "step": spot.step, "last_actions": tuple(shown.tolist())}
+            known |= {"start": spot.start, "num_actions": 0 if spot.start == "unknown" else len(spot.actions)}
+        return Failure(
+            cause=cause,
+            what=what,
+            doing=doing,
+            env=-1 if env < 0 else self._plan.first_env + env,
+            traceback=trace,
+            output=output,
+            isolation=self._spec.env.isolation,
+            **known,
+        )
+
+    def _name(self, env: int) -> str:
+        return f"environment {self._plan.first_env + env} (number {env} of shard {self._plan.index})"
+
+
+def cause_of(error: BaseException) -> tuple[Cause, str]:
+    """What kind of failure an error is, and the error in one line."""
+    if isinstance(error, Mishap):
+        return error.cause, error.what
+    if isinstance(error, BadAnswer):
+        return "answer", str(error)
+    if isinstance(error, SystemExit):
+        return "exit", f"sys.exit({error.code!r})"
+    return "memory" if isinstance(error, MemoryError) else "exception", describe_error(error)
+
+
+def _where(failure: Failure) -> str:
+    if not failure.episode:
+        return ""
+    last = [round(action, 4) if isinstance(action, float) else action for action in failure.last_actions]
+    return f"; seed {failure.seed}, episode {failure.episode}, step {failure.step}, last actions {last}"
+
+
+def _replay(spot: Spot | None) -> Replay | None:
+    if spot is None or spot.start == "unknown":
+        return None
+    actions = np.ascontiguousarray(spot.actions)
+    return Replay(actions.tobytes(), actions.dtype.name, actions.shape, spot.snapshot)
+
+
+def _trace(error: BaseException) -> str:
+    if isinstance(error, BadAnswer):
+        return ""
+    return "".join(traceback.format_exception(error))[-TRACE_CHARS:]
