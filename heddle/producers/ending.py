@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from heddle.lease import Action
+from heddle.producers.isolation.process import end_children
 from heddle.producers.returns import Returns
 from heddle.producers.turn import Turns
 from heddle.stop import StopFlag
@@ -50,7 +51,8 @@ class Ending:
         """For the watchdog: nothing in this process can end user code that hangs, so the process ends."""
         reason = f"{action.what} of {action.subject} lasted longer than {action.limit_s:g} s"
         log.error("ending worker=%s because %s (%.1f s)", self._worker, reason, lasted_s)
-        self._returns.release_quickly(reason)
+        self._returns.release_quickly(self._turns.hanging(reason))
+        end_children()
         self._exit_process(STUCK_CODE)
 
     def _run(self) -> None:
@@ -65,4 +67,5 @@ class Ending:
         if not self._over.is_set():
             log.warning("ending at once worker=%s", self._worker)
             self._returns.release_quickly(None)
+            end_children()
             self._exit_process(HURRIED_CODE)

@@ -140,6 +140,12 @@ class Player:
         self._episodes.wanted = None
         self.standing.now = []  # whoever plays on begins anew
 
+    def resume(self, snapshot: bytes) -> None:
+        """Continue where `standing.pack` left another player. Raises SnapshotError."""
+        envs = self.standing.resume(snapshot)
+        for env, (seed, begun_at) in enumerate(zip(self._episodes.seeds, self._episodes.begun_at, strict=True)):
+            self._track.resume(env, envs, seed=seed, steps=-begun_at)
+
     def recycle(self, segments: Segments) -> None:
         """Give back what `play` returned, to be overwritten: it has been encoded."""
         if isinstance(segments.owner, Reel):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.broker.failure_types import Cause, Failure, Replay
+from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer
 from heddle.producers.mishap import Mishap, PlayError
 from heddle.producers.scrutiny import BadNumber
@@ -110,6 +111,17 @@ def cause_of(error: BaseException) -> tuple[Cause, str]:
     if isinstance(error, SystemExit):
         return "exit", f"sys.exit({error.code!r})"
     return "memory" if isinstance(error, MemoryError) else "exception", describe_error(error)
+
+
+def failure_of(error: EnvError) -> tuple[Failure, Replay | None]:
+    """The record of an error with which a shard is given back; one that came before any step has little to tell."""
+    if isinstance(error, PlayError):
+        return error.failure, error.replay
+    what = "; ".join(problem.reason for problem in error.problems) or str(error)
+    mishap = error.__cause__
+    if isinstance(mishap, Mishap):
+        return Failure(mishap.cause, what, mishap.doing, traceback=mishap.traceback, output=mishap.output), None
+    return Failure("exception", what, "make", traceback=_trace(error)), None
 
 
 def _where(failure: Failure) -> str:

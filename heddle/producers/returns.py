@@ -5,6 +5,7 @@ It never plays; what is given back is written down at the desk only once the bro
 
 import logging
 import threading
+from dataclasses import replace
 
 from heddle.broker import Broker
 from heddle.errors import BatchesForgotten, BrokerError, EnvError, HeddleError
@@ -12,6 +13,7 @@ from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding
 from heddle.producers.quota import surplus
+from heddle.producers.report import failure_of
 
 log = logging.getLogger("heddle.worker")
 
@@ -118,6 +120,7 @@ class Returns:
         self._broker.events.log(
             lease.experiment, "worker", self._worker, "error", f"shard {lease.shard}: {holding.error}"
         )
+        self._note(holding, error)
 
     def abandon(self) -> None:
         """Give back what could not be delivered in time; it was never accepted, so nobody counts on it."""
@@ -128,25 +131,35 @@ class Returns:
             self.release(holding)
         self.report_taken()
 
-    def release_quickly(self, error: str | None) -> None:
+    def release_quickly(self, error: EnvError | None) -> None:
         """Give everything back within a moment, the shard being stepped with `error`; for a process about to end."""
         thread = threading.Thread(target=self._release_all, args=(error,), name="release", daemon=True)
         thread.start()
         thread.join(HURRY_S)
 
-    def _release_all(self, error: str | None) -> None:
-        if error is not None:
-            self._broker.events.log(None, "worker", self._worker, "error", error)
+    def _release_all(self, error: EnvError | None) -> None:
+        reason = None if error is None else reason_of(error)
+        if reason is not None:
+            self._broker.events.log(None, "worker", self._worker, "error", reason)
         for holding in self._desk.holdings():
             blamed = error is not None and holding.key == self._desk.stepping
             batches, steps = holding.forgotten
+            if blamed and error is not None:
+                self._note(holding, error)
             try:
                 self._broker.shards.release(
                     holding.lease,
-                    error=error if blamed else None,
+                    error=reason if blamed else None,
                     barren=blamed and holding.barren,
                     forgotten_batches=batches,
                     forgotten_steps=steps,
                 )
             except HeddleError as failure:
                 log.info("could not release shard=%s error=%s", holding.name, failure)
+
+    def _note(self, holding: Holding, error: EnvError) -> None:
+        """Keep the failure where people and `heddle repro` find it."""
+        failure, replay = failure_of(error)
+        lease = holding.lease
+        failure = replace(failure, worker=self._worker, attempt=holding.claim.attempts)
+        self._broker.shards.note_failure(lease.experiment, lease.partition, lease.shard, failure, replay)

@@ -85,6 +85,10 @@ class Stage:
         """How long a lease lasts."""
         return int(self.spec.faults.lease_ttl * 1000)
 
+    def plan_of(self, claim: Claim) -> ShardPlan:
+        """How the claimed shard is laid out."""
+        return self.plans[claim.lease.shard]
+
     def make_player(self, claim: Claim, *, at_start: bool = False) -> Player:
         """The environments of a shard, with seeds that no earlier owner used.
 
@@ -117,7 +121,7 @@ class Stage:
         """
         player = self.make_player(claim)
         try:
-            player.standing.resume(snapshot)
+            player.resume(snapshot)
         except SnapshotError:
             player.close()
             raise

@@ -64,8 +64,11 @@ class Standing:
         arrays.update((f"state.{name}", np.asarray(array)) for name, array in self.state.items())
         return pack(self.identity, arrays, take_all(self.envs))
 
-    def resume(self, snapshot: bytes) -> None:
+    def resume(self, snapshot: bytes) -> bytes:
         """Bring back what another one packed; before anything is played.
+
+        Returns:
+            The environments' part of it.
 
         Raises:
             SnapshotError: it does not fit, or is damaged; environments are then of no more use.
@@ -80,6 +83,7 @@ class Standing:
         self.tally.returns, self.tally.lengths = arrays["return"].tolist(), counts["length"]
         self.now = [arrays[f"now.{leaf.name}"] for leaf in self.layout.observation_leaves]
         self.state = {name: arrays[f"state.{name}"] for name in self.state}
+        return bytes(envs)
 
     def _shapes(self) -> dict[str, tuple[str | None, tuple[int, ...]]]:
         n = self.identity.num_envs

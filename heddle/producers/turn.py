@@ -4,6 +4,9 @@ It never chooses the shard and never waits for the broker longer than one call t
 """
 
 import logging
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +15,7 @@ from typing import TypeVar
 
 from heddle.batch import checksum, encode
 from heddle.broker import Broker
+from heddle.broker.failure_types import Failure
 from heddle.broker.types import AppendMeta, Renewal
 from heddle.clock import Clock
 from heddle.errors import BrokerError, BrokerUnreachable, EnvError, NotFound, SnapshotError
@@ -19,8 +23,11 @@ from heddle.layout import Segments
 from heddle.lease import Action
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Facts, Holding, stepping_changes
+from heddle.producers.limits import limit_of
+from heddle.producers.mishap import PlayError
 from heddle.producers.parcel import Parcel
 from heddle.producers.player import Player
+from heddle.producers.report import TRACE_CHARS
 from heddle.producers.snapshot_rule import Beginning, Camera, begin
 from heddle.producers.stage import Stage
 
@@ -44,7 +51,8 @@ class Turns:
         self._clock = clock
         self._renewed = renewed
         self._calling: Action | None = None
-        self._playing: tuple[Player, float, str] | None = None
+        self._playing: tuple[Player, str] | None = None
+        self._thread: int | None = None
 
     def doing(self) -> Action | None:
         """What user code does right now; None while nothing of the user's runs."""
@@ -52,10 +60,19 @@ class Turns:
             return calling
         if (playing := self._playing) is None:
             return None
-        player, limit_s, subject = playing
+        player, subject = playing
         since = player.last_progress  # asked first: polling is what makes it precise
         what = player.doing
-        return None if what is None else Action(what, since, limit_s, subject)
+        return None if what is None else Action(what, since, limit_of(player.spec, player.plan, what), subject)
+
+    def hanging(self, reason: str) -> EnvError:
+        """For another thread: what is known of the call that lasts too long."""
+        frame = sys._current_frames().get(self._thread or -1)
+        trace = "" if frame is None else "".join(traceback.format_stack(frame))[-TRACE_CHARS:]
+        if self._calling is None and (playing := self._playing) is not None:
+            return playing[0].hanging(reason, trace)
+        what = "make" if self._calling is None else self._calling.what
+        return PlayError(reason, Failure("timeout", reason, what, traceback=trace))
 
     @property
     def is_playing(self) -> bool:
@@ -70,8 +87,9 @@ class Turns:
     def close(self, holding: Holding) -> None:
         """Close the shard's environments, if they were ever made."""
         if holding.player is not None:
-            with self._watching("close", holding):
-                holding.player.close()
+            player = holding.player
+            with self._watching("close", holding, limit_of(player.spec, player.plan, "close")):
+                player.close()
 
     def play(self, holding: Holding, stage: Stage, facts: Facts) -> Parcel | None:
         """Play one segment; None when there was nothing to record.
@@ -80,6 +98,7 @@ class Turns:
             EnvError: environment or policy failed; the shard must be given back.
             NotFound, Gone, BrokerError: the policy cannot be fetched now.
         """
+        self._thread = threading.get_ident()
         self._mark_stepping(holding)
         player = self._player(holding, stage)
         if holding.claim.kind == "eval":
@@ -115,7 +134,7 @@ class Turns:
 
     def _watched(self, player: Player, stage: Stage, holding: Holding, play: Callable[[], T]) -> T:
         began = self._clock.monotonic()
-        self._playing = (player, stage.spec.env.step_timeout, holding.name)
+        self._playing = (player, holding.name)
         try:
             return play()
         finally:
@@ -129,7 +148,7 @@ class Turns:
             beginning = begin(holding.claim, stage.spec)
             key = beginning.snapshot
             snapshot = None if key is None else self._broker.shards.snapshot(key)
-            with self._watching("make", holding):
+            with self._watching("make", holding, limit_of(stage.spec, stage.plan_of(holding.claim), "make")):
                 holding.player, trouble = make_player(holding, stage, beginning, snapshot)
             if trouble:
                 self._tell(holding, f"its snapshot {trouble}; it plays fresh episodes")
@@ -141,7 +160,7 @@ class Turns:
         camera = holding.camera
         if camera is None or not camera.is_due(played_s):
             return
-        with self._watching("snapshot", holding):
+        with self._watching("snapshot", holding, limit_of(player.spec, player.plan, "snapshot")):
             parcel.snapshot = camera.take(player.standing.pack)
         parcel.no_snapshot = camera.news()
         if parcel.no_snapshot:
@@ -154,9 +173,10 @@ class Turns:
         self._broker.events.log(lease.experiment, "worker", lease.worker, "warning", f"shard {lease.shard}: {what}")
 
     @contextmanager
-    def _watching(self, what: str, holding: Holding) -> Iterator[None]:
-        """Within it, one call into user code that must not hang."""
-        self._calling = Action(what, self._clock.monotonic(), holding.step_timeout_s, holding.name)
+    def _watching(self, what: str, holding: Holding, limit_s: float | None = None) -> Iterator[None]:
+        """Within it, one call into user code that must not hang longer than `limit_s`, or else its `step_timeout`."""
+        limit_s = holding.step_timeout_s if limit_s is None else limit_s
+        self._calling = Action(what, self._clock.monotonic(), limit_s, holding.name)
         try:
             yield
         finally:

@@ -19,8 +19,8 @@ MAKE, ROUND, RESET, SAVE, RESTORE, CHECK, CLOSE = range(1, 8)
 DONE, FAILED = 64, 65
 """What a child answers."""
 
-OUT_OF_MEMORY = 71
-"""Exit code of a child that had not even the memory to say so."""
+OUT_OF_MEMORY, HUNG_UP = 71, 72
+"""Exit codes of a child that had not even the memory to say so, and of one whose line was closed by the user's code."""
 
 MOST_BYTES = 1 << 30
 """Longest payload; a child that announces more has lost its wits."""

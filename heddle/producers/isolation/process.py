@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import weakref
 from dataclasses import dataclass
 from typing import Any, Never
 
@@ -53,6 +54,15 @@ class Limits:
     files: int = 1024
 
 
+_living: "weakref.WeakSet[EnvProcess]" = weakref.WeakSet()
+
+
+def end_children() -> None:
+    """End every child of this process and remove their homes; for a process about to end without further ado."""
+    for child in list(_living):
+        child.kill()
+
+
 class EnvProcess:
     """One child.
 
@@ -89,6 +99,7 @@ class EnvProcess:
             os.close(block)
         self.pid = self._process.pid
         self.output = Output(out)
+        _living.add(self)
         self._watch()
         self._send(greeting(), "make", START_S)
 
@@ -117,6 +128,11 @@ class EnvProcess:
                 self.lost = Mishap("exit", "it was closed")
                 self._exited(EXIT_S)
         self._end()
+
+    def kill(self) -> None:
+        """End it from another thread, though somebody may be waiting for its answer."""
+        census.end_all(self.pid, f"{HOME_ENV}={self._home.path}")
+        self._home.remove()
 
     # ---- beginning
 
@@ -226,7 +242,7 @@ class EnvProcess:
     def _died(self, doing: str) -> Never:
         """It closed its line or ended by itself: say how."""
         code = self._exited(EXIT_S)
-        if code is None:
+        if code in (None, frames.HUNG_UP):
             self._lose("exit", "it closed its line to the worker", doing)
         if code == frames.OUT_OF_MEMORY:
             limit = self.limits.memory or 0

@@ -48,7 +48,7 @@ class _Server:
     """The loop of a child."""
 
     def __init__(self, link: socket.socket, block: int) -> None:
-        self._link = link
+        self._link, self._is_fork = link, False
         self._memory = mmap.mmap(block, 0)
         os.close(block)
         self._cells = memoryview(self._memory).cast("B")[:64].cast("Q")
@@ -65,7 +65,7 @@ class _Server:
 
     def run(self) -> NoReturn:
         """Answer requests until the worker closes its end."""
-        os.register_at_fork(after_in_child=self._link.close)  # a fork of ours must not speak for us, or keep the line
+        os.register_at_fork(after_in_child=self._forked)
         intake, size = frames.Intake(), frames.HEADER.size
         while data := self._link.recv(size):
             frame, size = intake.take(data), 1 << 16
@@ -80,8 +80,16 @@ class _Server:
     def _send(self, data: bytes) -> None:
         try:
             self._link.sendall(data)
-        except OSError:
-            _leave(0)  # the worker is gone, or this is a fork of the child that came back from the user's code
+        except OSError:  # the worker is gone, the user's code closed the line, or it came back from a fork as well
+            if self._is_fork:
+                _leave(0)
+            self._cells[BUSY] = 1
+            _leave(frames.HUNG_UP)
+
+    def _forked(self) -> None:
+        """In a fork that the user's code made: it must not speak for the child, or keep its line open."""
+        self._is_fork = True
+        self._link.close()
 
     def _answer(self, frame: frames.Frame) -> bytes:
         cells = self._cells

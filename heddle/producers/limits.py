@@ -1,0 +1,18 @@
+"""How long a call into the user's code may last before the watchdog ends the worker. Pure."""
+
+from heddle.shard import ShardPlan
+from heddle.spec import ExperimentSpec
+
+BACKSTOP_S = 90.0
+"""On top of what a child may take: starting it, ending it, telling what it said."""
+
+
+def limit_of(spec: ExperimentSpec, plan: ShardPlan, what: str) -> float:
+    """Seconds after which the watchdog takes a call for hanging.
+
+    The deadlines of a child are looked at by whoever waits for it: the watchdog only comes when that one hangs itself.
+    """
+    limit_s = spec.env.reset_timeout if what in ("make", "reset") else spec.env.step_timeout
+    if spec.env.isolation == "process" and what != "act":
+        return plan.num_envs * max(limit_s, spec.env.reset_timeout) + BACKSTOP_S
+    return limit_s
