@@ -185,13 +185,11 @@ def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
     Raises:
         EnvError: it cannot be made, has spaces that Heddle does not carry, raises, or breaks Gymnasium's contract.
     """
-    if spec.env.isolation == "process":
-        return check_isolated(spec)
-    return check_env_here(spec, steps=steps)
+    return check_isolated(spec) if spec.env.isolation == "process" else check_env_here(spec, steps=steps)
 
 
 def check_env_here(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
-    """As `check_env`, in this process whatever the spec asks for."""
+    """As `check_env`, but always in this process."""
     name, seed = spec.env.id, env_seed(spec.experiment.seed, 0, 0, 0)
     env = make_env(spec.env, index=0, num_envs=spec.env.num_envs, seed=seed)
     try:

@@ -74,13 +74,11 @@ class Player:
         root = root_seed(plan, spec) if seed is None else seed
         self._envs = make_envs(plan, spec, root, layout=layout, clock=self._clock) if envs is None else envs
         self._ahead = getattr(self._envs, "begin", None)  # those in a child are stepped all in one request
-        n = len(self._envs)
-        chance = [EpisodeSeeds(root, plan.index, env) for env in range(n)]
+        chance = [EpisodeSeeds(root, plan.index, env) for env in range(n := len(self._envs))]
         self._steps = [env.step for env in self._envs]
         self._counters = [counter_of(env) for env in self._envs]
         self._choose = choices_for(layout.action)
-        self._track = Track(n, layout.action_leaf.space)
-        self._report = Reporter(plan, spec, self._track)
+        self._report = Reporter(plan, spec, Track(n, layout.action_leaf.space))
         self._tape = tape = NoiseTape(policy.noise, chance)
         self._tally = tally = Tally(n, layout.steps)
         self._episodes = episodes = Episodes(chance, first_episode)
@@ -88,8 +86,7 @@ class Player:
         self.standing = Standing(of, layout, self._envs, tally, episodes, tape, policy.initial_state(n))
         self._fresh_state = policy.initial_state(1)
         self._reel: Reel | None = None  # the one being played
-        self._spare: list[Reel] = []
-        self._cut = False
+        self._spare, self._cut = list[Reel](), False
         self._env = self._row = 0  # where the loop is, for the watchdog and for reports
         self._moves = 0
         self._seen, self._seen_at = (-1, -1, -1), self._clock.monotonic()
@@ -141,10 +138,8 @@ class Player:
         self.standing.now = []  # whoever plays on begins anew
 
     def resume(self, snapshot: bytes) -> None:
-        """Continue where `standing.pack` left another player. Raises SnapshotError."""
-        envs = self.standing.resume(snapshot)
-        for env, (seed, begun_at) in enumerate(zip(self._episodes.seeds, self._episodes.begun_at, strict=True)):
-            self._track.resume(env, envs, seed=seed, steps=-begun_at)
+        """Continue where another's `standing.pack` left it. Raises SnapshotError."""
+        self._report.track.resume(self.standing.resume(snapshot), self._episodes.seeds, self._episodes.begun_at)
 
     def recycle(self, segments: Segments) -> None:
         """Give back what `play` returned, to be overwritten: it has been encoded."""
@@ -177,7 +172,7 @@ class Player:
         """Start the next episode of `env`; its first observation becomes row `row`."""
         seed = self._episodes.begin(env, row)
         self._env, self.doing = env, "reset"
-        self._track.begin(env, row, seed)
+        self._report.track.begin(env, row, seed)
         answer = self._envs[env].reset(seed=seed)
         self._moves += 1
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -203,8 +198,8 @@ class Player:
         self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
         segments = reel.finish(version)
         if problem := first_bad_number(segments):
-            raise self._report.bad_number(problem, reel.action)
-        self._track.keep(reel.action, steps)
+            raise self._report.bad_number(problem, reel)
+        self._report.track.keep(reel.action, steps)
         return segments
 
     def _roll(self, reel: Reel, active: list[int], deterministic: bool) -> int:
@@ -296,12 +291,10 @@ class Player:
         except (Exception, SystemExit) as error:
             if self.doing is None:
                 raise
-            action = np.zeros((len(self._envs), 0)) if self._reel is None else self._reel.action
-            raise self._report.failed(error, self.doing, self._env, self._row, action) from error
+            raise self._report.failed(error, self.doing, self._env, self._row, self._reel) from error
         finally:
             self.doing = None
 
     def hanging(self, what: str, trace: str) -> PlayError:
         """From another thread: what is known of a call that lasts too long, while it lasts."""
-        action = None if self._reel is None else self._reel.action
-        return self._report.hanging(self.doing or "", what, self._env, self._row, action, trace)
+        return self._report.hanging(self.doing or "", what, self._env, self._row, self._reel, trace)

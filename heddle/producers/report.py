@@ -7,12 +7,12 @@ import traceback
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heddle.broker.failure_types import Cause, Failure, Replay
 from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer
 from heddle.producers.mishap import Mishap, PlayError
+from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadNumber
 from heddle.producers.track import Spot, Track
 from heddle.shard import ShardPlan
@@ -25,15 +25,19 @@ TRACE_CHARS = 6_000
 
 
 class Reporter:
-    """Reports for one shard."""
+    """Reports for one shard.
+
+    Attributes:
+        track: what its environments did.
+    """
 
     def __init__(self, plan: ShardPlan, spec: ExperimentSpec, track: Track) -> None:
-        self._plan, self._spec, self._track = plan, spec, track
+        self._plan, self._spec, self.track = plan, spec, track
 
     def failed(
-        self, error: BaseException, doing: Literal["step", "reset", "act"], env: int, row: int, action: NDArray[Any]
+        self, error: BaseException, doing: Literal["step", "reset", "act"], env: int, row: int, reel: Reel | None
     ) -> PlayError:
-        """What an environment or the policy raised at step `row` of a segment with these actions, [n, T, ...]."""
+        """What an environment or the policy raised at step `row` of the segment that `reel` records."""
         cause, what = cause_of(error)
         trace = error.traceback if isinstance(error, Mishap) else _trace(error)
         output = error.output if isinstance(error, Mishap) else ()
@@ -41,12 +45,12 @@ class Reporter:
             reason = f"failed to act for shard {self._plan.index}: {what}"
             failure = self._failure(cause, what, doing, -1, None, trace, output)
             return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
-        spot = self._track.reset(env) if doing == "reset" else self._track.spot(env, row, action)
+        spot = self._spot(doing, env, row, reel)
         failure = self._failure(cause, what, doing, env, spot, trace, output)
         reason = f"{self._name(env)} failed in {doing}: {what}{_where(failure)}"
         return PlayError(reason, failure, _replay(spot), value=self._spec.env.id)
 
-    def bad_number(self, problem: BadNumber, action: NDArray[Any]) -> PlayError:
+    def bad_number(self, problem: BadNumber, reel: Reel) -> PlayError:
         """A value that nobody can learn from, found when a segment was over."""
         if problem.name == ACTION:
             where = f"at step {problem.step} of a segment"
@@ -54,23 +58,24 @@ class Reporter:
             failure = self._failure("answer", reason, "act", problem.env, None, "", ())
             return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
         env, row = problem.env, problem.step  # the observation in row r is what step r - 1 gave, or a reset
-        of_reset = problem.name != "reward" and self._track.reset(env, row) is not None
-        spot = self._track.reset(env, row) if of_reset else None
+        of_reset = problem.name != "reward" and self.track.reset(env, row) is not None
+        spot = self.track.reset(env, row) if of_reset else None
         if not of_reset:
-            spot = self._track.spot(env, row if problem.name == "reward" else row - 1, action)
+            spot = self.track.spot(env, row if problem.name == "reward" else row - 1, reel.action)
         what = f"gave {problem.name} that {problem.reason}"
         failure = self._failure("answer", what, "reset" if of_reset else "step", env, spot, "", ())
         return PlayError(f"{self._name(env)} {what}{_where(failure)}", failure, _replay(spot), value=self._spec.env.id)
 
-    def hanging(self, doing: str, what: str, env: int, row: int, action: NDArray[Any] | None, trace: str) -> PlayError:
+    def hanging(self, doing: str, what: str, env: int, row: int, reel: Reel | None, trace: str) -> PlayError:
         """A call that lasts too long, told from another thread while it still lasts."""
-        spot = None
-        if doing == "reset":
-            spot = self._track.reset(env)
-        elif doing == "step" and action is not None:
-            spot = self._track.spot(env, row, action)
+        spot = self._spot(doing, env, row, reel)
         failure = self._failure("timeout", what, doing, -1 if spot is None else env, spot, trace, ())
         return PlayError(what, failure, _replay(spot))
+
+    def _spot(self, doing: str, env: int, row: int, reel: Reel | None) -> Spot | None:
+        if doing == "reset":
+            return self.track.reset(env)
+        return self.track.spot(env, row, reel.action) if doing == "step" and reel is not None else None
 
     def _failure(
         self,

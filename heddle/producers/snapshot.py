@@ -98,6 +98,8 @@ def _said(layers: list[Any]) -> bytes:
         return plain.dump((layers[0].get_state(), states))
     except plain.PlainError as error:
         raise NotSnapshottable(f"get_state of {name} gave something that is not plain: {error}") from error
+    except NotSnapshottable:
+        raise
     except Exception as error:
         raise NotSnapshottable(f"get_state of {name} raised {type(error).__name__}: {error}") from error
 

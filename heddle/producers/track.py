@@ -5,6 +5,7 @@ much. It never touches an environment.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ class Spot:
         step: of the episode, from 1; 0 is the reset.
         actions: [k, ...] of the episode up to and with this step; only the last ones when start is "unknown".
         start: what the actions follow.
-        snapshot: the state that they follow, where that is a snapshot.
+        snapshot: the state of the shard's environments that they follow, where that is a snapshot.
     """
 
     seed: int | None
@@ -79,12 +80,16 @@ class Track:
         self._snapshots[env] = b""
         self._episodes[env].append(Episode(self._base + row, self._counts[env], seed))
 
-    def resume(self, env: int, snapshot: bytes, *, seed: int, steps: int) -> None:
-        """An episode of `env`, reset with `seed`, goes on after `steps` steps, where `snapshot` left it."""
-        self._counts[env] = 1
-        self._snapshots[env] = snapshot
-        self._episodes[env].clear()
-        self._episodes[env].append(Episode(self._base, 1, seed, steps))
+    def resume(self, snapshot: bytes, seeds: Sequence[int], begun_at: Sequence[int]) -> None:
+        """Every episode goes on where `snapshot`, of all environments at once, left it.
+
+        Args:
+            seeds: that they were reset with; begun_at: step at which they began, negative or 0.
+        """
+        for env, (seed, begun) in enumerate(zip(seeds, begun_at, strict=True)):
+            self._counts[env] = 1
+            self._snapshots[env] = snapshot
+            self._episodes[env] = deque([Episode(self._base, 1, seed, -begun)])
 
     def keep(self, actions: NDArray[Any], steps: int) -> None:
         """A segment is over: `actions` [n, T, ...], of which `steps` were played."""

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from heddle.errors import NotSnapshottable, SnapshotError
 from heddle.producers import snapshot
 from heddle.producers.contract import BadAnswer
 from heddle.producers.envs import check_env_here, close_env, counter_of, make_env
@@ -163,8 +164,13 @@ class _Server:
         return snapshot.take(self._seats[frame.env].env)
 
     def _restore(self, frame: frames.Frame) -> bytes:
-        self._begin(frame.env)
-        snapshot.restore(self._seats[frame.env].env, frame.payload)
+        """One environment; or all, when none is named, from what `take_all` gave in one process."""
+        if frame.env == frames.NOBODY:
+            self._begin(0)
+            snapshot.restore_all([seat.env for seat in self._seats], frame.payload)
+        else:
+            self._begin(frame.env)
+            snapshot.restore(self._seats[frame.env].env, frame.payload)
         return b""
 
     def _check(self, frame: frames.Frame) -> bytes:
@@ -232,7 +238,7 @@ def _told(error: BaseException) -> bytes:
         told["problems"] = [[p.key, p.value, p.reason, p.hint] for p in problems]
     if isinstance(error, SystemExit):
         told |= {"text": f"sys.exit({error.code!r})"}
-    if isinstance(error, snapshot.NotSnapshottable | snapshot.SnapshotError):
+    if isinstance(error, NotSnapshottable | SnapshotError):
         told["text"] = str(error)
     return json.dumps(told, default=str).encode()
 
@@ -242,7 +248,7 @@ def _kind(error: BaseException) -> str:
         (BadAnswer, "answer"),
         (MemoryError, "memory"),
         (SystemExit, "exit"),
-        (snapshot.NotSnapshottable, "unsnapshottable"),
-        (snapshot.SnapshotError, "snapshot"),
+        (NotSnapshottable, "unsnapshottable"),
+        (SnapshotError, "snapshot"),
     ]
     return next((name for kind, name in kinds if isinstance(error, kind)), "exception")

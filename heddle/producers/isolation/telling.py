@@ -4,11 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from heddle.errors import EnvError
+from heddle.errors import EnvError, NotSnapshottable, SnapshotError
 from heddle.producers.contract import BadAnswer
 from heddle.producers.isolation.frames import Frame
 from heddle.producers.mishap import Mishap
-from heddle.producers.snapshot import NotSnapshottable, SnapshotError
 
 
 def error_of(frame: Frame, doing: str, *, limit: int | None, output: Sequence[str]) -> Exception:
