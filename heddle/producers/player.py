@@ -74,7 +74,8 @@ class Player:
         root = root_seed(plan, spec) if seed is None else seed
         self._envs = make_envs(plan, spec, root, layout=layout, clock=self._clock) if envs is None else envs
         self._ahead = getattr(self._envs, "begin", None)  # those in a child are stepped all in one request
-        chance = [EpisodeSeeds(root, plan.index, env) for env in range(n := len(self._envs))]
+        n = len(self._envs)
+        chance = [EpisodeSeeds(root, plan.index, env) for env in range(n)]
         self._steps = [env.step for env in self._envs]
         self._counters = [counter_of(env) for env in self._envs]
         self._choose = choices_for(layout.action)
@@ -82,14 +83,13 @@ class Player:
         self._tape = tape = NoiseTape(policy.noise, chance)
         self._tally = tally = Tally(n, layout.steps)
         self._episodes = episodes = Episodes(chance, first_episode)
-        of = identity_of(plan, spec, root, n)
-        self.standing = Standing(of, layout, self._envs, tally, episodes, tape, policy.initial_state(n))
+        state, of = policy.initial_state(n), identity_of(plan, spec, root, n)
+        self.standing = Standing(of, layout, self._envs, tally, episodes, tape, state)
         self._fresh_state = policy.initial_state(1)
         self._reel: Reel | None = None  # the one being played
         self._spare, self._cut = list[Reel](), False
         self._env = self._row = 0  # where the loop is, for the watchdog and for reports
-        self._moves = 0
-        self._seen, self._seen_at = (-1, -1, -1), self._clock.monotonic()
+        self._moves, self._seen, self._seen_at = 0, (-1, -1, -1), self._clock.monotonic()
 
     @property
     def last_progress(self) -> float:
