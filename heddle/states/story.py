@@ -10,7 +10,7 @@ from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.events import LOG_ENTRIES, Event
-from heddle.broker.failures import Failure
+from heddle.broker.failure_types import Failure
 from heddle.errors import NotFound
 from heddle.states.experiments import Picture
 from heddle.states.facts import Facts

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from heddle.broker import Broker, keys
-from heddle.broker.failures import Failure
+from heddle.broker.failure_types import Failure
 from heddle.broker.notes import MOST, Notes
 from heddle.broker.pools import WorkerBeat
 from heddle.clock import ManualClock
