@@ -228,6 +228,15 @@ def retry_delays(rng: np.random.Generator, *, first_s: float = 0.05, last_s: flo
         bound = min(last_s, bound * 2)
 
 
+def _check_database(url: str) -> None:
+    """redis-py takes database 0 for one that is no number. Raises UsageError."""
+    database = url.partition("://")[2].partition("?")[0].rpartition("@")[2].partition("/")[2]
+    if database and not database.isdecimal():
+        raise UsageError(
+            f"not a broker URL: {redact(url)}: {database!r} is no database number; write redis://HOST:PORT/0"
+        )
+
+
 def _client(url: str, role: str, *, extra_s: float) -> Client:
     kwargs: dict[str, Any] = {
         "socket_timeout": CALL_TIMEOUT_S,
@@ -238,6 +247,7 @@ def _client(url: str, role: str, *, extra_s: float) -> Client:
     }
     if not url.startswith("unix:"):
         kwargs["socket_keepalive"] = True
+        _check_database(url)
     try:
         pool = redis.BlockingConnectionPool.from_url(url, timeout=CALL_TIMEOUT_S, **kwargs)
     except (ValueError, TypeError) as error:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from redis import exceptions as theirs
 
-from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnfit, BrokerUnreachable, Denied, HeddleError
+from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnfit, BrokerUnreachable, Denied, HeddleError, UsageError
 
 BLOCKED = {
     "MISCONF": "cannot write its disk, so it refuses every write until it can",
@@ -76,6 +76,8 @@ def translate(error: Exception, url: str, secret: str, *, known: bool = False) -
         return BrokerUnreachable(
             f"no answer from {url}: {reason.rstrip('.')}; check that it runs there, or start one with `heddle up`"
         )
+    if "DB index" in reason:
+        return UsageError(f"{url} has no database of that number ({reason}); write redis://HOST:PORT/0")
     if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):
         return BrokerUnfit(f"{url} is one node of a cluster of several; use a single server")
     return None

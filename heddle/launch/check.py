@@ -17,7 +17,8 @@ from heddle.launch.deadline import within
 from heddle.layout import make_layout
 from heddle.policies import make_policy
 from heddle.spaces import Space, to_json
-from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
+from heddle.spec import ExperimentSpec, LoadedSpec
+from heddle.spec.load import load_leniently
 from heddle.spec.objects import import_object, is_object_name
 from heddle.spec.plan import Needs, needs, size_problems
 
@@ -69,8 +70,21 @@ def load_and_check(
     Raises:
         NotFound, SpecError, EnvError: as `load_spec` and `check`; problems carry their place in the file.
     """
-    loaded = load_spec(source, overrides=overrides, name=name)
-    return loaded, check(loaded, with_snapshot=with_snapshot)
+    loaded, problems = load_leniently(source, overrides=overrides, name=name)
+    if loaded is not None and not problems:
+        return loaded, check(loaded, with_snapshot=with_snapshot)
+    if loaded is not None and not any(problem.key.partition(".")[0] == "env" for problem in problems):
+        problems += _environment_problems(loaded)
+    raise SpecError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+
+
+def _environment_problems(loaded: LoadedSpec) -> list[Problem]:
+    """What is wrong with the environment of a spec that has other mistakes."""
+    try:
+        see_spaces(loaded.spec)
+    except SpecError as error:
+        return [_placed(problem, loaded.origins) for problem in error.problems]
+    return []
 
 
 def check(loaded: LoadedSpec, *, with_snapshot: bool = False) -> Checked:
@@ -160,10 +174,18 @@ def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
     """`problem` with the file and line that its key came from, where one is known."""
     if problem.line:
         return problem
-    origin = origins.get(problem.key) or next(
-        (place for key, place in origins.items() if key.startswith(f"{problem.key}.")), ""
-    )
+    origin = _origin(problem.key, origins)
     match = _PLACE.fullmatch(origin)
     if match is None:
         return replace(problem, file=origin) if origin.startswith("--") else problem
     return replace(problem, file=match["file"], line=int(match["line"]), column=1)
+
+
+def _origin(key: str, origins: Mapping[str, str]) -> str:
+    """Where a key, something in it, or the nearest value around it came from; "" when that is unknown."""
+    while key and key not in origins:
+        inside = next((place for other, place in origins.items() if other.startswith(f"{key}.")), "")
+        if inside:
+            return inside
+        key = re.sub(r"(\.[^.\[]*|\[\d+\])$", "", key) if re.search(r"[.\[]", key) else ""
+    return origins.get(key, "")

@@ -252,7 +252,7 @@ def _named_parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _wrap(env: Any, wrapper: Wrapper, place: int) -> Any:
-    key = f"env.wrappers.{place}"
+    key = f"env.wrappers[{place}]"
     kind: Any
     if is_object_name(wrapper.id):
         kind = import_object(wrapper.id, key=key)

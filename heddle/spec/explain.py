@@ -5,7 +5,7 @@ It never reads a file and never decides what is allowed; the models do.
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -33,6 +33,8 @@ _BOUNDS = {
     "less_than": ("must be below {lt}", "lt"),
     "less_than_equal": ("must be at most {le}", "le"),
 }
+_NONE_TOO: frozenset[KeyPath] = frozenset({("rollout", "compression")})
+"""Keys at which "none" may stand beside the words that pydantic names."""
 _BUILTIN: dict[KeyPath, tuple[str, ...]] = {("trainer", "learner"): LEARNERS, ("policy", "id"): POLICIES}
 
 
@@ -67,6 +69,8 @@ def explain(error: Mapping[str, Any]) -> Fault:
         return Fault(path, None, "is required", example(path), is_about_key=True)
     if kind == "literal_error":
         allowed = str(context["expected"]).replace("'", "")
+        if path in _NONE_TOO:
+            allowed = f"none, {allowed}"
         return Fault(path, value, f"must be {allowed}", nearest(value, allowed.replace(" or ", ", ").split(", ")))
     if kind in _BOUNDS:
         return Fault(path, value, _BOUNDS[kind][0].format(**context))
@@ -84,6 +88,19 @@ def without_echoes(faults: Sequence[Fault]) -> list[Fault]:
             match = nearest_of(str(fault.path[-1]), valid_keys(fault.path[:-1]))
             meant.add((*fault.path[:-1], match))
     return [fault for fault in faults if not (fault.reason == _REASONS["missing"] and fault.path in meant)]
+
+
+def told_once(faults: Sequence[Fault]) -> list[Fault]:
+    """A number that stands for both ends of a schedule is wrong once, under its own key."""
+    kept: list[Fault] = []
+    for fault in faults:
+        before = kept[-1] if kept else None
+        is_end = before is not None and fault.path[-1:] == ("end",) and before.path == (*fault.path[:-1], "start")
+        if before is not None and is_end and (before.value, before.reason) == (fault.value, fault.reason):
+            kept[-1] = replace(before, path=fault.path[:-1])
+        else:
+            kept.append(fault)
+    return kept
 
 
 def unknown_key(path: KeyPath, value: object) -> Fault:

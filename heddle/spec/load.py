@@ -3,6 +3,7 @@
 It never touches the broker and never runs user code.
 """
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from heddle.errors import NotFound, Problem, SpecError
 from heddle.spec.checks import cross_checks
 from heddle.spec.derive import with_derived
-from heddle.spec.explain import Fault, explain, without_echoes
+from heddle.spec.explain import Fault, explain, told_once, without_echoes
 from heddle.spec.locate import KeyPath, Location, locate
 from heddle.spec.models import ExperimentSpec
 from heddle.spec.overrides import Override, apply_overrides, parse_overrides
@@ -66,6 +67,23 @@ def load_spec(
         NotFound: the file cannot be read.
         SpecError: everything that is wrong with it.
     """
+    loaded, problems = load_leniently(source, overrides=overrides, name=name)
+    if problems or loaded is None:
+        raise SpecError(problems)
+    return loaded
+
+
+def load_leniently(
+    source: Path | str | Mapping[str, Any], *, overrides: Sequence[str] = (), name: str | None = None
+) -> tuple[LoadedSpec | None, list[Problem]]:
+    """The spec and what is wrong with it; where keys are wrong, the spec that their defaults would make, to look on.
+
+    Returns:
+        None for a spec of which nothing can be made.
+
+    Raises:
+        NotFound, SpecError: the file cannot be read, or is no TOML.
+    """
     origin = _read(source)
     given, problems = parse_overrides(overrides)
     if name is not None:
@@ -75,10 +93,10 @@ def load_spec(
     set_by = {override.path: override.label for override in given}
     problems += more
     problems += _in_order([_problem(fault, origin, set_by) for fault in faults])
-    if problems or spec is None:
-        raise SpecError(problems)
+    if spec is None:
+        return None, problems
     comments = "".join(f"# {override}\n" for override in given)
-    return LoadedSpec(spec, comments + origin.toml, _origins(spec, raw, origin, set_by))
+    return LoadedSpec(spec, comments + origin.toml, _origins(spec, raw, origin, set_by)), problems
 
 
 def spec_from_json(text: str) -> ExperimentSpec:
@@ -131,20 +149,22 @@ def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, file: str | None)
 
 
 def _validate(raw: Mapping[str, Any]) -> tuple[ExperimentSpec | None, list[Fault]]:
-    """The spec, or everything wrong with it; the rules between keys are tried even when single keys are wrong."""
+    """The spec and everything wrong with it; the rules between keys are tried even when single keys are wrong.
+
+    Where there is something wrong the spec is what is left of it, None when that is not one.
+    """
     try:
         spec = ExperimentSpec.model_validate(raw)
     except ValidationError as error:
         faults = [explain(dict(detail)) for detail in error.errors()]
-        mended = _without(raw, [fault.path for fault in faults])
-        try:
-            rest = cross_checks(ExperimentSpec.model_validate(mended))
-        except ValidationError:
-            rest = []
+        mended: ExperimentSpec | None = None
+        rest: list[Fault] = []
+        with contextlib.suppress(ValidationError):
+            mended = ExperimentSpec.model_validate(_without(raw, [fault.path for fault in faults]))
+            rest = cross_checks(mended)
         bad = {fault.path[:2] for fault in faults} | {fault.path[:1] for fault in faults}
-        return None, without_echoes(faults) + [fault for fault in rest if fault.path not in bad]
-    faults = cross_checks(spec)
-    return (None, faults) if faults else (spec, [])
+        return mended, told_once(without_echoes(faults)) + [fault for fault in rest if fault.path not in bad]
+    return spec, cross_checks(spec)
 
 
 def _without(raw: Mapping[str, Any], paths: Sequence[KeyPath]) -> dict[str, Any]:

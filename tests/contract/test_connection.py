@@ -45,6 +45,19 @@ def test_what_is_not_a_broker_url_is_a_usage_error(url: str) -> None:
         open_broker(url, role="test")
 
 
+@pytest.mark.parametrize(
+    ("path", "said"), [("/99", "DB index is out of range"), ("/abc", "'abc' is no database number")]
+)
+def test_a_database_that_is_none_is_a_usage_error_with_the_way_to_write_it(
+    redis_server: LocalServer, tmp_path: Path, path: str, said: str
+) -> None:
+    with start_server(tmp_path / "own", port=0, binary=redis_server.settings.binary) as server:
+        url = server.url.rpartition("/")[0] + path
+        with pytest.raises(UsageError, match="/0$") as caught:
+            open_broker(url, role="test")
+        assert said in str(caught.value)
+
+
 @pytest.mark.parametrize("given", ["", ":wrong-" + SECRET + "@"])
 def test_a_wrong_password_is_denied_without_repeating_it(redis_server: LocalServer, tmp_path: Path, given: str) -> None:
     with start_server(

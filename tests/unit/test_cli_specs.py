@@ -119,6 +119,30 @@ def test_an_unknown_environment_is_found_with_its_line_and_the_nearest_name(
     assert run(["validate", "--no-check", "exp.toml"]) == 0
 
 
+def test_an_unknown_environment_is_told_together_with_the_other_mistakes_in_file_order(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = '[experiment]\nname = "a"\n[env]\nid = "CartPol-v1"\n[trainer]\nlr = -1\n[budget]\nenv_steps = 10_000\n'
+    (here / "exp.toml").write_text(text)
+    assert run(["validate", "exp.toml"]) == 3
+    env, lr = capsys.readouterr().err.splitlines()
+    assert env.startswith("exp.toml:4:") and "CartPole-v1" in env
+    assert lr.startswith("exp.toml:6:") and "trainer.lr = -1.0" in lr
+    (here / "exp.toml").write_text(text.replace("[trainer]", "num_env = 3\n[trainer]"))
+    assert run(["validate", "exp.toml"]) == 3
+    assert "CartPole-v1" not in capsys.readouterr().err, "nothing is made of a section that is wrong itself"
+
+
+def test_a_wrapper_that_is_not_there_is_found_with_its_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        '[experiment]\nname = "a"\n[env]\nid = "CartPole-v1"\nwrappers = ["nope.mod:W"]\n[budget]\nenv_steps = 1000\n'
+    )
+    (here / "exp.toml").write_text(text)
+    assert run(["validate", "exp.toml"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("exp.toml:5:") and "env.wrappers[0]" in line
+
+
 def test_a_factory_that_raises_is_found_with_its_own_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "raising_env.py").write_text("def make(**_):\n    raise RuntimeError('no licence')\n")
     (here / "exp.toml").write_text(

@@ -133,7 +133,7 @@ def test_a_wrapper_that_does_not_fit_is_refused_under_its_own_key(wrapper: Any, 
     (problem,) = refused.value.problems
     assert re.search(reason, problem.reason), problem.reason
     assert hint in problem.hint
-    assert problem.key == "env.wrappers.1"
+    assert problem.key == "env.wrappers[1]"
 
 
 def test_wrappers_go_around_in_order() -> None:

@@ -316,3 +316,15 @@ def test_one_mistake_is_one_line_and_every_line_names_a_place(tmp_path: Path, te
     with pytest.raises(SpecError) as caught:
         load_spec(file)
     assert str(caught.value).splitlines() == [f"{file}{line}" for line in lines]
+
+
+def test_a_number_for_a_whole_schedule_is_wrong_once_and_one_end_under_its_own_name() -> None:
+    assert problems(SMALLEST + "[trainer]\nlr = -1\n") == [("trainer.lr", 9, 6, "must be at least 0.0", "")]
+    (end,) = problems(SMALLEST + "[trainer]\nlr = { start = 1.0, end = -1.0 }\n")
+    assert end[0] == "trainer.lr.end"
+    assert len(problems(SMALLEST + "[trainer]\nlr = { start = -2.0, end = -1.0 }\n")) == 2
+
+
+def test_every_word_that_may_stand_for_a_compression_is_named() -> None:
+    (problem,) = problems(SMALLEST + '[rollout]\ncompression = "gzip"\n')
+    assert problem[3] == "must be none, lz4 or zstd"
