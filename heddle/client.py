@@ -16,7 +16,8 @@ from heddle.broker.durability import lacking
 from heddle.broker.records import Status
 from heddle.broker.server import find_running
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerUnfit, BrokerUnreachable, NotFound
+from heddle.consumers.budget import Spent, reached
+from heddle.errors import BrokerUnfit, BrokerUnreachable, Conflict, NotFound
 from heddle.experiment import Experiment
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 from heddle.states.judgement import Judgement
@@ -42,9 +43,7 @@ def find_url(given: str | None = None) -> str:
     """
     url = given or os.environ.get(URL_ENV) or find_running(FOLDER)
     if not url:
-        raise BrokerUnreachable(
-            f"no broker is known: pass --redis-url URL, set {URL_ENV}, or start one here with `heddle up`"
-        )
+        raise BrokerUnreachable(f"no broker is known: pass url=..., set {URL_ENV}, or start one here with `heddle up`")
     return url
 
 
@@ -157,7 +156,7 @@ class Client:
         """
         if lack := lacking(loaded.spec.limits.durability, self.broker.conn.kept()):
             raise BrokerUnfit(lack)
-        before = None if resume is None else self._resumable(resume)
+        before = None if resume is None else self._resumable(resume, loaded.spec)
         submitted = self.broker.experiments.submit(
             loaded.spec.canonical_json(),
             loaded.toml,
@@ -201,14 +200,37 @@ class Client:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _resumable(self, resume: str) -> str:
-        """The id to resume; one that this broker never knew is taken as it is, for its checkpoints may be here."""
+    def _resumable(self, resume: str, spec: ExperimentSpec) -> str:
+        """The id to resume; one that this broker never knew is taken as it is, for its checkpoints may be here.
+
+        Raises:
+            NotFound: there is no such run, or it left no checkpoint.
+            Conflict: it has used up all that `spec` has as its budget.
+        """
         try:
-            return self.broker.experiments.resolve(resume)
+            found = self.broker.experiments.resolve(resume)
         except NotFound:
             if (Path("runs") / resume).is_dir():
                 return resume
             raise
+        self._check_resumable(found, spec)
+        return found
+
+    def _check_resumable(self, before: str, spec: ExperimentSpec) -> None:
+        """Refuse what could only end at once or fail. Raises NotFound, Conflict."""
+        result = self.broker.experiments.status(before).result
+        latest = self.broker.events.metrics_last(before)
+        steps = int(result.get("env_steps") or latest.get("env_steps", 0))
+        wall_s = float(result.get("wall_s") or latest.get("wall_seconds", 0.0))
+        has_some = bool(result["checkpoint"]) if result.get("checkpoint") is not None else steps > 0
+        if not has_some and not list((Path("runs") / before / "checkpoints").glob("*.safetensors")):
+            raise NotFound(f"{before} left no checkpoint to go on from; start it anew, without --resume")
+        if why := reached(spec.budget, Spent(steps, wall_s)):
+            limit, used = ("env_steps", steps) if spec.budget.env_steps else ("wall", round(wall_s))
+            raise Conflict(
+                f"{before} has {why} already, and what a run continues counts, so it would end at once;"
+                f" give it more: --set budget.{limit}={2 * used}"
+            )
 
 
 def _user() -> str:

@@ -177,10 +177,11 @@ class Experiments:
             self._check_leader(experiment, answer)
         if answer == "CONFLICT":
             raise Conflict(f"{experiment} changed meanwhile: its command is {current} at rev {now}; look and try again")
+        go_on = f"continue it in a new run: heddle enqueue exp.toml --resume {experiment}"
         if answer == "STOPPED":
-            raise Conflict(f"{experiment} is stopping, which cannot be undone; continue it with --resume {experiment}")
+            raise Conflict(f"{experiment} is stopping, which cannot be undone; {go_on}")
         if answer == "ENDED" and command != "stop":
-            raise Conflict(f"{experiment} is {state}; continue it in a new run: heddle enqueue --resume {experiment}")
+            raise Conflict(f"{experiment} is {state}; {go_on}")
         return self.ctl(experiment)
 
     def set_status(

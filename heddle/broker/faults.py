@@ -76,6 +76,11 @@ def translate(error: Exception, url: str, secret: str, *, known: bool = False) -
         return BrokerUnreachable(
             f"no answer from {url}: {reason.rstrip('.')}; check that it runs there, or start one with `heddle up`"
         )
+    return _wrong_address(error, word, reason, url)
+
+
+def _wrong_address(error: Exception, word: str, reason: str, url: str) -> HeddleError | None:
+    """Something answers at `url`, and not what is asked for."""
     if "DB index" in reason:
         return UsageError(f"{url} has no database of that number ({reason}); write redis://HOST:PORT/0")
     if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):

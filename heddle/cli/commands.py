@@ -3,6 +3,7 @@
 They never wait for what they asked for to have happened; `wait` does.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -80,20 +81,30 @@ def stop(experiment: str, redis_url: str | None) -> None:
     """End EXP: workers let go, the trainer trains on what came, saves a checkpoint and leaves."""
     with connect(redis_url) as client:
         found = client.experiment(experiment)
+        before = found.status()
         found.stop()
-        click.echo(
-            f"{found.id} stops; its last checkpoint can be continued: heddle enqueue --resume {found.id} exp.toml"
-        )
+        go_on = f"heddle enqueue exp.toml --resume {found.id}"
+        if before.ended:
+            click.echo(f"{found.id} is {before.state} already; go on from its last checkpoint with: {go_on}")
+        elif before.command == "stop":
+            click.echo(f"{found.id} is stopping already; see it with: heddle status {found.id}")
+        else:
+            click.echo(f"{found.id} stops; its last checkpoint can be continued: {go_on}")
 
 
-@command("rm", example="heddle rm cartpole-7f3a2b")
+@command("rm", example="heddle rm cartpole-7f3a2b\nheddle rm --yes cartpole-7f3a2b pendulum-0c4d11")
 @click.argument("experiments", metavar="EXP...", nargs=-1, required=True)
 @click.option("--force", is_flag=True, help="Also while it is active.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
 @redis_option
-def rm(experiments: Sequence[str], force: bool, redis_url: str | None) -> None:
+def rm(experiments: Sequence[str], force: bool, yes: bool, redis_url: str | None) -> None:
     """Delete every key that the broker holds of EXP; checkpoints on disk stay."""
     with connect(redis_url) as client:
-        for experiment in experiments:
-            found = client.experiment(experiment)
-            found.remove(force=force)
-            click.echo(f"removed {found.id}")
+        found = [client.experiment(experiment) for experiment in dict.fromkeys(experiments)]
+        if not yes and sys.stdin.isatty():
+            for one in found:
+                click.echo(f"{one.id} is {one.status().state}: its spec, status, metrics and policies are deleted")
+            click.confirm("delete them?", abort=True)
+        for one in found:
+            one.remove(force=force)
+            click.echo(f"removed {one.id}")

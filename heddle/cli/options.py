@@ -72,8 +72,12 @@ def find_url(given: str | None) -> str:
         BrokerUnreachable: there is none, with the ways on.
     """
     from heddle.client import find_url as find
+    from heddle.errors import BrokerUnreachable
 
-    return find(given)
+    try:
+        return find(given)
+    except BrokerUnreachable as error:
+        raise BrokerUnreachable(str(error).replace("url=...", "--redis-url URL")) from None
 
 
 def connect(given: str | None) -> "Client":
@@ -84,7 +88,7 @@ def connect(given: str | None) -> "Client":
     """
     from heddle.client import connect as open_client
 
-    return open_client(given)
+    return open_client(find_url(given))
 
 
 def print_json(value: Any) -> None:

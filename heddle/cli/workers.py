@@ -78,7 +78,11 @@ def _judgement(told: dict[str, Any]) -> dict[str, Any]:
     return {name: told[name] for name in ("state", "why", "do", "waits_for", "for_s")}
 
 
-@workers.command("scale", epilog=epilog("heddle workers scale 64\nheddle workers scale --reset"))
+@workers.command(
+    "scale",
+    epilog=epilog("heddle workers scale 64\nheddle workers scale --reset"),
+    context_settings={"ignore_unknown_options": True},  # so that -1 is a number that is too low
+)
 @click.argument("number", metavar="N", type=click.IntRange(0), required=False)
 @click.option("--reset", is_flag=True, help="Let every supervisor run as many as it was started with again.")
 @pool_option

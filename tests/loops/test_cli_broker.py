@@ -1,0 +1,192 @@
+"""Commands against a broker, in this process: what they say, what they refuse, and what they ask."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heddle
+from heddle.broker import Broker, keys, open_broker
+from heddle.broker.server import LocalServer
+from heddle.cli.main import run
+from heddle.client import Client
+from heddle.errors import BrokerUnreachable, Conflict, NotFound
+from tests.broker_kit import claim_next
+from tests.trainer_kit import submit
+
+SPEC: dict[str, Any] = {"experiment": {"name": "on"}, "env": {"id": "CartPole-v1"}, "budget": {"env_steps": 1_000}}
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def broker(valkey_server: LocalServer) -> Any:
+    with open_broker(valkey_server.url, role="test") as connected:
+        yield connected
+
+
+@pytest.fixture
+def client(broker: Broker, valkey_server: LocalServer) -> Client:
+    return Client(broker, valkey_server.url)
+
+
+@pytest.fixture
+def say(
+    valkey_server: LocalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Say:
+    """Runs a command; exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEDDLE_REDIS_URL", valkey_server.url)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def ended(broker: Broker, *, steps: int, checkpoint: str) -> str:
+    """An experiment that is over, with what its trainer left."""
+    experiment = submit(broker)
+    result = json.dumps({"env_steps": steps, "wall_s": 12.0, "checkpoint": checkpoint})
+    broker.conn.main.hset(keys.status(experiment), mapping={"state": "completed", "result": result})
+    broker.conn.main.hset(keys.ctl(experiment), "command", "stop")
+    return experiment
+
+
+# ---- going on
+
+
+def test_a_run_whose_budget_is_used_is_not_continued_with_the_same_one(client: Client, broker: Broker) -> None:
+    before = ended(broker, steps=1_024, checkpoint="runs/x/checkpoints/a.safetensors")
+    with pytest.raises(Conflict, match=r"used env_steps 1000 already.*--set budget.env_steps=2048"):
+        client.submit(SPEC, resume=before)
+    assert client.submit(SPEC, resume=before, overrides=["budget.env_steps=2048"]).created
+
+
+def test_a_run_without_a_checkpoint_is_not_continued(
+    client: Client, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    never = submit(broker)
+    for before in (ended(broker, steps=0, checkpoint=""), never):
+        with pytest.raises(NotFound, match=f"{before} left no checkpoint.*without --resume"):
+            client.submit(SPEC, resume=before)
+    folder = tmp_path / "runs" / never / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "checkpoint-1-1.safetensors").touch()
+    assert client.submit(SPEC, resume=never).created, "its checkpoints are here, whatever the broker knows"
+
+
+def test_the_way_on_from_a_run_that_is_over_can_be_typed(say: Say, broker: Broker) -> None:
+    over = ended(broker, steps=10, checkpoint="x")
+    code, _, err = say("resume", over)
+    assert (code, f"heddle enqueue exp.toml --resume {over}" in err) == (8, True)
+    code, out, _ = say("stop", over)
+    assert code == 0 and f"{over} is completed already" in out and "exp.toml --resume" in out
+    active = submit(broker)
+    assert "stops" in say("stop", active)[1]
+    assert "is stopping already" in say("stop", active)[1]
+    assert "cannot be undone" in say("resume", active)[2]
+
+
+# ---- removing
+
+
+def test_rm_asks_on_a_terminal_and_only_there(say: Say, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    over = ended(broker, steps=10, checkpoint="x")
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
+    code, out, _ = say("rm", over)
+    assert code == 130 and "is completed" in out
+    assert broker.experiments.status(over).state == "completed"
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "y")
+    assert say("rm", over)[:2] == (
+        0,
+        f"{over} is completed: its spec, status, metrics and policies are deleted\nremoved {over}\n",
+    )
+    other = ended(broker, steps=10, checkpoint="x")
+    assert say("rm", "--yes", other)[:2] == (0, f"removed {other}\n")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    third = ended(broker, steps=10, checkpoint="x")
+    assert say("rm", third)[:2] == (0, f"removed {third}\n")
+
+
+def test_rm_of_an_active_experiment_is_refused_unless_forced(say: Say, broker: Broker) -> None:
+    active = submit(broker)
+    broker.conn.main.hset(keys.status(active), "state", "running")
+    code, _, err = say("rm", "--yes", active)
+    assert code == 8 and "--force" in err and err.count("\n") == 1
+    assert say("rm", "--force", "--yes", active)[0] == 0
+
+
+# ---- quarantine
+
+
+def quarantined(broker: Broker) -> str:
+    experiment = submit(broker)
+    for number in range(5):
+        lease = claim_next(broker, f"w{number}").lease
+        while lease.shard != 0:
+            lease = claim_next(broker, f"w{number}").lease
+        broker.shards.release(lease, error="the arm fell off", barren=True)
+    assert broker.shards.shards(experiment, 0)[0].state == "quarantined"
+    return experiment
+
+
+def test_a_quarantined_shard_is_released_by_number_or_with_all_of_its_experiment(say: Say, broker: Broker) -> None:
+    experiment = quarantined(broker)
+    code, out, _ = say("shards", experiment)
+    assert code == 0 and "quarantined" in out and f"heddle shards release {experiment}/0" in out
+    code, out, _ = say("shards", "release", f"{experiment}/0", "-o", "json")
+    assert (code, json.loads(out)) == (0, {"experiment": experiment, "released": [0]})
+    code, _, err = say("shards", "release", f"{experiment}/0")
+    assert code == 8 and "not quarantined, it is queued" in err
+    code, _, err = say("shards", "release", experiment)
+    assert code == 8 and f"no shard of {experiment} is quarantined" in err
+    broker.conn.main.hset(keys.shard(experiment, 0, 1), "state", "quarantined")
+    assert say("shards", "release", experiment)[:2] == (
+        0,
+        f"released shard 1 of {experiment}; see it with: heddle shards {experiment}\n",
+    )
+    assert say("shards", "release", f"{experiment}/99")[0] == 4
+    assert say("shards", "release", f"{experiment}/x")[0] == 2
+    assert say("shards", "-o", "json", experiment)[0] == 0
+
+
+def test_why_is_asked_of_experiment_shard_and_worker(say: Say, broker: Broker) -> None:
+    experiment = quarantined(broker)
+    code, out, _ = say("why", "shard", f"{experiment}/0")
+    assert code == 0 and "the arm fell off" in out and "what happened" in out
+    code, out, _ = say("why", "experiment", experiment, "-o", "json")
+    told = json.loads(out)
+    assert code == 0 and told["state"] == "queued" and told["timeline"][0]["what"] == "submitted"
+    assert say("why", "shard", experiment)[0] == 2
+    assert say("why", "worker", "nobody")[0] == 4
+    assert say("why", "experiment", "nobody")[0] == 4
+
+
+# ---- small words
+
+
+def test_a_negative_size_is_called_a_number_that_is_too_low(say: Say) -> None:
+    code, _, err = say("workers", "scale", "-1")
+    assert code == 2 and "-1 is not in the range" in err
+    assert say("workers", "scale", "--nonsense")[0] == 2
+
+
+def test_python_is_told_of_python_and_the_command_line_of_its_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEDDLE_REDIS_URL", raising=False)
+    with pytest.raises(BrokerUnreachable, match="pass url=") as caught:
+        heddle.connect()
+    assert "--redis-url" not in str(caught.value)
+    assert run(["ls"]) == 5
+    assert "--redis-url URL" in capsys.readouterr().err
