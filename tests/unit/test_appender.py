@@ -31,6 +31,7 @@ class Script:
     def __init__(self, *answers: str | Exception) -> None:
         self.answers = list(answers)
         self.sent: list[tuple[int, int, bool]] = []
+        self.snapshots: list[tuple[bytes | None, bool]] = []
         self.outcomes: list[tuple[int, int | None, Outcome]] = []
         self.heard: list[str] = []
         self.failures: list[BaseException] = []
@@ -38,9 +39,10 @@ class Script:
         self.gate = threading.Event()
         self.gate.set()
 
-    def append(self, lease: Lease, *, seq: int, blob: Any, **_: Any) -> AppendReply:
+    def append(self, lease: Lease, *, seq: int, blob: Any, **more: Any) -> AppendReply:
         self.gate.wait(5)
         self.sent.append((lease.shard, seq, blob is not None))
+        self.snapshots.append((more["snapshot"], more["resend_snapshot"]))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -191,3 +193,21 @@ def test_an_answer_that_nobody_knows_ends_the_worker_instead_of_waiting_for_ever
     begin(script, made).hand_over(parcel())
     eventually(lambda: script.failures)
     assert "PERHAPS" in str(script.failures[0])
+
+
+def test_a_snapshot_is_sent_with_its_batch_and_only_named_while_the_broker_has_both(made: list[Appender]) -> None:
+    script = Script("FULL", "NOBLOB", AWAY, "OK")
+    one = parcel()
+    one.snapshot = b"state"
+    begin(script, made).hand_over(one)
+    eventually(lambda: script.outcomes == [(0, 1, Outcome.ACCEPTED)])
+    assert script.snapshots == [(b"state", True), (None, True), (b"state", True), (b"state", True)]
+
+
+def test_out_of_memory_a_batch_goes_on_without_its_snapshot(made: list[Appender]) -> None:
+    script = Script(BrokerFull("out of memory"), "OK")
+    one = parcel()
+    one.snapshot = b"state"
+    begin(script, made).hand_over(one)
+    eventually(lambda: script.outcomes == [(0, 1, Outcome.ACCEPTED)])
+    assert script.snapshots == [(b"state", True), (None, False)]

@@ -1,0 +1,164 @@
+"""What the broker promises about snapshots of shards: told at a claim, dropped when nobody may begin there."""
+
+from typing import Any
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.broker.types import Lease
+from heddle.errors import BrokerFull
+from tests.broker_kit import TTL_MS, E, admit, append, claim_next, ctl, meta_of, payload, reap, run_out
+
+
+def _held(broker: Broker) -> list[str]:
+    """Names of every snapshot there is."""
+    return [key.decode() for key in broker.conn.main.scan_iter(match="*:snapshot:*")]
+
+
+def _key(lease: Lease, seq: int) -> str:
+    return keys.snapshot(lease.experiment, lease.partition, lease.shard, lease.epoch, lease.nonce, seq)
+
+
+def _begun(broker: Broker, **fields: Any) -> Lease:
+    """A shard with one accepted batch and its snapshot."""
+    admit(broker, shards=1, **fields)
+    lease = claim_next(broker).lease
+    append(broker, lease, 1, snapshot=b"state after 1")
+    assert _held(broker) == [_key(lease, 1)]
+    return lease
+
+
+def test_a_claim_tells_how_many_owners_ended_without_a_batch(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    told = []
+    for worker in ("w1", "w2", "w3", "w4"):
+        claim = claim_next(any_broker, worker)
+        told.append(claim.deaths)
+        if worker == "w3":
+            append(any_broker, claim.lease, claim.seq + 1)
+        any_broker.shards.renew(E, 0, [(claim.lease, True)], ttl_ms=TTL_MS)
+        run_out(any_broker, claim.lease)
+        reap(any_broker)
+    assert told == [0, 1, 2, 0]
+
+
+def test_a_claim_tells_the_batch_of_its_snapshot_even_when_that_is_not_the_last(any_broker: Broker) -> None:
+    lease = _begun(any_broker)
+    append(any_broker, lease, 2)
+    any_broker.shards.release(lease)
+    claim = claim_next(any_broker, "w2")
+    assert (claim.seq, claim.snapshot) == (2, _key(lease, 1))
+    assert keys.snapshot_seq(claim.snapshot or "", E, 0, 0) == 1
+    assert any_broker.shards.shards(E, 0)[0].snapshot_seq == 1
+
+
+def test_why_there_is_no_snapshot_is_kept_and_forgotten_with_the_next_one(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    data = payload(lease, 1)
+    any_broker.shards.append(lease, seq=1, blob=data, meta=meta_of(data), ttl_ms=TTL_MS, no_snapshot="a lock")
+    append(any_broker, lease, 2)
+    assert any_broker.shards.shards(E, 0)[0].no_snapshot == "a lock"
+    any_broker.shards.release(lease)
+    claim = claim_next(any_broker, "w2")
+    assert claim.no_snapshot == "a lock"
+    append(any_broker, claim.lease, 3, snapshot=b"state")
+    assert any_broker.shards.shards(E, 0)[0].no_snapshot == ""
+
+
+def test_a_shard_given_back_in_good_order_keeps_its_snapshot(any_broker: Broker) -> None:
+    lease = _begun(any_broker)
+    any_broker.shards.release(lease)
+    assert claim_next(any_broker, "w2").snapshot == _key(lease, 1)
+
+
+def test_a_reaped_shard_keeps_its_snapshot(any_broker: Broker) -> None:
+    lease = _begun(any_broker)
+    run_out(any_broker, lease)
+    reap(any_broker)
+    assert claim_next(any_broker, "w2").snapshot == _key(lease, 1)
+
+
+@pytest.mark.parametrize("barren", [False, True])
+def test_nobody_continues_from_what_ended_in_an_error(any_broker: Broker, barren: bool) -> None:
+    lease = _begun(any_broker)
+    any_broker.shards.release(lease, error="the arm fell off", barren=barren)
+    assert _held(any_broker) == []
+    assert claim_next(any_broker, "w2").snapshot is None
+
+
+def test_the_snapshot_of_a_stopped_shard_is_deleted(any_broker: Broker) -> None:
+    lease = _begun(any_broker)
+    ctl(any_broker, command="stop")
+    any_broker.shards.release(lease)
+    assert _held(any_broker) == []
+
+
+def test_the_snapshot_of_a_shard_that_is_reaped_for_good_is_deleted(any_broker: Broker) -> None:
+    lease = _begun(any_broker)
+    ctl(any_broker, command="stop")
+    run_out(any_broker, lease)
+    reap(any_broker)
+    assert _held(any_broker) == []
+    assert any_broker.shards.shards(E, 0)[0].snapshot_seq == 0
+
+
+def test_the_snapshot_of_a_quarantined_shard_is_deleted(any_broker: Broker) -> None:
+    lease = _begun(any_broker)
+    any_broker.shards.release(lease)
+    again = claim_next(any_broker, "w2").lease
+    any_broker.shards.renew(E, 0, [(again, True)], ttl_ms=TTL_MS)
+    run_out(any_broker, again)
+    any_broker.shards.reap(E, 0, leader_epoch=10**9, barren_deaths=1)
+    assert any_broker.shards.shards(E, 0)[0].state == "quarantined"
+    assert _held(any_broker) == []
+
+
+def test_dropping_the_snapshots_of_an_ended_experiment_leaves_none_and_may_be_repeated(any_broker: Broker) -> None:
+    admit(any_broker, shards=3)
+    for shard in range(3):
+        lease = claim_next(any_broker, f"w{shard}").lease
+        if shard != 1:
+            append(any_broker, lease, 1, snapshot=b"state")
+        any_broker.shards.release(lease)
+    assert len(_held(any_broker)) == 2
+    any_broker.shards.drop_snapshots(E, 0)
+    any_broker.shards.drop_snapshots(E, 0)
+    any_broker.shards.drop_snapshots("unknown-1a2b", 0)
+    assert _held(any_broker) == []
+    assert [shard.snapshot_seq for shard in any_broker.shards.shards(E, 0)] == [0, 0, 0]
+
+
+def test_a_snapshot_whose_batch_waits_for_room_lives_as_long_as_the_batch(any_broker: Broker) -> None:
+    lease = _begun(any_broker, max_entries=1)
+    append(any_broker, lease, 2, snapshot=b"state after 2")
+    main = any_broker.conn.main
+    main.pexpire(_key(lease, 2), 500)
+    data = payload(lease, 2)
+    meta = meta_of(data)
+    any_broker.shards.append(lease, seq=2, blob=None, meta=meta, ttl_ms=TTL_MS, resend_snapshot=True)
+    assert main.pttl(_key(lease, 2)) > 500
+
+
+def test_a_batch_whose_snapshot_is_gone_is_asked_for_again(any_broker: Broker) -> None:
+    lease = _begun(any_broker, max_entries=1)
+    append(any_broker, lease, 2, snapshot=b"state after 2")
+    any_broker.conn.main.delete(_key(lease, 2))
+    ctl(any_broker, max_entries=9)
+    data = payload(lease, 2)
+    reply = any_broker.shards.append(lease, seq=2, blob=None, meta=meta_of(data), ttl_ms=TTL_MS, resend_snapshot=True)
+    assert reply.status == "NOBLOB"
+    assert append(any_broker, lease, 2, snapshot=b"state after 2").status == "OK"
+    assert any_broker.shards.shards(E, 0)[0].snapshot_seq == 2
+
+
+def test_out_of_memory_a_stored_batch_moves_on_without_its_snapshot(broker: Broker, full_memory: Any) -> None:
+    lease = _begun(broker, max_entries=1)
+    append(broker, lease, 2)  # FULL: its bytes are stored
+    ctl(broker, max_entries=9)
+    full_memory()
+    with pytest.raises(BrokerFull):
+        append(broker, lease, 2, snapshot=b"state after 2")
+    assert append(broker, lease, 2).status == "OK"
+    broker.shards.release(lease)
+    assert broker.shards.shards(E, 0)[0].snapshot_seq == 1
