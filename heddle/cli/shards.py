@@ -69,6 +69,8 @@ def ls(experiment: str, output: str, redis_url: str | None) -> None:
     ]
     header = ("SHARD", "KIND", "STATE", "WORKER", "EPOCH", "SEQ", "ATTEMPTS", "WHY, OR LAST ERROR")
     print_table(header, rows, empty="no shards yet; a coordinator makes them: heddle coordinator")
+    for reason in dict.fromkeys(shard.no_snapshot for shard in facts.shards if shard.no_snapshot):
+        click.echo(f"no snapshots, so that a new owner begins fresh episodes: {reason}")
 
 
 @shards.command("release", epilog=epilog("heddle shards release cartpole-7f3a2b/17\nheddle shards release cartpole"))

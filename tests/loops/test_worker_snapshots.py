@@ -8,6 +8,7 @@ import pytest
 
 from heddle.broker import Broker
 from heddle.broker.server import LocalServer
+from heddle.cli.main import run
 from tests.helpers import eventually
 from tests.worker_kit import Reader, Running, coordinating, fresh, submit
 
@@ -127,12 +128,16 @@ def test_damaged_snapshots_are_told_and_fresh_episodes_begin(relay: Callable[...
     assert "its snapshot is damaged: its checksum does not fit its bytes; it plays fresh episodes" in one.said()
 
 
-def test_what_cannot_be_snapshotted_is_shown_and_played_all_the_same(relay: Callable[..., Relay]) -> None:
+def test_what_cannot_be_snapshotted_is_shown_and_played_all_the_same(
+    relay: Callable[..., Relay], capsys: pytest.CaptureFixture[str]
+) -> None:
     one = relay({"id": "tests.snapshot_zoo:Handle"})
     kept = _keeping(one)
     one.run()
     (shard,) = one.broker.shards.shards(one.experiment, 0)
     assert shard.no_snapshot.startswith("attribute 'handle' of Handle (lock): cannot pickle")
+    assert run(["shards", one.experiment, "--redis-url", one.url]) == 0
+    assert "a new owner begins fresh episodes: attribute 'handle' of Handle" in capsys.readouterr().out
     one.run()
     assert _breaks(kept) == [one.first[1]]
     assert one.said().count("it cannot be snapshotted: attribute 'handle'") == 1
