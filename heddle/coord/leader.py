@@ -5,7 +5,7 @@ Every method raises LeaderLost as soon as another leads, and BrokerError when th
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from heddle.broker import Broker
 from heddle.broker.durability import lacking
@@ -17,6 +17,7 @@ from heddle.coord.shares import PoolShares
 from heddle.coord.telling import Teller
 from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_pause_ms, watch
 from heddle.errors import BrokerError, BrokerFull, Conflict, Denied, Gone, HeddleError, LeaderLost, NotFound
+from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
 
 log = logging.getLogger("heddle.coordinator")
@@ -150,10 +151,13 @@ class Leader:
 
     def _make_shards(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> bool:
         plans = plan_shards(spec)
-        self._broker.shards.create(stored.experiment, PARTITION, plans, leader_epoch=self._epoch)
-        self._broker.shards.queue_tickets(stored.experiment, PARTITION, [plan.index for plan in plans], stored.pool)
+        self._create_shards(stored.experiment, plans, stored.pool)
         self._tell.note(stored.experiment, "admitted", pool=stored.pool, shards=len(plans))
         return self._guarded(self._watch(stored, spec, now_ms), now_ms)
+
+    def _create_shards(self, experiment: str, plans: Sequence[ShardPlan], pool: str) -> None:
+        self._broker.shards.create(experiment, PARTITION, plans, leader_epoch=self._epoch)
+        self._broker.shards.queue_tickets(experiment, PARTITION, [plan.index for plan in plans], pool)
 
     def _watch(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> Watched:
         watched = watch(stored, spec, contact_since_ms=self.contact_since_ms, now_ms=now_ms)
@@ -230,6 +234,11 @@ class Leader:
         status = self._broker.experiments.status(experiment)
         ctl = self._broker.experiments.ctl(experiment)
         states = self._broker.shards.shards(experiment, PARTITION)
+        if len(states) < len(watched.plans):  # the broker forgot them: it was killed right after they were made
+            known = {state.shard for state in states}
+            self._create_shards(experiment, [p for p in watched.plans if p.index not in known], watched.pool)
+            self._tell.note(experiment, "created", shards=len(watched.plans) - len(states))
+            states = self._broker.shards.shards(experiment, PARTITION)
         is_seat_held = self._broker.seats.holder(experiment) is not None
         watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
         facts = planner.ExperimentFacts(

@@ -8,6 +8,7 @@ from typing import Literal
 
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Ctl
+from heddle.shard import ShardPlan, plan_shards
 from heddle.spec import ExperimentSpec
 
 LOOK_EVERY_MS = (1_000, 30_000)
@@ -26,7 +27,7 @@ class Watched:
     """One admitted experiment.
 
     Attributes:
-        experiment, pool, ttl_ms, barren_deaths, on_quarantine: from its spec.
+        experiment, pool, ttl_ms, barren_deaths, on_quarantine, plans: from its spec.
         contact_since_ms: since when this coordinator has been in touch with the broker without a gap.
         last_ms: when it was last in touch.
         seen: what of ctl made the last look necessary.
@@ -45,6 +46,7 @@ class Watched:
     ttl_ms: int
     barren_deaths: int
     on_quarantine: Literal["continue", "fail"]
+    plans: tuple[ShardPlan, ...]
     contact_since_ms: int
     last_ms: int
     seen: tuple[object, ...] = ()
@@ -113,6 +115,7 @@ def watch(stored: StoredSpec, spec: ExperimentSpec, *, contact_since_ms: int, no
         ttl_ms=round(spec.faults.lease_ttl * 1000),
         barren_deaths=spec.faults.barren_deaths,
         on_quarantine=spec.faults.on_quarantine,
+        plans=plan_shards(spec),
         contact_since_ms=contact_since_ms,
         last_ms=now_ms,
     )

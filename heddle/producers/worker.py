@@ -227,7 +227,8 @@ class Worker:
         """Until something may be playable, or it is time to look at tickets again."""
         began = self._clock.monotonic()
         with self.desk.changed:
-            if self.desk.choose() is None and self.desk.holdings() and not self.desk.ready_to_release():
+            may_claim = not self.desk.holdings() and self._claimer.next_look <= began
+            if self.desk.choose() is None and not may_claim and not self.desk.ready_to_release():
                 self.desk.changed.wait(min(WAIT_S, max(0.001, self._claimer.next_look - began)))
         waited_s = self._clock.monotonic() - began
         self.desk.counters.wait_s += waited_s

@@ -1,0 +1,117 @@
+"""The shipped `Client` and `Pipe` on the simulated network: Heddle's code and redis-py's, without a socket.
+
+It never models a command: redis-py builds the arguments and reads the replies.
+"""
+
+from typing import Any
+
+import redis
+from redis.exceptions import ResponseError
+
+from heddle.broker import Broker
+from heddle.broker.connection import CALL_TIMEOUT_S, MAX_BLOCK_MS, Client, Connection, Pipe
+from heddle.broker.fitness import ServerInfo
+from tests.simulation.net import Net, error_of
+from tests.simulation.values import ServerError
+
+POOL = redis.ConnectionPool(protocol=2)
+
+
+def encoded(args: tuple[Any, ...]) -> list[bytes]:
+    """A command's arguments as they would be sent."""
+    words = args[0].upper().encode().split()
+    return words + [_encoded(arg) for arg in args[1:]]
+
+
+def _encoded(arg: Any) -> bytes:
+    if type(arg) is bytes:
+        return arg
+    if type(arg) is str:
+        return arg.encode()
+    if isinstance(arg, memoryview):
+        return bytes(arg)
+    if isinstance(arg, bool) or not isinstance(arg, int | float | bytes):
+        raise redis.exceptions.DataError(f"Invalid input of type: {type(arg).__name__}")
+    return repr(arg).encode() if isinstance(arg, float) else str(arg).encode()
+
+
+class _Wire(redis.Redis):
+    """Where redis-py would write to a socket."""
+
+    net: Net
+    timeout_s: float
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        (reply,) = self.net.call([encoded(args)], self.timeout_s)
+        return _read(self, reply, args[0], options)
+
+
+class _PipeWire(redis.client.Pipeline):
+    """The same for several commands."""
+
+    net: Net
+    timeout_s: float
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        stack, self.command_stack = self.command_stack, []
+        if not stack:
+            return []
+        replies = self.net.call([encoded(args) for args, _ in stack], self.timeout_s)
+        found: list[Any] = []
+        for reply, (args, options) in zip(replies, stack, strict=True):
+            try:
+                found.append(_read(self, reply, args[0], options))
+            except ResponseError as error:
+                if raise_on_error:
+                    raise
+                found.append(error)
+        return found
+
+
+class SimPipe(Pipe, _PipeWire):
+    """The shipped pipeline, wired."""
+
+    def _run_again(self, name: str, command: tuple[Any, ...]) -> Any:
+        client = SimClient(self.net, self.timeout_s)
+        try:
+            client.script_load(_source(name))
+            return client.execute_command(*command)
+        except ResponseError as error:
+            return error
+
+
+class SimClient(Client, _Wire):
+    """The shipped client, wired."""
+
+    def __init__(self, net: Net, timeout_s: float) -> None:
+        super().__init__(connection_pool=POOL)
+        self.net, self.timeout_s = net, timeout_s
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> SimPipe:
+        pipe = SimPipe(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        pipe.net, pipe.timeout_s = self.net, self.timeout_s
+        return pipe
+
+
+def sim_broker(net: Net) -> Broker:
+    """A broker of one process, with the connections that `open_broker` makes."""
+    main = SimClient(net, CALL_TIMEOUT_S)
+    blocking = SimClient(net, CALL_TIMEOUT_S + MAX_BLOCK_MS / 1000)
+    main.ping()
+    return Broker(Connection(main, blocking, "sim", ServerInfo("redis", (7, 0, 0))))
+
+
+def _read(client: Any, reply: Any, name: str, options: dict[str, Any]) -> Any:
+    if isinstance(reply, ServerError):
+        raise error_of(reply)
+    options.pop("keys", None)
+    callback = client.response_callbacks.get(name)
+    if callback is None:
+        return bytes(reply) if isinstance(reply, bytes) else reply
+    return callback(reply, **options)
+
+
+def _source(name: str) -> str:
+    from heddle.broker.scripts import script
+
+    return script(name).source

@@ -1,0 +1,118 @@
+"""Where the shipped modules meet the simulation: names in them that stand for time, threads, chance, files and play.
+
+It never replaces a decision. Each name must be there: a module that changed makes the installation fail, not the
+simulation weaker.
+"""
+
+import importlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from heddle.broker import Broker
+from heddle.clock import SystemClock
+from heddle.spec import spec_from_json
+from tests.simulation import play
+from tests.simulation.disk import Disk
+from tests.simulation.hub import Hub
+from tests.simulation.news import SimNews
+from tests.simulation.threads import Threading
+
+MODULES = (
+    "heddle.broker.shards",
+    "heddle.broker.experience",
+    "heddle.broker.experiments",
+    "heddle.broker.policies",
+    "heddle.broker.pools",
+    "heddle.broker.events",
+    "heddle.broker.seats",
+    "heddle.broker.coordinators",
+    "heddle.coord.coordinator",
+    "heddle.producers.worker",
+    "heddle.consumers.trainer",
+)
+_parsed = lru_cache(maxsize=64)(spec_from_json)
+
+
+class Installed:
+    """Replaces names, and puts them back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[object, str, Any]] = []
+
+    def put(self, owner: object, name: str, value: Any) -> None:
+        """Raises AttributeError when there is no such name."""
+        self._before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def take_out(self) -> None:
+        for owner, name, value in reversed(self._before):
+            setattr(owner, name, value)
+
+
+@contextmanager
+def installed(hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], Broker]) -> Iterator[None]:
+    """Within it the shipped code runs in the simulation."""
+    for name in MODULES:
+        importlib.import_module(name)
+    level = logging.root.manager.disable
+    swap = Installed()
+    try:
+        _time_and_threads(swap, hub)
+        _chance(swap, hub)
+        _play(swap, nature)
+        module = sys.modules
+        swap.put(module["heddle.consumers.saver"], "files", disk)
+        swap.put(module["heddle.coord.coordinator"], "open_broker", lambda url, role: connect())
+        swap.put(module["heddle.broker.events"], "NewsListener", partial(SimNews, hub))
+        for name in ("heddle.coord.admit", "heddle.producers.stage", "heddle.consumers.setting"):
+            swap.put(module[name], "spec_from_json", _parsed)
+        logging.disable(logging.CRITICAL)
+        yield
+    finally:
+        logging.disable(level)
+        swap.take_out()
+
+
+def _time_and_threads(swap: Installed, hub: Hub) -> None:
+    def monotonic(_: object) -> float:
+        return hub.task().process.monotonic()
+
+    def sleep(_: object, seconds: float) -> None:
+        hub.wait(seconds)
+
+    swap.put(SystemClock, "monotonic", monotonic)
+    swap.put(SystemClock, "wall", monotonic)
+    swap.put(SystemClock, "sleep", sleep)
+    simulated = Threading(hub)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("heddle.") and getattr(module, "threading", None) is threading:
+            swap.put(module, "threading", simulated)
+
+
+def _chance(swap: Installed, hub: Hub) -> None:
+    made = np.random.default_rng
+
+    def default_rng(seed: Any = None) -> np.random.Generator:
+        return made(hub.rng.getrandbits(64) if seed is None else seed)
+
+    swap.put(np.random, "default_rng", default_rng)
+    trainers = sys.modules["heddle.consumers.trainer"]
+    swap.put(trainers, "trainer_id", lambda: f"trainer-{hub.rng.getrandbits(40):x}")
+
+
+def _play(swap: Installed, nature: play.Nature) -> None:
+    module = sys.modules
+    stage, turn = module["heddle.producers.stage"], module["heddle.producers.turn"]
+    swap.put(stage, "Player", partial(play.SimPlayer, nature))
+    for one in (stage, module["heddle.consumers.setting"]):
+        swap.put(one, "make_policy", lambda *args, **options: play.SimPolicy())
+    swap.put(stage, "hold_torch_to_one_thread", lambda: None)
+    swap.put(turn, "encode", play.encode)
+    swap.put(module["heddle.consumers.reader"], "decode", play.decode)

@@ -1,0 +1,61 @@
+"""Learning in the simulation: a model that is nothing but the list of batches it was trained on.
+
+It never reads or saves; the shipped loop does, and hands it decoded batches.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from heddle.checkpoint import Checkpoint
+from heddle.consumers.evaluation import ended_episodes
+from heddle.consumers.progress import Progress
+from heddle.consumers.reader import Loaded
+from heddle.policies.base import Arrays
+from tests.simulation.hub import Hub
+
+Trained = tuple[int, int, str, int, int, int]
+"""shard, epoch, nonce, seq of a batch, and its own name: player, first step."""
+
+
+class SimTraining:
+    """Stands for `Training`.
+
+    Attributes:
+        seen: what it was trained on, in order; a checkpoint carries it.
+        update_s: seconds that an update takes.
+    """
+
+    min_steps = 1
+
+    def __init__(self, hub: Hub, *, update_s: float) -> None:
+        self.seen: list[Trained] = []
+        self.update_s = update_s
+        self._hub = hub
+        self._salt = 0
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        self.seen = list(checkpoint.learner_meta["seen"])
+        self._salt = checkpoint.learner_meta["salt"]
+
+    def update(self, batches: Sequence[Loaded], progress: Progress) -> dict[str, float]:
+        self._hub.wait(self.update_s)
+        self._salt = self._hub.rng.getrandbits(60)
+        for item in batches:
+            pointer, segments = item.pointer, item.segments
+            self.seen.append((pointer.shard, pointer.epoch, pointer.nonce, pointer.seq, *segments.name))  # type: ignore[attr-defined]
+        progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
+        for item in batches:
+            progress.add_episodes(*ended_episodes(item.segments))
+        return {}
+
+    def probe(self, loaded: Loaded, progress: Progress) -> None:
+        self._hub.wait(self.update_s)
+
+    def weights(self) -> Arrays:
+        """Other weights after every update, also after one on the same batches in another life."""
+        return {"what": np.array([self._salt], np.int64)}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        return {}, {"seen": list(self.seen), "salt": self._salt}

@@ -1,0 +1,181 @@
+"""The plan of a seed: what is run, which faults it meets and when. Pure: the same seed, the same plan.
+
+It never runs anything; a plan may be changed (a fault taken out) and run again.
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from heddle.spec import ExperimentSpec, load_spec
+
+FAULTS = (
+    "kill",
+    "pause",
+    "term",
+    "cut",
+    "weather",
+    "server kill",
+    "server freeze",
+    "backup",
+    "scripts",
+    "groups",
+    "full",
+    "disk",
+    "jump",
+    "command",
+    "drift",
+    "jitter",
+    "broken",
+    "deadly",
+)
+"""The menu; each seed takes some of it."""
+PERMANENT = ("drift", "jitter", "broken", "deadly")
+"""Not events: how things are from the start on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One event.
+
+    Attributes:
+        at_s: when. kind: of the menu. lasts_s: until it is over, where it is.
+        draw: chance for what is left to choose, such as whom it meets.
+    """
+
+    at_s: float
+    kind: str
+    lasts_s: float = 0.0
+    draw: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.2f}s {self.kind} {self.lasts_s:.2f}s ({self.draw:.3f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run.
+
+    Attributes:
+        seed: of all chance while it runs.
+        workers, coordinators, trainers: processes of each role.
+        shards, evals: train and eval shards. sync, ack, every, entries, size, steps: as the spec has them.
+        permanent: faults that are always on. faults: the others, by time. calm_s: when all is healed.
+        vouched: dead workers are reported by whoever started them.
+    """
+
+    seed: int
+    workers: int
+    coordinators: int
+    trainers: int
+    shards: int
+    evals: int
+    sync: bool
+    ack: str
+    every: int
+    entries: int
+    size: int
+    steps: int
+    permanent: frozenset[str] = frozenset()
+    faults: tuple[Fault, ...] = ()
+    calm_s: float = 6.0
+    vouched: float = 0.5
+
+    def without(self, index: int) -> "Plan":
+        """The same with one fault less."""
+        return replace(self, faults=self.faults[:index] + self.faults[index + 1 :])
+
+    def spec(self) -> ExperimentSpec:
+        """The experiment."""
+        return _spec(
+            self.shards, self.evals, self.sync, self.ack, self.every, self.entries, self.size, self.steps,
+            "broken" in self.permanent or "deadly" in self.permanent,
+        )  # fmt: skip
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(f"plan {seed}")
+    shards, sync, every = rng.choice((1, 2, 2, 3)), rng.random() < 0.4, rng.choice((1, 1, 2, 3))
+    chosen = frozenset(kind for kind in FAULTS if rng.random() < (0.2 if kind in PERMANENT else 0.35))
+    least = shards * every if sync else 2 * every
+    plan = Plan(
+        seed=seed,
+        workers=rng.choice((1, 2, 2, 3)),
+        coordinators=rng.choice((1, 1, 2)),
+        trainers=rng.choice((1, 1, 2)),
+        shards=shards,
+        evals=rng.choice((0, 0, 1)),
+        sync=sync,
+        ack="checkpoint" if rng.random() < 0.8 else "update",
+        every=every,
+        entries=least + rng.choice((0, 1, 2, 8, 100)),
+        size=rng.choice((1024, 2048, 1 << 20)),
+        steps=rng.choice((40, 100_000, 100_000)),
+        permanent=chosen & frozenset(PERMANENT),
+        calm_s=rng.uniform(4.0, 8.0),
+        vouched=rng.choice((0.0, 0.5, 1.0)),
+    )
+    return replace(plan, faults=_faults(rng, plan, sorted(chosen - frozenset(PERMANENT))))
+
+
+def _faults(rng: random.Random, plan: Plan, kinds: list[str]) -> tuple[Fault, ...]:
+    found = []
+    for kind in kinds:
+        most = {"kill": 6, "pause": 4, "weather": 3, "term": 3, "command": 3}.get(kind, 2)
+        for _ in range(rng.randint(1, most)):
+            found.append(Fault(rng.uniform(0.3, plan.calm_s), kind, _lasts(rng, kind), rng.random()))
+    return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _lasts(rng: random.Random, kind: str) -> float:
+    """Mostly short, sometimes longer than any TTL."""
+    if kind in ("pause", "cut", "server freeze", "server kill"):
+        return rng.choice((rng.uniform(0.05, 0.6), rng.uniform(0.6, 3.5)))
+    return rng.uniform(0.2, 2.0)
+
+
+@lru_cache(maxsize=1024)
+def _spec(
+    shards: int, evals: int, sync: bool, ack: str, every: int, entries: int, size: int, steps: int, poisoned: bool
+) -> ExperimentSpec:
+    raw: dict[str, Any] = {
+        "experiment": {"name": "sim"},
+        "env": {"id": "CartPole-v1", "num_envs": shards, "envs_per_shard": 1},
+        "rollout": {"steps": 2, "sync": sync},
+        "trainer": {"learner": "simulation.learn:Nothing", "ack": ack, "checkpoint_every": every, "sync_timeout": 3.0},
+        "budget": {"env_steps": steps},
+        "faults": {"lease_ttl": 1.0, "barren_deaths": 3 if poisoned else 1000},
+        "limits": {"max_entries": entries, "max_bytes": size, "batch_bytes": 1024},
+    }
+    if not sync:
+        raw["trainer"]["batch_steps"] = 4
+        raw["rollout"]["max_policy_lag"] = 3
+    if evals:
+        raw["eval"] = {"num_envs": evals, "episodes": evals, "every_updates": 4}
+    return load_spec(raw).spec
+
+
+def with_faults(plan: Plan, faults: tuple[Fault, ...]) -> Plan:
+    """The same with other events."""
+    return replace(plan, faults=faults)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a plan.
+
+    Attributes:
+        problem: the promise that was broken, "" for none.
+        events: commands that the server executed. virtual_s: time that passed in there.
+        facts: numbers for those who look on; trace: see `Watcher`; stacks: where threads stood.
+    """
+
+    plan: Plan
+    problem: str = ""
+    events: int = 0
+    virtual_s: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
+    trace: list[str] | None = None
+    stacks: list[str] = field(default_factory=list)

@@ -1,0 +1,168 @@
+"""Playing in the simulation: environments that only count, and batches that say what is in them.
+
+Every environment of every player has a name of its own, and a batch names the steps it holds: what reaches a model
+twice, or never, can be told from the bytes alone.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.errors import BatchError, EnvError
+from heddle.layout import Layout
+from heddle.policies.base import Array, Arrays, Noise
+from heddle.shard import ShardPlan
+from heddle.spec import ExperimentSpec
+from tests.simulation.hub import Hub
+
+
+@dataclass(slots=True)
+class SimSegments:
+    """What the shipped code asks of `Segments`; the bytes travel along.
+
+    Attributes:
+        name: (player, first step): no two batches that were played share it.
+    """
+
+    rows: int
+    num_steps: int
+    version_min: int
+    version_max: int
+    arrays: dict[str, NDArray[Any]]
+    payload: bytes
+    name: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Nature:
+    """What environments of one world are like.
+
+    Attributes:
+        hub: whose time they take.
+        step_s: seconds a step takes, by shard; others take `usual_s`.
+        broken: shards whose environment raises at every step.
+        deadly: shards whose environment kills its process at every step.
+        sizes: bytes of a batch, at least and at most.
+    """
+
+    hub: Hub
+    usual_s: float = 0.05
+    step_s: dict[int, float] = field(default_factory=dict)
+    broken: set[int] = field(default_factory=set)
+    deadly: set[int] = field(default_factory=set)
+    sizes: tuple[int, int] = (100, 400)
+    players: Iterator[int] = field(default_factory=lambda: count(1))
+
+
+class SimPolicy:
+    """A policy that nothing acts with; its weights are one number, which says what was trained."""
+
+    noise = Noise("none", 0)
+    outputs: Mapping[str, Any] = {}
+    state: Mapping[str, Any] = {}
+
+    def __init__(self) -> None:
+        self._weights: Arrays = {"what": np.zeros(1, np.int64)}
+
+    def get_weights(self) -> Arrays:
+        return dict(self._weights)
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        self._weights = dict(weights)
+
+
+class SimPlayer:
+    """Stands for `Player`: a shard's environments."""
+
+    def __init__(
+        self, nature: Nature, plan: ShardPlan, spec: ExperimentSpec, policy: Any, layout: Layout, **_: Any
+    ) -> None:
+        self.plan = plan
+        self.doing: str | None = None
+        self.last_progress = 0.0
+        self._nature = nature
+        self._spec = spec
+        self._number = next(nature.players)
+        self._steps = 0
+        self._cut = False
+
+    def play(self, version: int) -> SimSegments:
+        """One segment of every environment."""
+        length = self._spec.rollout.steps
+        self._pass(length)
+        return self._made(version, length, ended=self._nature.hub.rng.random() < 0.3)
+
+    def play_episodes(self, version: int, episodes: int, *, deterministic: bool) -> Iterator[tuple[SimSegments, bool]]:
+        """An evaluation of two segments."""
+        for last in (False, True):
+            self._pass(self._spec.rollout.steps)
+            yield self._made(version, self._spec.rollout.steps, ended=True), last
+
+    def recycle(self, segments: SimSegments) -> None:
+        """Nothing is kept."""
+
+    def cut(self) -> None:
+        self._cut = True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _pass(self, steps: int) -> None:
+        nature, process = self._nature, self._nature.hub.task().process
+        self.doing, self.last_progress = "step", process.monotonic()
+        try:
+            self._nature.hub.wait(nature.step_s.get(self.plan.index, nature.usual_s) * steps)
+            if self.plan.index in nature.broken:
+                raise EnvError("broke, as it always does", value=self._spec.env.id)
+            if self.plan.index in nature.deadly:
+                process.kill()
+                process.check()
+        finally:
+            self.doing = None
+
+    def _made(self, version: int, length: int, *, ended: bool) -> SimSegments:
+        rows, steps, rng = self.plan.num_envs, self.plan.num_envs * length, self._nature.hub.rng
+        facts = (self.plan.index, version, rows, steps, self._number, self._steps, int(ended))
+        self._steps += length
+        head = "|".join(map(str, facts)).encode() + b"|"
+        return _segments(facts, head.ljust(rng.randint(*self._nature.sizes), b"."))
+
+
+def encode(layout: Layout, segments: SimSegments, *, compression: str | None = None) -> memoryview:
+    """Stands for `batch.encode`."""
+    return memoryview(segments.payload)
+
+
+def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_cap: int) -> SimSegments:
+    """Stands for `batch.decode`. Raises BatchError."""
+    if len(data) > size_cap:
+        raise BatchError(f"the batch has {len(data)} bytes, more than the cap of {size_cap}")
+    if crc32 is not None and zlib.crc32(data) != crc32:
+        raise BatchError("the checksum differs")
+    facts = tuple(int(word) for word in bytes(data).split(b"|")[:7])
+    return _segments(facts, bytes(data))
+
+
+def name_of(data: bytes) -> tuple[int, int]:
+    """The name of a batch, from its bytes."""
+    words = data.split(b"|", 6)
+    return (int(words[4]), int(words[5]))
+
+
+def _segments(facts: tuple[int, ...], payload: bytes) -> SimSegments:
+    _, version, rows, steps, player, first, ended = facts
+    lengths = np.zeros((rows, 1), np.int32)
+    if ended:
+        lengths[0, 0] = 1
+    arrays: dict[str, NDArray[Any]] = {
+        "env": np.arange(rows, dtype=np.int32),
+        "version": np.full(rows, version, np.int64),
+        "episode_length": lengths,
+        "episode_return": lengths.astype(np.float64),
+    }
+    return SimSegments(rows, steps, version, version, arrays, payload, (player, first))
