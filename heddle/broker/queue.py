@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.records import QueueEntry, entries, text
+from heddle.errors import BrokerUnreachable
 
 TAKE_OVER_MS = 3_000
 """An entry that was read and not acked for this long is read anew: one leader's lease."""
@@ -78,14 +79,27 @@ def _new(conn: Connection, consumer: str, block_ms: int, count: int) -> list[Que
 
 
 def _with_group(conn: Connection, call: Callable[[], Any]) -> Any:
-    """Call; where the queue or its group is gone (a server that lost its data), make it and call again."""
+    """Call; where the queue or its group is gone (a server that lost its data), make it and call again.
+
+    Raises:
+        BrokerUnreachable: it went again meanwhile.
+    """
     try:
         return call()
     except ResponseError as error:
-        if "NOGROUP" not in str(error) and "UNBLOCKED" not in str(error):
-            raise
+        _check_missing(error)
     ensure_group(conn)
-    return call()
+    try:
+        return call()
+    except ResponseError as error:
+        _check_missing(error)
+        raise BrokerUnreachable(f"{conn.url_redacted} loses the queue's group as soon as it is made: {error}") from error
+
+
+def _check_missing(error: ResponseError) -> None:
+    """Raise it again unless it says that the queue or its group is not there."""
+    if "NOGROUP" not in str(error) and "UNBLOCKED" not in str(error):
+        raise error
 
 
 def _entries(page: Any) -> list[QueueEntry]:

@@ -58,14 +58,19 @@ def drain(
             batch and its lease until there is room, and only an ack makes some.
     """
     deadline = clock.monotonic() + lease_ttl_s + RELEASE_EXTRA_S
+    has_looked = False
     while True:
         shards = patience.call("look at shards", lambda: broker.shards.shards(experiment, partition))
         leased = [shard.shard for shard in shards if shard.state == "leased"]
         turn(intake.poll(block_ms=POLL_MS if leased else 0))
         if not intake.quiet:
             continue
-        if not leased:
+        if not leased and has_looked:
             return
+        if not leased:  # a frozen trainer may have read some, or an answer came too late: nobody else will look for it
+            intake.look_again()
+            has_looked = True
+            continue
         if clock.monotonic() >= deadline:
             log.warning("ending although workers hold shards=%s", leased)
             return

@@ -83,6 +83,10 @@ class Intake:
         self._buffer += [item for item in loaded if item.pointer.kind == "train"]
         return [item for item in loaded if item.pointer.kind == "eval"]
 
+    def look_again(self) -> None:
+        """Have the next poll look for entries that somebody read and never settled."""
+        self._reader.look_again()
+
     def take(self, ctl: Ctl, *, version: int, same: frozenset[int]) -> Taken:
         """The next update's batches, when it may go ahead."""
         self.high_water = False

@@ -128,6 +128,10 @@ class Reader:
         self._ledger.flush()
         return loaded
 
+    def look_again(self) -> None:
+        """Have the next poll look for entries that another consumer holds, or whose reading was never answered."""
+        self._stranded = True
+
     def loading(self, pointers: Sequence[Pointer], *, alone: bool = False) -> None:
         """Write down what is being decoded or trained on, before: a trainer that dies names its suspects."""
         ids = [pointer.entry_id for pointer in pointers]
@@ -150,7 +154,7 @@ class Reader:
                 block_ms = 0
         else:
             found = []
-        read = self._patience.call("read experience", lambda: self._read(block_ms), on_trouble=self._strand)
+        read = self._patience.call("read experience", lambda: self._read(block_ms), on_trouble=self.look_again)
         if self._stranded:  # an answer may have been lost, and with it entries that are ours now
             found += self._take_over()
             self._stranded = False
@@ -166,9 +170,6 @@ class Reader:
         return self._patience.call(
             "take over pending entries", lambda: self._experience.take_over(*self._at, self._group, self._consumer)
         )
-
-    def _strand(self) -> None:
-        self._stranded = True
 
     def _offer(self, pointers: Sequence[Pointer]) -> None:
         for pointer in self._ledger.ordering.offer(pointers):

@@ -35,7 +35,7 @@ PROGRESS_S = 25.0
 """After the healing everything goes on within this: 5 TTL, a restart, a call that times out, a look for the stranded."""
 END_S = 45.0
 """A stop ends the run within this: a trainer that is not there is waited for, and so are workers."""
-BLOB_TTL_S = 61.0
+BLOB_TTL_S = 75.0
 
 
 class World:
