@@ -93,7 +93,7 @@ def _with_group(conn: Connection, call: Callable[[], Any]) -> Any:
         return call()
     except ResponseError as error:
         _check_missing(error)
-        raise BrokerUnreachable(f"{conn.url_redacted} loses the queue's group as soon as it is made: {error}") from error
+        raise BrokerUnreachable(f"{conn.url_redacted} lost the queue's group twice in a row: {error}") from error
 
 
 def _check_missing(error: ResponseError) -> None:

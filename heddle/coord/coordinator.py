@@ -128,6 +128,7 @@ class Coordinator:
                     broker.events.log(None, "coordinator", self.id, "warning", told)
                 failures = 0
             except (BrokerError, Denied) as error:
+                has_taken_over = False  # a broker that was killed may have forgotten that an experiment was over
                 failures = self._wait_for_broker(failures, error)
 
     def _touch(self, broker: Broker) -> int:

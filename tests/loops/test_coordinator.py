@@ -341,6 +341,18 @@ def test_an_admission_whose_leader_died_before_the_state_moved_is_taken_up_again
     eventually(lambda: broker.experiments.queue_waiting() == [])
 
 
+def test_shards_that_the_broker_forgot_right_after_their_admission_are_made_again(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    experiment = submit(broker)
+    eventually(lambda: broker.experiments.status(experiment).state == "running")
+    broker.conn.main.unlink(*(keys.shard(experiment, 0, shard) for shard in range(2)), keys.queued(experiment, 0))
+    broker.conn.main.hdel(keys.ctl(experiment), "shards")
+    eventually(lambda: len(broker.shards.shards(experiment, 0)) == 2)
+    eventually(lambda: len(broker.shards.tickets_of(experiment, 0)) == 2)
+
+
 def test_tickets_of_a_removal_that_was_cut_short_do_not_stay(
     broker: Broker, coordinate: Callable[[], StopFlag]
 ) -> None:

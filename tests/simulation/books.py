@@ -20,7 +20,7 @@ def numbers_of(db: Database, tag: bytes) -> dict[str, int]:
 
 
 def check_books(db: Database, tag: bytes, truth: Truth) -> None:
-    """appended = what became of it + in flight, in batches and steps; the stream is what it must be; bytes are there."""
+    """appended = what became of it + in flight, in batches and steps; the stream is as it must be, bytes are there."""
     flow = numbers_of(db, tag)
     stream = db.data.get(tag + b"experience")
     entries = stream.entries if isinstance(stream, Stream) else {}

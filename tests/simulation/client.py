@@ -6,11 +6,12 @@ It never models a command: redis-py builds the arguments and reads the replies.
 from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from heddle.broker import Broker
-from heddle.broker.connection import CALL_TIMEOUT_S, MAX_BLOCK_MS, Client, Connection, Pipe
+from heddle.broker.connection import CALL_TIMEOUT_S, MAX_BLOCK_MS, SCRIPT_TRIES, Client, Connection, Pipe
 from heddle.broker.fitness import ServerInfo
+from heddle.broker.scripts import script
 from tests.simulation.net import Net, error_of
 from tests.simulation.values import ServerError
 
@@ -19,7 +20,7 @@ POOL = redis.ConnectionPool(protocol=2)
 
 def encoded(args: tuple[Any, ...]) -> list[bytes]:
     """A command's arguments as they would be sent."""
-    words = args[0].upper().encode().split()
+    words: list[bytes] = args[0].upper().encode().split()
     return words + [_encoded(arg) for arg in args[1:]]
 
 
@@ -72,12 +73,16 @@ class SimPipe(Pipe, _PipeWire):
     """The shipped pipeline, wired."""
 
     def _run_again(self, name: str, command: tuple[Any, ...]) -> Any:
+        """As the shipped one, which opens a client of its own on the pool."""
         client = SimClient(self.net, self.timeout_s)
-        try:
-            client.script_load(_source(name))
-            return client.execute_command(*command)
-        except ResponseError as error:
-            return error
+        for tries_left in reversed(range(SCRIPT_TRIES)):
+            client.script_load(script(name).source)
+            try:
+                return client.execute_command(*command)
+            except ResponseError as error:
+                if not (isinstance(error, NoScriptError) and tries_left):
+                    return error
+        raise AssertionError("unreachable")
 
 
 class SimClient(Client, _Wire):
@@ -109,9 +114,3 @@ def _read(client: Any, reply: Any, name: str, options: dict[str, Any]) -> Any:
     if callback is None:
         return bytes(reply) if isinstance(reply, bytes) else reply
     return callback(reply, **options)
-
-
-def _source(name: str) -> str:
-    from heddle.broker.scripts import script
-
-    return script(name).source

@@ -62,11 +62,23 @@ def pttl(db: Database, args: Args) -> int:
     return -1 if deadline is None else deadline - db.now_ms
 
 
+def rename(db: Database, args: Args) -> bytes:
+    value, deadline = db.raw(args[0]), db.expires.get(args[0])
+    if value is None:
+        raise ServerError("ERR no such key")
+    db.delete(args[0])
+    db.delete(args[1])
+    db.data[args[1]] = value
+    if deadline is not None:
+        db.expires[args[1]] = deadline
+    return OK
+
+
 def scan(db: Database, args: Args) -> list[Any]:
     """All at once: the cursor that comes back is 0."""
     options = {args[place].upper(): args[place + 1] for place in range(1, len(args), 2)}
     pattern = options.get(b"MATCH", b"*").decode()
-    return [b"0", [key for key in db.keys() if fnmatch.fnmatchcase(key.decode(), pattern)]]
+    return [b"0", [key for key in db.living() if fnmatch.fnmatchcase(key.decode(), pattern)]]
 
 
 # ---- strings
@@ -90,6 +102,12 @@ def set_(db: Database, args: Args) -> Any:
 
 def strlen(db: Database, args: Args) -> int:
     return len(db.get(args[0], bytes) or b"")
+
+
+def getrange(db: Database, args: Args) -> bytes:
+    value = db.get(args[0], bytes) or b""
+    begin, end = _span(whole(args[1]), whole(args[2]), len(value))
+    return value[begin:end]
 
 
 # ---- hashes
@@ -126,6 +144,10 @@ def hmget(db: Database, args: Args) -> list[bytes | None]:
 def hgetall(db: Database, args: Args) -> list[bytes]:
     found = db.get(args[0], dict) or {}
     return [item for pair in found.items() for item in pair]
+
+
+def hvals(db: Database, args: Args) -> list[bytes]:
+    return list((db.get(args[0], dict) or {}).values())
 
 
 def hdel(db: Database, args: Args) -> int:
@@ -177,7 +199,7 @@ def zcard(db: Database, args: Args) -> int:
 
 
 def zscore(db: Database, args: Args) -> bytes | None:
-    score = (db.get(args[0], ZSet) or {}).get(args[1])
+    score = (db.get(args[0], ZSet) or ZSet()).get(args[1])
     return None if score is None else show_score(score)
 
 
@@ -204,7 +226,7 @@ def zrevrange(db: Database, args: Args) -> list[bytes]:
 
 
 def zrangebyscore(db: Database, args: Args) -> list[bytes]:
-    low, high = _bound(args[1]), _bound(args[2])
+    low, high = _bound(args[1], lowest=True), _bound(args[2], lowest=False)
     options = [option.upper() for option in args[3:]]
     ordered = (db.get(args[0], ZSet) or ZSet()).ordered()
     some = [(member, score) for member, score in ordered if low <= score <= high]
@@ -219,7 +241,7 @@ def zremrangebyscore(db: Database, args: Args) -> int:
     found = db.get(args[0], ZSet)
     if found is None:
         return 0
-    low, high = _bound(args[1]), _bound(args[2])
+    low, high = _bound(args[1], lowest=True), _bound(args[2], lowest=False)
     gone = [member for member, score in found.items() if low <= score <= high]
     for member in gone:
         del found[member]
@@ -233,10 +255,12 @@ def _span(first: int, last: int, size: int) -> tuple[int, int]:
     return begin, end + 1
 
 
-def _bound(text: bytes) -> float:
+def _bound(text: bytes, *, lowest: bool) -> float:
     if text in (b"-inf", b"+inf", b"inf"):
         return -math.inf if text == b"-inf" else math.inf
-    return float(text)
+    if not text.startswith(b"("):
+        return float(text)
+    return math.nextafter(float(text[1:]), math.inf if lowest else -math.inf)
 
 
 def _members(some: list[tuple[bytes, float]], *, scores: bool) -> list[bytes]:
@@ -268,15 +292,18 @@ PLAIN: dict[bytes, Command] = {
     b"PEXPIRE": pexpire,
     b"PERSIST": persist,
     b"PTTL": pttl,
+    b"RENAME": rename,
     b"SCAN": scan,
     b"GET": get,
     b"SET": set_,
     b"STRLEN": strlen,
+    b"GETRANGE": getrange,
     b"HSET": hset,
     b"HSETNX": hsetnx,
     b"HGET": hget,
     b"HMGET": hmget,
     b"HGETALL": hgetall,
+    b"HVALS": hvals,
     b"HDEL": hdel,
     b"HINCRBY": hincrby,
     b"ZADD": zadd,

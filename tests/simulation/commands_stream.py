@@ -170,9 +170,8 @@ def _group(stream: Stream | None, key: bytes, name: bytes, command: str = "") ->
     group = None if stream is None else stream.groups.get(name)
     if group is None:
         if command:
-            raise ServerError(
-                f"NOGROUP No such key '{key.decode()}' or consumer group '{name.decode()}'{command and ' in ' + command}"
-            )
+            where = f"'{key.decode()}' or consumer group '{name.decode()}' in {command}"
+            raise ServerError(f"NOGROUP No such key {where}")
         raise ServerError(f"NOGROUP No such consumer group '{name.decode()}' for key name '{key.decode()}'")
     return group
 
@@ -243,7 +242,8 @@ def xpending(db: Database, args: Args) -> list[Any]:
     first, last, count = _edge(args[2], low_end=True), _edge(args[3], low_end=False), whole(args[4])
     pending = sorted((place, one) for place, one in stream.groups[name].pending.items() if first <= place <= last)
     return [
-        [show_id(place), one.consumer, max(0, db.now_ms - one.delivered_ms), one.count] for place, one in pending[:count]
+        [show_id(place), one.consumer, max(0, db.now_ms - one.delivered_ms), one.count]
+        for place, one in pending[:count]
     ]
 
 

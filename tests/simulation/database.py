@@ -62,7 +62,7 @@ class Database:
         for key in [key for key, deadline in self.expires.items() if deadline <= self.now_ms]:
             self.delete(key)
 
-    def keys(self) -> list[bytes]:
+    def living(self) -> list[bytes]:
         """Every living key."""
         self.expire()
         return list(self.data)

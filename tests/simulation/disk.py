@@ -11,8 +11,6 @@ from heddle.checkpoint import Checkpoint
 from heddle.errors import CheckpointError
 from tests.simulation.hub import Hub
 
-BEST = real.BEST
-
 
 class Disk:
     """Stands for the module `heddle.checkpoint`.
@@ -49,16 +47,22 @@ class Disk:
     def listing(self, directory: Path) -> list[Path]:
         return sorted((path for path in self._files if path.parent == directory), reverse=True)
 
-    def newest(self, directory: Path, *, experiment: str | None = None) -> Checkpoint | None:
+    def find(self, directory: Path, *, experiment: str | None = None) -> real.Found:
         self._hub.wait(self.write_s * self._hub.rng.random())
-        return self.look(directory, experiment)
-
-    def look(self, directory: Path, experiment: str | None = None) -> Checkpoint | None:
-        """What a trainer that came now would resume."""
         for path in self.listing(directory):
             if experiment is None or self._files[path].experiment == experiment:
-                return self._files[path]
-        return None
+                return real.Found(self._files[path], path)
+        return real.Found()
+
+    def highest_epoch(self, directory: Path) -> int:
+        return max((self._files[path].seat_epoch for path in self.listing(directory)), default=0)
+
+    def sweep(self, directory: Path, below: int) -> None:
+        """Nothing is ever left unfinished."""
+
+    def look(self, directory: Path) -> Checkpoint | None:
+        """What a trainer that came now would resume; takes no time."""
+        return next((self._files[path] for path in self.listing(directory)), None)
 
     def prune(self, directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:
         doomed = [path for path in self.listing(directory)[max(1, keep) :] if path not in protect]
@@ -67,4 +71,4 @@ class Disk:
         return doomed
 
     def mark_best(self, directory: Path, path: Path) -> Path:
-        return directory / BEST
+        return directory / real.BEST

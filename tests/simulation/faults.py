@@ -107,8 +107,9 @@ class Faults:
 
     def _weather(self, fault: Fault) -> None:
         rng, net = self._world.hub.rng, self._world.net
-        bad = [rng.choice((0.0, 0.05, 0.2)) for _ in range(5)]
-        net.weather = Weather(*bad[:4], bad[4], rng.choice((0.0, 0.5)), rng.choice((0.002, 0.02, 0.2)))
+        lost, unanswered, late, repeated, partial = (rng.choice((0.0, 0.05, 0.2)) for _ in range(5))
+        interleaved, slow_s = rng.choice((0.0, 0.5)), rng.choice((0.002, 0.02, 0.2))
+        net.weather = Weather(lost, unanswered, late, repeated, partial, interleaved, slow_s)
         self._later(fault, self._clear_up)
 
     def _clear_up(self) -> None:
@@ -141,7 +142,7 @@ class Faults:
             return
         world.server.come_back(self._come_back_with)
         world.watcher.came_back(self._come_back_with)
-        world.net.is_up = True
+        world.net.is_up, world.net.frozen_at = True, 1e9
         self._returned(self._away_since)
 
     def _returned(self, since: float) -> None:
@@ -153,7 +154,7 @@ class Faults:
         net, since = self._world.net, self._world.hub.now
         if net.is_frozen or not net.is_up:
             return
-        net.is_frozen = True
+        net.is_frozen, net.frozen_at = True, since
 
         def thaw() -> None:
             if net.is_frozen:

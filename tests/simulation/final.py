@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def check_end(world: "World") -> None:
     """Nothing is in flight or held, and everything that was accepted is in the model once or has another end."""
-    db, truth = world.server.db, world.watcher.truth
+    db = world.server.db
     flow = numbers_of(db, world.tag)
     reason = world.hash_of("status").get(b"reason", b"").decode()
     left = reason.startswith("no trainer was there")
@@ -57,7 +57,8 @@ def _check_answers(world: "World", flow: dict[str, int]) -> None:
 def check_nothing_left(world: "World") -> None:
     """Of a removed experiment no key is left, nor its name, its ticket or its place in a list."""
     db = world.server.db
-    left = [key for key in db.keys() if key.startswith(world.tag)]
+    db.now_ms = int(world.server.clock())
+    left = [(key, db.expires.get(key, 0) - db.now_ms) for key in db.living() if key.startswith(world.tag)]
     must(not left, "P7: keys are left after rm", left[:5])
     listed: Any = db.data.get(b"heddle:experiments", {})
     must(world.experiment.encode() not in listed, "P7: a removed experiment is listed")

@@ -46,10 +46,16 @@ class Hosts:
         """True for a process that ended."""
         return name in self._ever and not self._ever[name].alive
 
-    def is_healthy(self, name: str) -> bool:
-        """True for a worker that nothing but the broker's absence, over since less than a TTL, kept from renewing."""
-        process, net = self._ever.get(name), self._world.net
-        if process is None or not process.alive or process.paused or self._world.hub.now - net.back_at >= LEASE_TTL_S:
+    def is_healthy(self, name: str, by: str) -> bool:
+        """True for a worker that nothing but the broker's absence, over since less than a TTL, kept from renewing.
+
+        A coordinator that was born while the broker was frozen cannot know that it was: the broker looks as if it had
+        been there for long. That one is not blamed.
+        """
+        process, net, now = self._ever.get(name), self._world.net, self._world.hub.now
+        if process is None or not process.alive or process.paused or now - net.back_at >= LEASE_TTL_S:
+            return False
+        if by in self._ever and self._ever[by].born >= net.frozen_at:
             return False
         link = net.link(process)
         return link.up and link.down

@@ -196,7 +196,7 @@ class Hub:
         return task
 
     def wait(self, timeout_s: float | None) -> Any:
-        """Let others run until somebody wakes this task, at most `timeout_s` of its own time; what it was woken with."""
+        """Let others run until somebody wakes this task, at most `timeout_s` of its own time; what it is woken with."""
         task = self.task()
         token = task.token
         if timeout_s is not None:

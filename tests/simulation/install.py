@@ -69,6 +69,7 @@ def installed(hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], B
         _play(swap, nature)
         module = sys.modules
         swap.put(module["heddle.consumers.saver"], "files", disk)
+        swap.put(module["heddle.consumers.trainer"], "highest_epoch", disk.highest_epoch)
         swap.put(module["heddle.coord.coordinator"], "open_broker", lambda url, role: connect())
         swap.put(module["heddle.broker.events"], "NewsListener", partial(SimNews, hub))
         for name in ("heddle.coord.admit", "heddle.producers.stage", "heddle.consumers.setting"):
@@ -115,4 +116,4 @@ def _play(swap: Installed, nature: play.Nature) -> None:
         swap.put(one, "make_policy", lambda *args, **options: play.SimPolicy())
     swap.put(stage, "hold_torch_to_one_thread", lambda: None)
     swap.put(turn, "encode", play.encode)
-    swap.put(module["heddle.consumers.reader"], "decode", play.decode)
+    swap.put(module["heddle.consumers.opening"], "decode", play.decode)

@@ -126,4 +126,3 @@ def _plain(value: Any) -> Any:
     if value[b"ok"] is not None:
         return Status(value[b"ok"])
     return [_plain(value[place]) for place in range(1, len(value) + 1)]
-

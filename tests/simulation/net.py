@@ -68,6 +68,7 @@ class Net:
     Attributes:
         weather: chances now.
         is_up, is_frozen: the server answers at all; it is stopped in its tracks, and will go on.
+        frozen_at: when it was frozen last.
         back_at: when it was last seen again by everybody after it had been away for long.
     """
 
@@ -76,6 +77,7 @@ class Net:
         self.is_up = True
         self.is_frozen = False
         self.back_at = -1e9
+        self.frozen_at = 1e9
         self._hub = hub
         self._rng: random.Random = hub.rng
         self._server = server
@@ -228,4 +230,5 @@ def error_of(reply: ServerError) -> Exception:
     """As redis-py reads an error reply."""
     from redis._parsers.base import BaseParser
 
-    return BaseParser.parse_error(str(reply))
+    error: Exception = BaseParser.parse_error(str(reply))  # type: ignore[no-untyped-call]
+    return error

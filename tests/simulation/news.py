@@ -49,7 +49,9 @@ class SimNews:
         known = self._facts[experiment] or Facts(0, 0, "run")
         if word == "command":
             known = replace(known, command=value)
+        elif word == "policy":
+            known = replace(known, policy=int(value))
         else:
-            known = replace(known, **{"policy" if word == "policy" else "eval_policy": int(value)})
+            known = replace(known, eval_policy=int(value))
         self._facts[experiment] = known
         self._event.set()

@@ -60,7 +60,7 @@ class Plan:
     Attributes:
         seed: of all chance while it runs.
         workers, coordinators, trainers: processes of each role.
-        shards, evals: train and eval shards. sync, ack, every, entries, size, steps: as the spec has them.
+        shards, evals: train and eval shards. sync, ack, every, entries, size, steps, snapshots: as the spec has them.
         permanent: faults that are always on. faults: the others, by time. calm_s: when all is healed.
         vouched: dead workers are reported by whoever started them.
     """
@@ -77,6 +77,7 @@ class Plan:
     entries: int
     size: int
     steps: int
+    snapshots: int
     permanent: frozenset[str] = frozenset()
     faults: tuple[Fault, ...] = ()
     calm_s: float = 6.0
@@ -90,7 +91,7 @@ class Plan:
         """The experiment."""
         return _spec(
             self.shards, self.evals, self.sync, self.ack, self.every, self.entries, self.size, self.steps,
-            "broken" in self.permanent or "deadly" in self.permanent,
+            self.snapshots, "broken" in self.permanent or "deadly" in self.permanent,
         )  # fmt: skip
 
 
@@ -113,6 +114,7 @@ def plan_of(seed: int) -> Plan:
         entries=least + rng.choice((0, 1, 2, 8, 100)),
         size=rng.choice((1024, 2048, 1 << 20)),
         steps=rng.choice((40, 100_000, 100_000)),
+        snapshots=rng.choice((0, 1, 1, 3)),
         permanent=chosen & frozenset(PERMANENT),
         calm_s=rng.uniform(4.0, 8.0),
         vouched=rng.choice((0.0, 0.5, 1.0)),
@@ -138,7 +140,16 @@ def _lasts(rng: random.Random, kind: str) -> float:
 
 @lru_cache(maxsize=1024)
 def _spec(
-    shards: int, evals: int, sync: bool, ack: str, every: int, entries: int, size: int, steps: int, poisoned: bool
+    shards: int,
+    evals: int,
+    sync: bool,
+    ack: str,
+    every: int,
+    entries: int,
+    size: int,
+    steps: int,
+    snapshots: int,
+    poisoned: bool,
 ) -> ExperimentSpec:
     raw: dict[str, Any] = {
         "experiment": {"name": "sim"},
@@ -146,7 +157,7 @@ def _spec(
         "rollout": {"steps": 2, "sync": sync},
         "trainer": {"learner": "simulation.learn:Nothing", "ack": ack, "checkpoint_every": every, "sync_timeout": 3.0},
         "budget": {"env_steps": steps},
-        "faults": {"lease_ttl": 1.0, "barren_deaths": 3 if poisoned else 1000},
+        "faults": {"lease_ttl": 1.0, "snapshot_every": snapshots, "barren_deaths": 3 if poisoned else 1000},
         "limits": {"max_entries": entries, "max_bytes": size, "batch_bytes": 1024},
     }
     if not sync:

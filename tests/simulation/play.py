@@ -87,9 +87,9 @@ class SimPlayer:
         self.last_progress = 0.0
         self._nature = nature
         self._spec = spec
-        self._number = next(nature.players)
-        self._steps = 0
-        self._cut = False
+        self.number = next(nature.players)
+        self.steps = 0
+        self.standing = SimStanding(self)
 
     def play(self, version: int) -> SimSegments:
         """One segment of every environment."""
@@ -107,7 +107,7 @@ class SimPlayer:
         """Nothing is kept."""
 
     def cut(self) -> None:
-        self._cut = True
+        """A segment is a single wait, which nothing shortens."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -127,10 +127,24 @@ class SimPlayer:
 
     def _made(self, version: int, length: int, *, ended: bool) -> SimSegments:
         rows, steps, rng = self.plan.num_envs, self.plan.num_envs * length, self._nature.hub.rng
-        facts = (self.plan.index, version, rows, steps, self._number, self._steps, int(ended))
-        self._steps += length
+        facts = (self.plan.index, version, rows, steps, self.number, self.steps, int(ended))
+        self.steps += length
         head = "|".join(map(str, facts)).encode() + b"|"
         return _segments(facts, head.ljust(rng.randint(*self._nature.sizes), b"."))
+
+
+class SimStanding:
+    """Stands for `Standing`: where a player is, as bytes."""
+
+    def __init__(self, player: SimPlayer) -> None:
+        self._player = player
+
+    def pack(self) -> bytes:
+        return b"%d|%d" % (self._player.number, self._player.steps)
+
+    def resume(self, snapshot: bytes) -> None:
+        number, steps = snapshot.split(b"|")
+        self._player.number, self._player.steps = int(number), int(steps)
 
 
 def encode(layout: Layout, segments: SimSegments, *, compression: str | None = None) -> memoryview:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heddle.broker import Broker
+from heddle.consumers.trainer import Trainer
 from heddle.coord.coordinator import Coordinator
 from heddle.errors import HeddleError
 from heddle.producers.worker import Worker
-from heddle.consumers.trainer import Trainer
 from heddle.stop import StopFlag
 from tests.simulation.hub import Hub, Process
 from tests.simulation.learn import SimTraining

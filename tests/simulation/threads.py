@@ -156,19 +156,22 @@ class Thread:
             self._hub.wait(timeout)
 
 
+_Lock = Lock
+
+
 class Threading:
     """Stands where a module has `import threading`."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    def Lock(self) -> Lock:  # noqa: N802  the names of the module it stands for
+    def Lock(self) -> _Lock:  # noqa: N802  the names of the module it stands for
         return Lock(self._hub)
 
-    def RLock(self) -> Lock:  # noqa: N802
+    def RLock(self) -> _Lock:  # noqa: N802
         return Lock(self._hub)
 
-    def Condition(self, lock: Lock | None = None) -> Condition:  # noqa: N802
+    def Condition(self, lock: _Lock | None = None) -> Condition:  # noqa: N802
         return Condition(self._hub, lock)
 
     def Event(self) -> Event:  # noqa: N802

@@ -90,11 +90,13 @@ class Truth:
     # ---- shards
 
     def claimed(self, shard: int, owner: Owner, seq: int, given: int) -> None:
-        truth, (worker, epoch, nonce) = self.shard(shard), owner
+        truth, (_, epoch, nonce) = self.shard(shard), owner
         if truth.owner == owner:
             return
         must(truth.owner is None, "P1: a shard was claimed while another owns it", (shard, owner, truth.owner))
-        must((seq, given) == (truth.seq, truth.given), "P2: a claim was told another seq or version", (shard, seq, given))
+        must(
+            (seq, given) == (truth.seq, truth.given), "P2: a claim was told a wrong seq or version", (shard, seq, given)
+        )
         must(epoch > truth.epoch, "P1: an epoch did not rise", (shard, epoch, truth.epoch))
         must((shard, epoch, nonce) not in self.ever_claimed, "P1: a claim has the name of an earlier one", owner)
         if not self.clock_went_back:

@@ -17,7 +17,7 @@ from tests.simulation.values import ServerError
 
 Args = Sequence[bytes]
 VERBS = {script(name).sha.encode(): name for name in names()}
-CHANGE_FLOW = frozenset("append ack dead roll_back release reap forgotten".split())
+CHANGE_FLOW = frozenset(["append", "ack", "dead", "roll_back", "release", "reap", "forgotten", "replay"])
 
 
 class Watcher:
@@ -26,8 +26,9 @@ class Watcher:
     Attributes:
         truth: what must be so.
         events: commands executed; trace: what they were, when somebody wants to know.
-        is_healthy: asked whether a worker lives and could have renewed; for reaping.
+        is_healthy: asked whether a worker lives and could have renewed, before a process reaped its shard.
         is_dead: asked whether a process is dead for certain.
+        continues: a shard with a snapshot is always continued from it: no owner dies so often that it is not tried.
         saved: what the checkpoint that would be resumed holds; None before there is one.
     """
 
@@ -35,7 +36,7 @@ class Watcher:
         self.truth = Truth()
         self.events = 0
         self.trace: list[str] | None = [] if traced else None
-        self.is_healthy: Callable[[str], bool] = lambda worker: False
+        self.is_healthy: Callable[[str, str], bool] = lambda worker, by: False
         self.is_dead: Callable[[str], bool] = lambda worker: True
         self.saved: frozenset[Batch] | None = None
         self.ack_waits = True
@@ -45,15 +46,19 @@ class Watcher:
         self._ctl: dict[bytes, bytes] = {}
         self._leases: dict[int, int] = {}
         self._seat_until = 0
+        self._by = ""
+        self._stood: dict[int, tuple[int, tuple[int, int]]] = {}
+        self.continues = True
 
     def executed(self, process: str, command: Args, reply: Any) -> None:
         """A command was executed for `process`."""
         self.events += 1
+        self._by = process
         verb = VERBS.get(command[1], "?") if command[0] == b"EVALSHA" else ""
         if self.trace is not None:
             what = verb or command[0].decode().lower()
-            told = b" ".join(command[3 if verb else 1 :])[-120:].decode(errors="replace")
-            self.trace.append(f"{self._server.clock():.3f} {process} {what} {told} -> {shown(reply)}")
+            words = b" ".join(command[3 if verb else 1 :])[-120:].decode("ascii", "replace")
+            self.trace.append(f"{self._server.clock():.3f} {process} {what} {words} -> {shown(reply)}")
         if not verb or isinstance(reply, ServerError):
             return
         count = int(command[2])
@@ -81,7 +86,8 @@ class Watcher:
         """A checkpoint was written; `newest` is what a trainer would resume now."""
         batches = [item[:4] for item in seen]
         _once(batches, "P2: a batch is in the model twice")
-        _once([item[4:] for item in seen], "P2: the same steps are in the model twice")
+        if not self.truth.losses:  # what the broker forgets after it was trained on is played again
+            _once([item[4:] for item in seen], "P2: the same steps are in the model twice")
         for batch in batches:
             must(batch in self.truth.ever_accepted, "a batch is in the model that was never accepted", batch)
         self.saved = frozenset(item[:4] for item in newest)
@@ -134,7 +140,17 @@ class Watcher:
         must(len(blob) == int(args[13]), "a batch was accepted whose bytes are not there", batch)
         fact = Accepted(b"%d-%d" % stream.last, args[8].decode(), int(args[12]), int(args[13]), name_of(blob))
         given = int(args[15])
+        self._check_continuation(batch, fact, has_snapshot=len(keys) > 8 and b":snapshot:" in keys[8])
         self.truth.took(batch, owner, given, fact, once=given > 0 and (self.sync or args[8] == b"eval"))
+
+    def _check_continuation(self, batch: Batch, fact: Accepted, *, has_snapshot: bool) -> None:
+        """Behind a batch that came with a snapshot the very next steps are played, whoever plays them."""
+        shard, seq = batch[0], batch[3]
+        stood = self._stood.pop(shard, None)
+        if stood is not None and stood[0] == seq - 1 and not self.truth.losses and self.continues:
+            must(fact.name == stood[1], "P8: a shard was not continued where it stood", (batch, fact.name, stood))
+        if has_snapshot:
+            self._stood[shard] = (seq, (fact.name[0], fact.name[1] + fact.steps))
 
     def _release(self, keys: Args, args: Args, reply: Any) -> None:
         shard, owner = int(args[0]), _owner(args[1:])
@@ -155,7 +171,7 @@ class Watcher:
         else:
             lasts = self._leases.get(shard, 0) - self._server.db.now_ms
             must(lasts <= 0, "P1: a shard was reaped while its lease lasted", (shard, lasts))
-            must(not self.is_healthy(worker), "a healthy worker's shard was reaped", (shard, worker))
+            must(not self.is_healthy(worker, self._by), "a healthy worker's shard was reaped", (shard, worker))
         self.truth.lost(shard)
 
     def _forgotten(self, keys: Args, args: Args, reply: Any) -> None:

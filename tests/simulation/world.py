@@ -32,7 +32,7 @@ ENGINE = Engine()
 EXPERIMENT = "sim-000001"
 BEGAN_MS = 1_700_000_000_000.0
 PROGRESS_S = 25.0
-"""After the healing everything goes on within this: 5 TTL, a restart, a call that times out, a look for the stranded."""
+"""After the healing all goes on within this: 5 TTL, a restart, a call that times out, a look for the stranded."""
 END_S = 45.0
 """A stop ends the run within this: a trainer that is not there is waited for, and so are workers."""
 BLOB_TTL_S = 75.0
@@ -41,7 +41,9 @@ BLOB_TTL_S = 75.0
 class World:
     """A seed's world."""
 
-    def __init__(self, plan: Plan, *, traced: bool = False, rewrite: Callable[[str], str] = lambda source: source) -> None:
+    def __init__(
+        self, plan: Plan, *, traced: bool = False, rewrite: Callable[[str], str] = lambda source: source
+    ) -> None:
         self.plan = plan
         self.experiment = EXPERIMENT
         self.hub = Hub(random.Random(plan.seed))
@@ -51,6 +53,7 @@ class World:
         self.watcher = Watcher(self.server, EXPERIMENT, traced=traced)
         self.watcher.ack_waits = plan.ack == "checkpoint"
         self.watcher.sync = plan.sync
+        self.watcher.continues = not plan.permanent & {"broken", "deadly"}
         self.net = Net(self.hub, self.server, self.watcher)
         self.disk = Disk(self.hub)
         self.nature = Nature(self.hub)
@@ -80,8 +83,8 @@ class World:
 
     def hash_of(self, name: str) -> dict[bytes, bytes]:
         """One of the experiment's hashes."""
-        found: Any = self.server.db.data.get(self.tag + name.encode(), {})
-        return found
+        found = self.server.db.data.get(self.tag + name.encode(), {})
+        return found if isinstance(found, dict) else {}  # type: ignore[return-value]
 
     def state(self) -> str:
         """The experiment's state."""
@@ -231,7 +234,8 @@ class World:
 
     def _facts(self) -> dict[str, Any]:
         flow = {name.decode(): int(value) for name, value in self.hash_of("flow").items()}
-        shown = {name: flow[name] for name in ("appended", "trained", "stale", "entries", "discarded") if name in flow}
+        some = ("appended", "trained", "stale", "entries", "discarded")
+        shown: dict[str, Any] = {name: flow[name] for name in some if name in flow}
         states = {index: state.get(b"state", b"").decode() for index, state in self.shard_states().items()}
         return {"state": self.state(), "shards": states, **shown, "losses": self.watcher.truth.losses}
 

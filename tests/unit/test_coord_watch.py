@@ -28,7 +28,7 @@ CTL = Ctl(
 
 def watched(shards: int = 4) -> Watched:
     """An experiment that was looked at, at time 0, while CTL held."""
-    made = Watched("e", "default", 10_000, 5, "continue", contact_since_ms=0, last_ms=0)
+    made = Watched("e", "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
     made.looked(0, CTL, shards=shards, is_seat_held=True)
     return made
 

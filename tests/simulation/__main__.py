@@ -1,0 +1,77 @@
+"""Run seeds: `python -m tests.simulation --seeds 0:2000 --jobs 2`, or one with what happened: `--seed 7 --trace`.
+
+Exit code 1 when a promise was broken; each failing seed is named with the command that shows it.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+from tests.simulation.plan import Outcome, plan_of
+from tests.simulation.world import World
+
+AT_ONCE = 20
+
+
+def run_seed(seed: int) -> Outcome:
+    """One seed."""
+    return World(plan_of(seed)).run()
+
+
+def run_seeds(first: int, last: int, jobs: int) -> Iterator[Outcome]:
+    """Seeds `first` to `last` - 1, as they are done."""
+    if jobs == 1:
+        yield from map(run_seed, range(first, last))
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_seed, range(first, last), chunksize=AT_ONCE)
+
+
+def _show(seed: int, *, traced: bool) -> int:
+    outcome = World(plan_of(seed), traced=traced).run()
+    for line in [*(outcome.trace or []), *outcome.stacks]:
+        print(line)
+    print(f"plan {outcome.plan}", *outcome.plan.faults, outcome.facts, sep="\n")
+    print(f"events={outcome.events} virtual_s={outcome.virtual_s:.1f}", outcome.problem or "every promise was kept")
+    return int(bool(outcome.problem))
+
+
+def _many(first: int, last: int, *, jobs: int, minutes: float | None) -> int:
+    began, done, events, virtual_s, broken = time.monotonic(), 0, 0, 0.0, 0
+    for outcome in run_seeds(first, last, jobs):
+        done, events, virtual_s = done + 1, events + outcome.events, virtual_s + outcome.virtual_s
+        if outcome.problem:
+            broken += 1
+            seed = outcome.plan.seed
+            print(
+                f"seed {seed}: {outcome.problem[:400]}\n  python -m tests.simulation --seed {seed} --trace", flush=True
+            )
+        if minutes is not None and time.monotonic() - began >= 60.0 * minutes:
+            break
+    took_s = time.monotonic() - began
+    print(
+        f"seeds={done} broken={broken} took_s={took_s:.1f} seeds_per_s={done / took_s:.1f} jobs={jobs} "
+        f"commands={events} virtual_per_real={virtual_s / took_s:.0f}"
+    )
+    return int(bool(broken))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one and show its plan")
+    parser.add_argument("--trace", action="store_true", help="with --seed: every command and its reply")
+    parser.add_argument("--seeds", default="0:2000", metavar="A:B", help="from A to B - 1")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--minutes", type=float, help="stop after so long")
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        return _show(asked.seed, traced=asked.trace)
+    first, _, last = asked.seeds.partition(":")
+    return _many(int(first), int(last), jobs=asked.jobs, minutes=asked.minutes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
