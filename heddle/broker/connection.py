@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
+from heddle.broker.address import open_pool, secret_of
 from heddle.broker.durability import Kept, kept_by
 from heddle.broker.faults import redact, translated
 from heddle.broker.fitness import ServerInfo, check_fit
@@ -206,7 +207,7 @@ def open_connection(url: str, *, role: str) -> Connection:
     """Connect and check that the server may be used.
 
     Args:
-        url: redis://, rediss:// or unix://, with a password where there is one.
+        url: redis://, rediss:// or unix://, see `address`.
         role: shown in the server's CLIENT LIST.
 
     Raises:
@@ -248,10 +249,7 @@ def _client(url: str, role: str, *, extra_s: float) -> Client:
     if not url.startswith("unix:"):
         kwargs["socket_keepalive"] = True
         _check_database(url)
-    try:
-        pool = redis.BlockingConnectionPool.from_url(url, timeout=CALL_TIMEOUT_S, **kwargs)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"not a broker URL: {redact(url)}; write redis://host:6379 or unix:///path: {error}") from None
+    pool = open_pool(url, timeout=CALL_TIMEOUT_S, **kwargs)
     # What a URL may not change: replies as bytes in RESP2 shapes, no retries, blobs sent without a copy.
     pool.connection_kwargs.update(
         protocol=2,
@@ -263,5 +261,5 @@ def _client(url: str, role: str, *, extra_s: float) -> Client:
     )
     client = Client(connection_pool=pool)
     client.url_redacted = redact(url)
-    client.secret = str(pool.connection_kwargs.get("password") or "")
+    client.secret = secret_of(pool)
     return client

@@ -20,6 +20,13 @@ NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "
 """Starts of errors of a server that is starting, changing roles, or busy with somebody's endless script."""
 CHANGING_ROLES = theirs.ReadOnlyError | theirs.MasterDownError | theirs.ClusterDownError | theirs.TryAgainError
 """The same by class: some versions of redis-py cut the start off."""
+TLS_TROUBLE = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate cannot be trusted; name its CA: rediss://HOST:PORT?ssl_ca_certs=FILE",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS; write redis:// instead of rediss://",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate; name yours: rediss://HOST:PORT?ssl_certfile=FILE&ssl_keyfile=FILE",
+    "UNKNOWN_CA": "it does not trust our certificate; name one that it does: ssl_certfile=FILE&ssl_keyfile=FILE",
+}
+"""What OpenSSL says, and what to do."""
 PIPELINE_PREFIX = re.compile(r"^((?:[A-Z]+ )?)Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 
 
@@ -69,13 +76,14 @@ def translate(error: Exception, url: str, secret: str, *, known: bool = False) -
     if isinstance(error, theirs.AuthenticationError | theirs.AuthorizationError) or word in ("NOAUTH", "WRONGPASS"):
         if known:
             return BrokerUnreachable(f"{url} does not take the password any more that it took before ({reason})")
-        return Denied(f"{url} asks for another password ({reason}); write redis://:PASSWORD@HOST:PORT")
+        return Denied(
+            f"{url} asks for another password ({reason}); write redis://:PASSWORD@HOST:PORT, or "
+            "redis://HOST:PORT?password_file=FILE"
+        )
     if isinstance(error, theirs.BusyLoadingError | CHANGING_ROLES) or word in NOT_SERVING:
         return BrokerUnreachable(f"{url} is there and serves nobody now: {reason}")
     if isinstance(error, theirs.ConnectionError | theirs.TimeoutError | OSError):
-        return BrokerUnreachable(
-            f"no answer from {url}: {reason.rstrip('.')}; check that it runs there, or start one with `heddle up`"
-        )
+        return BrokerUnreachable(f"no answer from {url}: {_advised(reason)}")
     return _wrong_address(error, word, reason, url)
 
 
@@ -86,3 +94,11 @@ def _wrong_address(error: Exception, word: str, reason: str, url: str) -> Heddle
     if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):
         return BrokerUnfit(f"{url} is one node of a cluster of several; use a single server")
     return None
+
+
+def _advised(reason: str) -> str:
+    """Why nobody answers, and what to do."""
+    advice = next((advice for sign, advice in TLS_TROUBLE.items() if sign in reason), "")
+    if advice:
+        return f"{advice} ({reason})"
+    return f"{reason.rstrip('.')}; check that it runs there, or start one with `heddle up`"

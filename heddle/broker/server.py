@@ -64,6 +64,8 @@ class LocalServer:
     Attributes:
         url: for processes on this host.
         remote_url: for other hosts; None when only this one can reach it.
+        shown_url: for whoever can reach it, to show to people: the password is in the file that it names; "" for a
+            socket of this user's.
         redis_cli: the command line that opens it, to show to people.
         settings: what it was started with.
         run_id: of this run of the server.
@@ -75,6 +77,8 @@ class LocalServer:
         self.run_id = run_id
         self.url = settings.address.url()
         self.remote_url = settings.address.remote_url()
+        tcp = settings.address.socket_path is None
+        self.shown_url = settings.address.shown_url(settings.folder / PASSWORD_FILE) if tcp else ""
         self.redis_cli = settings.address.redis_cli(settings.folder)
 
     @property

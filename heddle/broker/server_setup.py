@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from heddle.errors import Conflict
+from heddle.errors import Conflict, UsageError
 
 Durability = Literal["strict", "fast", "memory"]
 
@@ -46,6 +46,12 @@ class Address:
             return f"unix://{quote(str(self.socket_path))}"
         name = host or EVERYWHERE.get(self.bind, self.bind)
         return f"redis://:{self.password}@{f'[{name}]' if ':' in name else name}:{self.port}/0"
+
+    def shown_url(self, password_file: Path) -> str:
+        """As `url` for whoever can reach it, without the password: that is in a file."""
+        host = socket.gethostname() if self.bind in EVERYWHERE else self.bind
+        name = f"[{host}]" if ":" in host else host
+        return f"redis://{name}:{self.port}/0?password_file={quote(str(password_file))}"
 
     def remote_url(self) -> str | None:
         """The url for other hosts; None when only this one can reach it."""
@@ -105,7 +111,13 @@ def _free_port(host: str, port: int | None) -> int:
 
 
 def config_text(folder: Path, address: Address, durability: Durability, maxmemory: int) -> str:
-    """The configuration file of a server in `folder`."""
+    """The configuration file of a server in `folder`.
+
+    Raises:
+        UsageError: other hosts could reach it without a password.
+    """
+    if address.socket_path is None and not address.password and address.bind not in LOOPBACK:
+        raise UsageError(f"a server that listens on {address.bind} needs a password: others can reach it there")
     lines = [
         f"dir {_quoted(folder)}",
         "daemonize no",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STEP_S = 0.05
 
 
-@command("up", example="heddle up\nheddle up --bind 0.0.0.0 --workers 8     # prints the line for other hosts")
+@command("up", example="heddle up\nheddle up --bind 0.0.0.0 --workers 8     # says how others reach it")
 @click.option("-n", "--workers", type=click.IntRange(0), help="Worker processes; one a core when not given.")
 @click.option("--bind", metavar="ADDR", help="Let other hosts in: listen on ADDR, with a password in a file.")
 @click.option("--port", type=click.IntRange(0, 65535), help="TCP port; 0 takes any free one.")
@@ -104,9 +104,10 @@ def _tell(server: "LocalServer | None", workers: int, trainer: bool) -> None:
     else:
         click.echo(f"broker   {server.settings.binary}, {server.settings.durability}, in {server.settings.folder}")
         click.echo(f"look     {server.redis_cli}")
-        if server.remote_url:
-            click.echo(f"others   export HEDDLE_REDIS_URL='{server.remote_url}'")
-        elif server.settings.address.socket_path is None:
-            click.echo(f"here     export HEDDLE_REDIS_URL='{server.url}'     (any folder of this host)")
+        if server.shown_url and server.remote_url:
+            click.echo(f"others   export HEDDLE_REDIS_URL='{server.shown_url}'")
+            click.echo("         (any folder of this host; on others with a copy of that file there)")
+        elif server.shown_url:
+            click.echo(f"here     export HEDDLE_REDIS_URL='{server.shown_url}'     (any folder of this host)")
     click.echo(f"roles    coordinator, {workers} workers{', trainers' if trainer else ''}; logs in .heddle/logs")
     click.echo("next     heddle enqueue exp.toml --follow     (in this folder)")

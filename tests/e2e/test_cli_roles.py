@@ -165,18 +165,21 @@ def test_up_is_found_from_its_folder_and_ends_without_a_process(tmp_path: Path) 
         assert kept["state"] == "completed"
 
 
-def test_up_with_bind_prints_the_line_for_other_hosts(tmp_path: Path) -> None:
+def test_up_with_bind_says_how_others_reach_it_and_keeps_the_password_in_its_file(tmp_path: Path) -> None:
     with started("up", "--workers", "0", "--bind", "0.0.0.0", "--port", "0", cwd=tmp_path) as up:
         out = up.says("heddle enqueue")
-        url = re.findall(r"export HEDDLE_REDIS_URL='(redis://:.+@.+:\d+/0)'", out)[0]
-        password, port = re.findall(r":(.+)@.*:(\d+)/0", url.removeprefix("redis://"))[0]
-        assert (tmp_path / ".heddle" / PASSWORD_FILE).read_text().strip() == password
-        assert (tmp_path / ".heddle" / PASSWORD_FILE).stat().st_mode & 0o077 == 0
+        (url,) = re.findall(r"export HEDDLE_REDIS_URL='(redis://.+:\d+/0\?password_file=.+)'", out)
+        file = tmp_path / ".heddle" / PASSWORD_FILE
+        assert url.endswith(str(file))
+        assert file.read_text().strip() not in out
+        assert file.stat().st_mode & 0o077 == 0
         elsewhere = tmp_path.parent
-        heddle("ls", cwd=elsewhere, url=f"redis://:{password}@127.0.0.1:{port}/0")
-        denied = heddle("ls", cwd=elsewhere, url=f"redis://:wrong@127.0.0.1:{port}/0", code=6)
+        here = re.sub(r"//.+:(\d+)/", r"//127.0.0.1:\1/", url)
+        heddle("ls", cwd=elsewhere, url=here)
+        wrong = re.sub(r"//(.+)\?.*", r"//:wrong@\1", here)
+        denied = heddle("ls", cwd=elsewhere, url=wrong, code=6)
         assert len(denied.stderr.splitlines()) == 1
-    assert not (tmp_path / ".heddle" / PASSWORD_FILE).exists()
+    assert not file.exists()
 
 
 def test_roles_end_with_the_one_who_started_them(server: LocalServer, tmp_path: Path) -> None:
