@@ -86,22 +86,26 @@ class SimPlayer:
         self.doing: str | None = None
         self.last_progress = 0.0
         self._nature = nature
-        self._spec = spec
+        self.spec = spec
         self.number = next(nature.players)
         self.steps = 0
         self.standing = SimStanding(self)
 
     def play(self, version: int) -> SimSegments:
         """One segment of every environment."""
-        length = self._spec.rollout.steps
+        length = self.spec.rollout.steps
         self._pass(length)
         return self._made(version, length, ended=self._nature.hub.rng.random() < 0.3)
 
     def play_episodes(self, version: int, episodes: int, *, deterministic: bool) -> Iterator[tuple[SimSegments, bool]]:
         """An evaluation of two segments."""
         for last in (False, True):
-            self._pass(self._spec.rollout.steps)
-            yield self._made(version, self._spec.rollout.steps, ended=True), last
+            self._pass(self.spec.rollout.steps)
+            yield self._made(version, self.spec.rollout.steps, ended=True), last
+
+    def resume(self, snapshot: bytes) -> None:
+        """Go on where another one stood."""
+        self.standing.resume(snapshot)
 
     def recycle(self, segments: SimSegments) -> None:
         """Nothing is kept."""
@@ -118,7 +122,7 @@ class SimPlayer:
         try:
             self._nature.hub.wait(nature.step_s.get(self.plan.index, nature.usual_s) * steps)
             if self.plan.index in nature.broken:
-                raise EnvError("broke, as it always does", value=self._spec.env.id)
+                raise EnvError("broke, as it always does", value=self.spec.env.id)
             if self.plan.index in nature.deadly:
                 process.kill()
                 process.check()

@@ -184,3 +184,7 @@ class Threading:
         """The running thread; a process's first one is nobody's `Thread`."""
         task = self._hub.current
         return task and (task.thread or task)
+
+    def get_ident(self) -> int:
+        """A number of the running thread."""
+        return id(self._hub.current)
