@@ -19,15 +19,40 @@ def _rows(shape: Shape) -> list[Row]:
     stage = scene(w1(shape))
     player, bare, seeded = stage.player(0), BareLoop(stage, 0), BareLoop(stage, 0, seeded=True)
 
-    def play_one(one: Player | BareLoop) -> Played:
+    kept = Snapshotting(stage.player(0))
+
+    def play_one(one: "Player | BareLoop | Snapshotting") -> Played:
         return play_for([one], SECONDS, shape.batch)
 
-    for one in (player, bare, seeded):
+    for one in (player, bare, seeded, kept):
         play_for([one], 0.2, shape.batch)
     pairs = alternate(ROUNDS, lambda: play_one(player), lambda: play_one(bare), within_s=WITHIN_S)
+    with_them = alternate(ROUNDS, lambda: play_one(kept), lambda: play_one(player), within_s=WITHIN_S)
     seeded_us = spread(play_one(seeded).cpu_us for _ in pairs)
-    for one in (player, bare, seeded):
+    for one in (player, bare, seeded, kept):
         one.close()
     section = f"{SECTION}, {shape.envs} envs x {shape.steps}"
     rows = compare(section, ("player", "bare loop"), pairs)
-    return [*rows, Row(section, "bare loop that seeds its resets: CPU a step", "us", seeded_us)]
+    share = spread(a.cpu_us / b.cpu_us for a, b in with_them)
+    return [
+        *rows,
+        Row(section, "bare loop that seeds its resets: CPU a step", "us", seeded_us),
+        Row(section, "CPU a step, player with a snapshot at every batch / player", "x", share),
+        Row(section, "a snapshot", "B", spread([len(kept.player.standing.pack())])),
+    ]
+
+
+class Snapshotting:
+    """A player that takes a snapshot behind every batch."""
+
+    def __init__(self, player: Player) -> None:
+        self.player = player
+
+    def play(self) -> None:
+        """One segment of every environment."""
+        self.player.recycle(self.player.play(1))
+        self.player.standing.pack()
+
+    def close(self) -> None:
+        """Close every environment."""
+        self.player.close()

@@ -71,6 +71,8 @@ def restore_all(envs: Sequence[Any], data: bytes | memoryview) -> None:
             upper = [layer for chain in chains for layer in chain[: _layers_above(chain)]]
             for layer, found in zip(upper, _Reader(io.BytesIO(kept), chains).load(), strict=True):
                 set_attributes(layer, *found)
+    except SnapshotError:
+        raise
     except Exception as error:  # noqa: BLE001  the user's classes may raise anything: whoever asked plays fresh episodes
         raise SnapshotError(f"cannot be restored: {type(error).__name__}: {error}") from error
 
@@ -96,12 +98,13 @@ def _said(layers: list[Any]) -> bytes:
     try:
         states = [None if generator is None else generator.bit_generator.state for generator in generators]
         return plain.dump((layers[0].get_state(), states))
-    except plain.PlainError as error:
-        raise NotSnapshottable(f"get_state of {name} gave something that is not plain: {error}") from error
-    except NotSnapshottable:
+    except NotSnapshottable:  # said by an environment that lives elsewhere
         raise
-    except Exception as error:
-        raise NotSnapshottable(f"get_state of {name} raised {type(error).__name__}: {error}") from error
+    except plain.PlainError as error:
+        reason = f"get_state of {name} gave something that is not plain: {error}"
+    except Exception as error:  # noqa: BLE001  the user's class may raise anything
+        reason = f"get_state of {name} raised {type(error).__name__}: {error}"
+    raise NotSnapshottable(reason)
 
 
 @cache

@@ -162,6 +162,11 @@ class Secretive(Robot):
         raise RuntimeError("the arm\nmoves")
 
 
+class Remote(Robot):
+    def get_state(self) -> Any:
+        raise NotSnapshottable("attribute 'arm' of Arm (lock): cannot pickle")
+
+
 class Vague(Robot):
     def get_state(self) -> Any:
         return {"handle": self.handle}
@@ -176,6 +181,7 @@ class Vague(Robot):
         (Reduces(), "Reduces defines __reduce__"),
         (InC(), "InC keeps state outside Python"),
         (Secretive(), "get_state of Secretive raised RuntimeError: the arm moves"),
+        (Remote(), "attribute 'arm' of Arm (lock): cannot pickle"),
         (Vague(), "get_state of Vague gave something that is not plain: [0]['handle'] is a lock"),
     ],
 )
@@ -214,6 +220,18 @@ def test_an_environment_that_cannot_be_put_there_says_why() -> None:
     env.reset(seed=1)
     with pytest.raises(SnapshotError, match="cannot be restored: KeyError: 'joint'"):
         restore(Stubborn(), take(env))
+
+
+class Moved(Robot):
+    def set_state(self, state: Any) -> None:
+        raise SnapshotError("is of another arm")
+
+
+def test_what_an_environment_elsewhere_says_of_its_state_is_passed_on_as_it_is() -> None:
+    env = Moved()
+    env.reset(seed=1)
+    with pytest.raises(SnapshotError, match="^is of another arm$"):
+        restore(Moved(), take(env))
 
 
 def test_damaged_bytes_are_refused_before_anything_is_unpickled() -> None:
