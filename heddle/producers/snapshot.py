@@ -49,6 +49,15 @@ def restore(env: Any, data: bytes | memoryview) -> None:
 
 def take_all(envs: Sequence[Any]) -> bytes:
     """As `take`, of several environments at once; what they share is shared again when all are restored."""
+    try:
+        return _taken(envs)
+    except NotSnapshottable:
+        raise
+    except Exception as error:
+        raise NotSnapshottable(f"looking at it raised {type(error).__name__}: {error}") from error
+
+
+def _taken(envs: Sequence[Any]) -> bytes:
     chains = [layers_of(env) for env in envs]
     above = [_layers_above(chain) for chain in chains]
     said = [_said(chain[upper:]) if upper < len(chain) else b"" for chain, upper in zip(chains, above, strict=True)]
@@ -61,9 +70,9 @@ def take_all(envs: Sequence[Any]) -> bytes:
 
 def restore_all(envs: Sequence[Any], data: bytes | memoryview) -> None:
     """As `restore`, of several environments."""
-    chains = [layers_of(env) for env in envs]
-    said, kept = _parts(memoryview(data).cast("B"), chains)
     try:
+        chains = [layers_of(env) for env in envs]
+        said, kept = _parts(memoryview(data).cast("B"), chains)
         for chain, part in zip(chains, said, strict=True):
             if part:
                 _set_said(chain, part)

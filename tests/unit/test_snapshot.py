@@ -162,6 +162,11 @@ class Secretive(Robot):
         raise RuntimeError("the arm\nmoves")
 
 
+class Moody(Walk):
+    def __getstate__(self) -> Any:
+        raise ZeroDivisionError("not today")
+
+
 class Remote(Robot):
     def get_state(self) -> Any:
         raise NotSnapshottable("attribute 'arm' of Arm (lock): cannot pickle")
@@ -181,6 +186,7 @@ class Vague(Robot):
         (Reduces(), "Reduces defines __reduce__"),
         (InC(), "InC keeps state outside Python"),
         (Secretive(), "get_state of Secretive raised RuntimeError: the arm moves"),
+        (Moody(), "looking at it raised ZeroDivisionError: not today"),
         (Remote(), "attribute 'arm' of Arm (lock): cannot pickle"),
         (Vague(), "get_state of Vague gave something that is not plain: [0]['handle'] is a lock"),
     ],

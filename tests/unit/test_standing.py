@@ -76,6 +76,42 @@ def test_a_new_player_at_every_batch_gives_the_same_experience_as_one_for_all(na
         assert one == other, f"batch {batch}"
 
 
+@pytest.mark.parametrize("name", ["chance at every step and a dict", "many layers", "episodes longer than segments"])
+def test_segments_that_were_cut_short_before_a_change_of_owner_give_the_same_steps(name: str) -> None:
+    # Given the steps that one player plays in full segments
+    show = _show(name)
+    alone = _steps(_batches(show.player(), show, 3 * 4))
+    # When now and then a segment is cut and the shard changes hands there, as in a drain
+    player, batches, played = show.player(), [], 0
+    while played < 3 * 4:
+        if played % 3 == 0:
+            player.cut()
+        batches += _batches(player, show, 0)
+        played += int(batches[-1].arrays["length"][0])
+        snapshot = player.standing.pack()
+        player = show.player(first_episode=99)
+        player.standing.resume(snapshot)
+    # Then the steps are the same
+    assert [step[:12] for step in _steps(batches)] == [step[:12] for step in alone]
+
+
+def _batches(player: Player, show: Show, steps: int) -> list[Segments]:
+    """Full segments with at least so many steps, at least one."""
+    return [player.play(1) for _ in range(max(1, steps // show.layout.steps))]
+
+
+def _steps(batches: list[Segments]) -> list[list[bytes]]:
+    """Of each environment what every step holds."""
+    names = ("obs", "obs.roll", "obs.count", "action", "reward", "out.value", "out.log_prob", "episode_length")
+    found: list[list[bytes]] = [[] for _ in range(batches[0].rows)]
+    for batch in batches:
+        for env, length in enumerate(batch.arrays["length"]):
+            for step in range(length):
+                parts = [batch.arrays[name][env, step].tobytes() for name in names if name in batch.arrays]
+                found[env].append(b"".join(parts))
+    return found
+
+
 def test_a_policy_that_acts_for_two_shards_in_turn_keeps_their_states_apart() -> None:
     show = _show("episodes longer than segments")
     alone = show.play(show.player(), 4)
