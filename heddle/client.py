@@ -15,6 +15,7 @@ from heddle.broker import Broker, open_broker
 from heddle.broker.durability import lacking
 from heddle.broker.records import Status
 from heddle.broker.server import find_running
+from heddle.broker.server_folder import has_data
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.budget import Spent, reached
 from heddle.errors import BrokerUnfit, BrokerUnreachable, Conflict, NotFound
@@ -43,8 +44,20 @@ def find_url(given: str | None = None) -> str:
     """
     url = given or os.environ.get(URL_ENV) or find_running(FOLDER)
     if not url:
-        raise BrokerUnreachable(f"no broker is known: pass url=..., set {URL_ENV}, or start one here with `heddle up`")
+        raise BrokerUnreachable(
+            f"no broker is known: pass url=..., set {URL_ENV}, or start one here with `heddle up`{left_here()}"
+        )
     return url
+
+
+def left_here() -> str:
+    """What was cut short in this directory and how to go on with it; "" for nothing."""
+    from heddle.launch.cut_short import cut_short
+
+    left = [str(run) for run in cut_short(FOLDER, lambda folder: find_running(folder) is not None)]
+    if has_data(FOLDER):
+        left.append("`heddle up` goes on with the experiments that its broker here held")
+    return "".join(f"; {one}" for one in left)
 
 
 def connect(url: str | None = None) -> "Client":

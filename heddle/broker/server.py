@@ -5,11 +5,9 @@ The configuration goes in over standard input, so a password shows neither there
 """
 
 import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -18,6 +16,15 @@ from redis.retry import Retry
 
 from heddle.broker.binary import ServerBinary, server_binary
 from heddle.broker.owned import OwnedProcess
+from heddle.broker.server_folder import (
+    DURABILITY_FILE,
+    LOG_FILE,
+    has_data,
+    lock,
+    settle_durability,
+    tail,
+    write_private,
+)
 from heddle.broker.server_setup import (
     PASSWORD_FILE,
     Address,
@@ -27,16 +34,14 @@ from heddle.broker.server_setup import (
     half_of_memory,
 )
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerUnreachable, Conflict
+from heddle.errors import BrokerUnreachable
 
 __all__ = ["LocalServer", "ServerBinary", "find_running", "restart", "running_entry", "server_binary", "start_server"]
 
 SERVER_FILE = "server.json"
-LOG_FILE = "server.log"
 _START_TIMEOUT_S = 15.0
 _LOADING_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 10.0
-_LOCK_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class LocalServer:
 
     def last_words(self, lines: int = 5) -> str:
         """The end of its log."""
-        return _tail(self.settings.folder, lines)
+        return tail(self.settings.folder, lines)
 
     def stop(self) -> None:
         """End it and take away its socket, password, log and entry; its data stays. May be called again."""
@@ -110,7 +115,7 @@ def start_server(
     folder: Path,
     *,
     bind: str | None = None,
-    durability: Durability = "fast",
+    durability: Durability | None = None,
     port: int | None = None,
     maxmemory: int | None = None,
     binary: ServerBinary | None = None,
@@ -124,25 +129,30 @@ def start_server(
         folder: made when missing; one server at a time.
         bind: address to listen on, with a password; None listens on a socket file of this user only,
             or on 127.0.0.1 when a port is given.
-        durability: strict fsyncs every write, fast once a second, memory never stores anything.
+        durability: strict fsyncs every write, fast once a second, memory never stores anything; None takes what
+            the folder's data were kept with last, else fast.
         port: TCP port; 0 takes any free one, None 6379 when it is free and else any.
         maxmemory: bytes of data before writes are refused; None takes half of this machine's memory.
         binary: the program; None looks for one.
 
     Raises:
         BrokerUnfit: no fit server program.
-        Conflict: a server already runs in that folder, or the port is taken.
+        Conflict: a server already runs in that folder, or the port is taken, or `memory` would pass over its data.
         BrokerUnreachable: it did not come up; the message carries the end of its log.
     """
     folder = folder.expanduser().resolve()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     binary = binary or server_binary()
     clock = clock or SystemClock()
-    with _lock(folder, clock) as lock_fd:
-        settings = Settings(
-            folder, choose_address(folder, bind, port), durability, maxmemory or half_of_memory(), binary
-        )
-        return _launch(settings, lock_fd, clock)
+    with lock(folder, clock, partial(_who, folder)) as lock_fd:
+        level = settle_durability(folder, durability)
+        settings = Settings(folder, choose_address(folder, bind, port), level, maxmemory or half_of_memory(), binary)
+        try:
+            return _launch(settings, lock_fd, clock)
+        except BaseException:
+            if not has_data(folder):
+                (folder / DURABILITY_FILE).unlink(missing_ok=True)
+            raise
 
 
 def restart(server: LocalServer, clock: Clock | None = None) -> LocalServer:
@@ -153,7 +163,7 @@ def restart(server: LocalServer, clock: Clock | None = None) -> LocalServer:
         BrokerUnreachable: it did not come up; the message carries the end of its log.
     """
     clock = clock or SystemClock()
-    with _lock(server.settings.folder, clock) as lock_fd:
+    with lock(server.settings.folder, clock) as lock_fd:
         return _launch(server.settings, lock_fd, clock)
 
 
@@ -163,14 +173,14 @@ def _launch(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
     if address.socket_path is not None:
         address.socket_path.parent.mkdir(mode=0o700, exist_ok=True)
     else:
-        _write_private(folder / PASSWORD_FILE, address.password + "\n")
+        write_private(folder / PASSWORD_FILE, address.password + "\n")
     config = config_text(folder, address, settings.durability, settings.maxmemory)
     argv = [str(settings.binary.path), "-"]
     with (folder / LOG_FILE).open("ab") as log:
         process = OwnedProcess(argv, stdin=config.encode(), folder=folder, log=log, keep_open=[lock_fd])
     try:
         server = LocalServer(process, settings, _wait_until_ready(process, address.url(), folder, clock))
-        _write_private(folder / SERVER_FILE, json.dumps(_entry(server)) + "\n")
+        write_private(folder / SERVER_FILE, json.dumps(_entry(server)) + "\n")
     except BaseException:
         process.end(_STOP_TIMEOUT_S)
         _clear(settings)
@@ -215,7 +225,7 @@ def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Cloc
     latest = clock.monotonic() + _LOADING_TIMEOUT_S
     while clock.monotonic() < deadline:
         if (code := process.returncode()) is not None:
-            raise BrokerUnreachable(f"the server ended at once (exit {code}): {_tail(folder, 3)}")
+            raise BrokerUnreachable(f"the server ended at once (exit {code}): {tail(folder, 3)}")
         try:
             return _run_id(url)
         except redis.BusyLoadingError:
@@ -223,7 +233,7 @@ def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Cloc
         except redis.RedisError:
             pass
         clock.sleep(0.01)
-    raise BrokerUnreachable(f"the server did not answer within {_START_TIMEOUT_S:g} s: {_tail(folder, 3)}")
+    raise BrokerUnreachable(f"the server did not answer within {_START_TIMEOUT_S:g} s: {tail(folder, 3)}")
 
 
 def _run_id(url: str) -> str:
@@ -240,52 +250,14 @@ def _run_id(url: str) -> str:
         return str(client.info("server")["run_id"])
 
 
-def _tail(folder: Path, lines: int) -> str:
-    try:
-        text = (folder / LOG_FILE).read_text(errors="replace")
-    except OSError:
-        return "no log"
-    return " | ".join(text.strip().splitlines()[-lines:]) or "nothing in its log"
-
-
-@contextlib.contextmanager
-def _lock(folder: Path, clock: Clock) -> Iterator[int]:
-    """A lock on the folder. The server inherits it and so holds it as long as it lives, whoever started it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        deadline = clock.monotonic() + _LOCK_TIMEOUT_S
-        while not _locked(handle):
-            if clock.monotonic() > deadline:
-                url = find_running(folder)
-                raise Conflict(f"a server already runs in {folder}{f' ({_no_password(url)})' if url else ''}")
-            clock.sleep(0.05)  # the last one may be on its way out
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _locked(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without locks: nothing to hold, and nothing to fear from our own kind
-    return True
+def _who(folder: Path) -> str:
+    url = find_running(folder)
+    return f" ({_no_password(url)})" if url else ""
 
 
 def _no_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read; readers see the old or the whole new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 def _clear(settings: Settings) -> None:

@@ -4,9 +4,9 @@ It never leaves a process, a socket or a server's data behind; checkpoints stay.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,8 @@ from heddle.cli.roles import need_torch
 if TYPE_CHECKING:
     from heddle.cli.running import Outcome
 
+DIRECTORY = "runs"
+
 
 @command("run", example="heddle run exp.toml\nheddle run exp.toml --set trainer.lr=3e-4 --workers 4")
 @click.argument("file", metavar="exp.toml", callback=existing_file)
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("-n", "--workers", type=click.IntRange(1), help="Worker processes; one a core when not given.")
 @click.option("--name", metavar="NAME", help="Takes the place of experiment.name.")
 @click.option("--resume", metavar="EXP", help="Start from the newest checkpoint of EXP.")
-@click.option("--dir", "directory", metavar="DIR", default="runs", show_default=True, help="Where checkpoints go.")
+@click.option("--dir", "directory", metavar="DIR", default=DIRECTORY, show_default=True, help="Where checkpoints go.")
 @click.option("--log-dir", metavar="DIR", help="One log file a process; else only the last lines are kept.")
 @click.option("--check/--no-check", default=True, help="Build one environment and the policy first.")
 @output_option
@@ -42,7 +44,8 @@ def run(
 ) -> None:
     """Train exp.toml in this terminal: server (if none is given), coordinator, workers and trainer.
 
-    Ctrl-C once ends gently with a checkpoint, twice at once; no process stays either way.
+    Ctrl-C once ends gently with a checkpoint, twice at once; no process stays either way. When everything was killed,
+    the server too, the same command goes on where it was.
     """
     need_torch("heddle run")
     from heddle.launch.check import load_and_check
@@ -63,6 +66,7 @@ def run(
         resume=resume,
         to_stderr=output == "json",
         log_dir=Path(log_dir) if log_dir else None,
+        command=_command(click.get_current_context().params),
     )
     outcome = run_here(order)
     if output == "json":
@@ -70,6 +74,19 @@ def run(
     else:
         print_outcome(outcome, file, overrides, resumed=resume)
     raise click.exceptions.Exit(outcome.exit_code)
+
+
+def _command(given: Mapping[str, Any]) -> str:
+    """The command line that starts the same run again."""
+    words = ["heddle", "run", str(given["file"])]
+    for override in given["overrides"]:
+        words += ["--set", override]
+    for option, key in (("--workers", "workers"), ("--name", "name"), ("--resume", "resume"), ("--log-dir", "log_dir")):
+        if given[key] is not None:
+            words += [option, str(given[key])]
+    if given["directory"] != DIRECTORY:
+        words += ["--dir", given["directory"]]
+    return shlex.join([*words, *(["--no-check"] if not given["check"] else [])])
 
 
 def as_json(outcome: "Outcome") -> dict[str, object]:

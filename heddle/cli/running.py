@@ -20,7 +20,8 @@ from heddle.cli.live import Facts
 from heddle.client import FOLDER, Client, connect
 from heddle.errors import Gone, HeddleError
 from heddle.launch.check import Checked
-from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup, cores, free_folder
+from heddle.launch.cut_short import CutShort, cut_short, folder_for, remembered
+from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup, cores
 from heddle.launch.session import Session, trainer_role
 from heddle.spec import LoadedSpec
 from heddle.stop import StopFlag, listen_to_signals
@@ -42,6 +43,7 @@ class Order:
         log_dir: one log file a process; None keeps the last lines only.
         to_stderr: show it on standard error; the output is for the result.
         title: above the live view.
+        command: goes on with it when everything was killed; "" when nothing does.
     """
 
     loaded: LoadedSpec
@@ -54,6 +56,7 @@ class Order:
     resume: str | None = None
     log_dir: Path | None = None
     title: str = "heddle run"
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,10 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
         reader.start()
         heard = _hear_warnings(reader.say)
         try:
-            with Screen(reader, title=order.title, to_stderr=order.to_stderr).open() as screen:
+            with (
+                _remembered(order, local, experiment.id),
+                Screen(reader, title=order.title, to_stderr=order.to_stderr).open() as screen,
+            ):
                 while not session.over():
                     session.step()
                     if each_step is not None:
@@ -197,7 +203,7 @@ def _services(order: Order, stop: StopFlag) -> Iterator[tuple[Local, Client]]:
     spec = order.loaded.spec
     setup = Setup(
         url=url,
-        folder=free_folder(FOLDER, "run", lambda folder: find_running(folder) is None),
+        folder=folder_for(FOLDER, spec.sha256(), is_running),
         workers=order.workers if order.workers is not None else _default_workers(order),
         pool=spec.experiment.pool,
         durability="strict" if spec.limits.durability == "strict" else "fast",
@@ -208,6 +214,7 @@ def _services(order: Order, stop: StopFlag) -> Iterator[tuple[Local, Client]]:
         local.start_server()
         local.start_roles()
         _say_where(local, order.to_stderr)
+        _say_others(order, setup.folder)
         with connect(local.url) as client:
             if local.server is not None:
                 _forget_others(client, spec.sha256())
@@ -228,6 +235,29 @@ def _say_where(local: Local, to_stderr: bool) -> None:
         click.echo(f"broker  {local.server.settings.binary}; look inside with: {local.server.redis_cli}", err=to_stderr)
     else:
         click.echo("broker  the one given; this terminal adds a coordinator, workers and a trainer", err=to_stderr)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a server of ours runs in `folder`."""
+    return find_running(folder) is not None
+
+
+@contextlib.contextmanager
+def _remembered(order: Order, local: Local, experiment: str) -> Iterator[None]:
+    """So that a run whose every process is killed, the server too, goes on by the same command."""
+    if local.server is None or not order.command:
+        yield
+        return
+    folder, directory = local.server.settings.folder, order.directory / experiment
+    with remembered(CutShort(folder, experiment, order.loaded.spec.sha256(), order.command, directory)):
+        yield
+
+
+def _say_others(order: Order, folder: Path) -> None:
+    """Runs that were cut short here and that this one does not go on with."""
+    for run in cut_short(FOLDER, is_running):
+        if run.folder.resolve() != folder.resolve():
+            click.echo(f"note    {run}", err=order.to_stderr)
 
 
 def _forget_others(client: Client, sha256: str) -> None:

@@ -25,9 +25,7 @@ STEP_S = 0.05
 @click.option(
     "--durability",
     type=click.Choice(["strict", "fast", "memory"]),
-    default="fast",
-    show_default=True,
-    help="What a killed server may lose: nothing, two seconds, everything.",
+    help="What a killed server may lose: nothing, two seconds, everything. As the last time here, at first fast.",
 )
 @click.option("--dir", "directory", metavar="DIR", default="runs", show_default=True, help="Where checkpoints go.")
 @click.option("--trainer/--no-trainer", default=True, help="Train what has no trainer; without, bring your own.")
@@ -36,7 +34,7 @@ def up(
     workers: int | None,
     bind: str | None,
     port: int | None,
-    durability: str,
+    durability: str | None,
     directory: str,
     trainer: bool,
     redis_url: str | None,

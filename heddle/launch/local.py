@@ -6,18 +6,17 @@ It never prints, never submits an experiment and never outlives them: whatever w
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.server_setup import Durability
 from heddle.clock import Clock, SystemClock
-from heddle.errors import Conflict, HeddleError
+from heddle.errors import HeddleError
 from heddle.launch.children import Ending, Role, end_all
+from heddle.launch.cut_short import remove
 from heddle.launch.process import describe_exit
 from heddle.launch.supervisor import ChildInfo, Supervisor, restart_delay_s
 from heddle.stop import StopFlag
@@ -28,7 +27,6 @@ GRACE_S = 30.0
 LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a launcher to end: Ctrl-C, kill, the terminal being closed."""
 HURRIED_S = 1.0
-MOST_FOLDERS = 100
 MOST_SERVER_FAILURES = 8
 
 
@@ -51,7 +49,7 @@ class Setup:
     bind: str | None = None
     port: int | None = None
     maxmemory: int | None = None
-    durability: Durability = "fast"
+    durability: Durability | None = None
     workers: int = 1
     pool: str = "default"
     log_dir: Path | None = None
@@ -222,19 +220,6 @@ class Local:
         server.stop()
         if self.setup.keep_data:
             return
-        shutil.rmtree(self.setup.folder, ignore_errors=True)
+        remove(self.setup.folder)
         with contextlib.suppress(OSError):  # other things in it are not ours
             self.setup.folder.parent.rmdir()
-
-
-def free_folder(parent: Path, name: str, is_free: Callable[[Path], bool]) -> Path:
-    """`parent/name`, or the first of `parent/name-2`, `-3`, ... that no running server holds.
-
-    Raises:
-        Conflict: there are too many already.
-    """
-    for number in range(1, MOST_FOLDERS):
-        folder = parent / (name if number == 1 else f"{name}-{number}")
-        if is_free(folder):
-            return folder
-    raise Conflict(f"too many servers run in {parent} already")

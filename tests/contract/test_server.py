@@ -70,10 +70,27 @@ def test_data_is_there_again_after_a_stop_and_nothing_else_is(
     with start_server(folder, binary=binary, durability=durability) as server:
         assert connect(server.url).config_get("appendfsync")["appendfsync"] == fsync
         connect(server.url).set("kept", kept)
-    assert left_over(folder) == ["appendonlydir"]
+    assert left_over(folder) == ["appendonlydir", "server.durability"]
     with start_server(folder, binary=binary, durability=durability) as server:
         assert connect(server.url).get("kept") == kept
     server.stop()  # twice is no mistake
+
+
+def test_data_are_kept_as_the_last_time_when_nothing_is_said(binary: ServerBinary, folder: Path) -> None:
+    for wanted, is_so in ((None, "everysec"), ("strict", "always"), (None, "always"), ("fast", "everysec")):
+        with start_server(folder, binary=binary, durability=wanted) as server:  # type: ignore[arg-type]
+            assert connect(server.url).config_get("appendfsync")["appendfsync"] == is_so
+            os.kill(server.pid, signal.SIGKILL)
+            server.process.end(5)
+
+
+def test_a_memory_server_does_not_pass_over_data_that_were_kept(binary: ServerBinary, folder: Path) -> None:
+    with start_server(folder, binary=binary) as server:
+        connect(server.url).set("kept", "1")
+    with pytest.raises(Conflict, match="holds data that a server kept"):
+        start_server(folder, binary=binary, durability="memory")
+    with start_server(folder, binary=binary) as server:
+        assert connect(server.url).get("kept") == "1"
 
 
 def test_a_memory_server_leaves_nothing(binary: ServerBinary, folder: Path) -> None:

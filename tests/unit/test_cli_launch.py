@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from heddle.clock import ManualClock, SystemClock
-from heddle.errors import Conflict
 from heddle.launch.children import Ending, Role, end_all
-from heddle.launch.local import Local, Setup, free_folder
+from heddle.launch.local import Local, Setup
 from heddle.launch.session import LAST_WORD_S, MOST_FAILURES, STOP_S, Session
 from heddle.launch.trainers import missing
 from heddle.stop import StopFlag
@@ -115,13 +114,6 @@ def test_a_host_starts_trainers_where_there_is_none(
     active: list[str], seated: list[str], running: list[str], most: int | None, expected: list[str]
 ) -> None:
     assert missing(active, seated, running, most) == expected
-
-
-def test_a_folder_of_a_running_server_is_not_taken(tmp_path: Path) -> None:
-    assert free_folder(tmp_path, "run", lambda _: True) == tmp_path / "run"
-    assert free_folder(tmp_path, "run", lambda folder: folder.name != "run") == tmp_path / "run-2"
-    with pytest.raises(Conflict):
-        free_folder(tmp_path, "run", lambda _: False)
 
 
 @dataclass

@@ -1,0 +1,87 @@
+"""The folder of a server of ours: who holds it, its private files, and what its data were kept with.
+
+It never starts a server and never talks to one.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from heddle.broker.server_setup import Durability
+from heddle.clock import Clock
+from heddle.errors import Conflict
+
+LOG_FILE = "server.log"
+DURABILITY_FILE = "server.durability"
+DATA_FOLDER = "appendonlydir"
+LOCK_TIMEOUT_S = 3.0
+
+
+def has_data(folder: Path) -> bool:
+    """Whether a server of ours kept data in `folder`."""
+    return (folder / DATA_FOLDER).is_dir()
+
+
+def settle_durability(folder: Path, wanted: Durability | None) -> Durability:
+    """What is wanted, else what the data there were kept with last; written down for the next time."""
+    path = folder / DURABILITY_FILE
+    last: Durability = "strict" if has_data(folder) and path.exists() and path.read_text() == "strict" else "fast"
+    if wanted == "memory":
+        if has_data(folder):
+            raise Conflict(
+                f"{folder} holds data that a server kept ({last}), and a server of durability memory would not load"
+                " them; leave --durability out, or move that folder away"
+            )
+        return wanted
+    level = wanted or last
+    write_private(path, level)
+    return level
+
+
+def tail(folder: Path, lines: int) -> str:
+    """The end of the server's log."""
+    try:
+        text = (folder / LOG_FILE).read_text(errors="replace")
+    except OSError:
+        return "no log"
+    return " | ".join(text.strip().splitlines()[-lines:]) or "nothing in its log"
+
+
+@contextlib.contextmanager
+def lock(folder: Path, clock: Clock, who: Callable[[], str] = lambda: "") -> Iterator[int]:
+    """A lock on the folder. The server inherits it and so holds it as long as it lives, whoever started it.
+
+    Raises:
+        Conflict: a server holds it; `who` says more of it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = clock.monotonic() + LOCK_TIMEOUT_S
+        while not _locked(handle):
+            if clock.monotonic() > deadline:
+                raise Conflict(f"a server already runs in {folder}{who()}")
+            clock.sleep(0.05)  # the last one may be on its way out
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks: nothing to hold, and nothing to fear from our own kind
+    return True
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read; readers see the old or the whole new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    temporary.replace(path)

@@ -1,0 +1,150 @@
+"""Runs that were cut short: what a killed `heddle run` leaves in the folder of its server, and how to go on with it.
+
+It never starts a process and never talks to a broker: where a run stands it knows from its newest checkpoint.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from heddle.errors import CheckpointError, Conflict
+
+log = logging.getLogger("heddle.launch")
+
+RUN_FILE = "run.json"
+NAME = "run"
+GONE = ".gone-"
+MOST_FOLDERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CutShort:
+    """One run that neither ended nor is going on.
+
+    Attributes:
+        folder: of its server's data.
+        experiment: its id.
+        sha256: of its spec.
+        command: what goes on with it, typed in the same directory.
+        directory: of its checkpoints; relative to that directory, or absolute.
+    """
+
+    folder: Path
+    experiment: str
+    sha256: str
+    command: str
+    directory: Path
+
+    def stands(self) -> str:
+        """Where it is, e.g. "update 120 (45,000 steps)"."""
+        from heddle.checkpoint import newest
+
+        try:
+            found = newest(self.directory / "checkpoints", experiment=self.experiment)
+        except CheckpointError as error:
+            return str(error)
+        return "no update yet" if found is None else f"update {found.update} ({found.env_steps:,} steps)"
+
+    def __str__(self) -> str:
+        drop = shlex.quote(str(self.folder))
+        return f"{self.experiment} was cut short at {self.stands()}; go on: {self.command} (drop it: rm -r {drop})"
+
+
+@contextlib.contextmanager
+def remembered(run: CutShort) -> Iterator[None]:
+    """Have it written down in the server's folder what runs there, and that it does while inside.
+
+    A lock says the latter: however this process ends, the kernel lets go of it.
+    """
+    content = {name: str(value) for name, value in asdict(run).items() if name != "folder"}
+    temporary = run.folder / f".{RUN_FILE}.tmp"
+    with temporary.open("w", encoding="utf-8") as file:
+        _lock(file.fileno())
+        file.write(json.dumps(content, indent=1) + "\n")
+        file.flush()
+        temporary.replace(run.folder / RUN_FILE)
+        yield
+
+
+def cut_short(parent: Path, is_running: Callable[[Path], bool]) -> list[CutShort]:
+    """Every run that was cut short below `parent`, by name of its folder.
+
+    Args:
+        is_running: tells of a folder whether its server runs.
+    """
+    found = [_read(path) for path in sorted(parent.glob(f"{NAME}*/{RUN_FILE}"))]
+    return [run for run in found if run is not None and not is_running(run.folder) and not _is_locked(run.folder)]
+
+
+def folder_for(parent: Path, sha256: str, is_running: Callable[[Path], bool]) -> Path:
+    """Where the run of a spec keeps its server's data: where it was cut short, else in a folder of its own.
+
+    Raises:
+        Conflict: there are too many already.
+    """
+    for run in cut_short(parent, is_running):
+        if run.sha256 == sha256:
+            return run.folder
+    for number in range(1, MOST_FOLDERS):
+        folder = parent / (NAME if number == 1 else f"{NAME}-{number}")
+        if not (folder / RUN_FILE).exists() and not is_running(folder):
+            return folder
+    raise Conflict(
+        f"too many runs are, or were cut short, in {parent}; remove the folders of those not wanted any more"
+    )
+
+
+def remove(folder: Path) -> None:
+    """Delete a server's folder, in one step for whoever looks: a kill in the middle leaves no half of one."""
+    _sweep(folder.parent)
+    doomed = folder.with_name(f"{GONE}{folder.name}-{os.getpid()}")
+    try:
+        folder.rename(doomed)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("cannot remove folder=%s error=%s", folder, error)
+        return
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _lock(handle: int) -> bool:
+    """True when nobody else has it, or the file system knows no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        with (folder / RUN_FILE).open("rb") as file:
+            return not _lock(file.fileno())
+    except OSError:
+        return False
+
+
+def _sweep(parent: Path) -> None:
+    for left in parent.glob(f"{GONE}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _read(path: Path) -> CutShort | None:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return CutShort(
+            path.parent, str(told["experiment"]), str(told["sha256"]), str(told["command"]), Path(told["directory"])
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("cannot read what ran in folder=%s error=%s", path.parent, error)
+        return None

@@ -1,0 +1,101 @@
+"""What a killed run leaves, and where the same run goes on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heddle import checkpoint as files
+from heddle.client import find_url
+from heddle.errors import BrokerUnreachable, Conflict
+from heddle.launch.cut_short import MOST_FOLDERS, CutShort, cut_short, folder_for, remembered, remove
+from tests.unit.test_checkpoint import made
+
+
+def dead(_: Path) -> bool:
+    return False
+
+
+def left(parent: Path, name: str, sha256: str, experiment: str = "a-1") -> CutShort:
+    """A run whose launcher was killed."""
+    folder = parent / name
+    folder.mkdir(parents=True)
+    run = CutShort(folder, experiment, sha256, "heddle run a.toml", parent / "runs" / experiment)
+    with remembered(run):
+        pass
+    return run
+
+
+def test_the_same_spec_goes_on_in_its_folder_whatever_else_was_cut_short(tmp_path: Path) -> None:
+    left(tmp_path, "run", "aa")
+    left(tmp_path, "run-2", "bb")
+    assert folder_for(tmp_path, "bb", dead) == tmp_path / "run-2"
+    assert folder_for(tmp_path, "aa", dead) == tmp_path / "run"
+
+
+def test_another_spec_never_takes_the_folder_of_a_run_that_was_cut_short(tmp_path: Path) -> None:
+    left(tmp_path, "run", "aa")
+    (tmp_path / "run-2").mkdir()
+    assert folder_for(tmp_path, "cc", dead) == tmp_path / "run-2", "killed before it had an experiment"
+    assert folder_for(tmp_path, "cc", lambda folder: folder.name == "run-2") == tmp_path / "run-3"
+    with pytest.raises(Conflict):
+        folder_for(tmp_path, "cc", lambda _: True)
+    assert MOST_FOLDERS > 10
+
+
+def test_a_run_that_goes_on_was_not_cut_short_even_while_its_server_is_away(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = CutShort(folder, "a-1", "aa", "heddle run a.toml", tmp_path)
+    with remembered(run):
+        program = f"""
+from pathlib import Path
+from heddle.launch.cut_short import cut_short
+print(len(cut_short(Path({str(tmp_path)!r}), lambda folder: False)))
+"""
+        seen = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert seen.stdout.strip() == "0"
+    assert cut_short(tmp_path, dead) == [run]
+    assert cut_short(tmp_path, lambda folder: True) == []
+
+
+def test_where_it_stands_is_told_from_its_newest_whole_checkpoint(tmp_path: Path) -> None:
+    run = left(tmp_path, "run", "aa", "cartpole-7f3a")
+    assert "cut short at no update yet" in str(run)
+    files.save(run.directory / "checkpoints", made(update=7))
+    torn = files.save(run.directory / "checkpoints", made(update=8))
+    torn.write_bytes(torn.read_bytes()[:50])
+    assert "update 7 (1,792 steps); go on: heddle run a.toml (drop it: rm -r " in str(run)
+
+
+def test_without_a_broker_every_command_names_what_was_cut_short_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEDDLE_REDIS_URL", raising=False)
+    left(Path(".heddle"), "run", "aa")
+    (tmp_path / ".heddle" / "appendonlydir").mkdir()
+    with pytest.raises(BrokerUnreachable) as caught:
+        find_url()
+    assert "a-1 was cut short at no update yet; go on: heddle run a.toml (drop it: rm -r .heddle/run)" in str(
+        caught.value
+    )
+    assert "`heddle up` goes on with the experiments" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"experiment": 1}', "null"])
+def test_a_note_that_cannot_be_read_is_no_run(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(content)
+    assert cut_short(tmp_path, dead) == []
+
+
+def test_a_folder_is_removed_in_one_step_and_so_is_what_a_killed_removal_left(tmp_path: Path) -> None:
+    left(tmp_path, "run", "aa")
+    (tmp_path / ".gone-run-17").mkdir()
+    (tmp_path / ".gone-run-17" / "half").touch()
+    remove(tmp_path / "run")
+    remove(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
