@@ -11,9 +11,12 @@ import click
 from heddle.cli.options import command, connect, redis_option
 from heddle.cli.roles import need_torch
 from heddle.cli.root import set_up_logs
+from heddle.errors import HeddleError
 
 if TYPE_CHECKING:
     from heddle.broker.server import LocalServer
+
+log = logging.getLogger("heddle.up")
 
 STEP_S = 0.05
 
@@ -77,7 +80,7 @@ def up(
             arguments = ["trainer", "--dir", directory]
             local.add(Role("trainers", arguments, url=local.url, log_file=local.log_file("trainers")))
         _tell(local.server, number, trainer)
-        _tell_scaled(local.url)
+        _tell_of_before(local.url)
         while not stop.draining:
             local.step()
             local.endings.clear()
@@ -87,12 +90,19 @@ def up(
         local.end()
 
 
-def _tell_scaled(url: str) -> None:
-    """That the pool's size was set before, which counts more than how many this command was started with."""
-    with connect(url) as client:
-        desired = client.broker.pools.pool().desired
+def _tell_of_before(url: str) -> None:
+    """What holds from an earlier time, however that ended: the pool's size, and experiments that go on."""
+    try:
+        with connect(url) as client:
+            desired = client.broker.pools.pool().desired
+            active = [one for one in reversed(client.experiments()) if not one.ended]
+    except HeddleError as error:  # a broker that has just been killed; it is started again
+        log.warning("cannot tell what goes on error=%s", error)
+        return
     if desired is not None:
         click.echo(f"scaled   to {desired} workers in all, as somebody set it; undo: heddle workers scale --reset")
+    for one in active:
+        click.echo(f"goes on  {one.experiment} ({one.state}, policy {one.policy})")
 
 
 def _tell(server: "LocalServer | None", workers: int, trainer: bool) -> None:

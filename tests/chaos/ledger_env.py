@@ -26,6 +26,7 @@ WIDTH = len(COLUMNS)
 LIMIT = float(2**24)
 SNAPSHOTTABLE = "tests.chaos.ledger_env:Ledger"
 OPAQUE = "tests.chaos.ledger_env:OpaqueLedger"
+CHECKED = "tests.chaos.ledger_env:CheckedLedger"
 
 
 class Ledger(gymnasium.Env[Any, Any]):
@@ -116,3 +117,12 @@ class OpaqueLedger(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env_index: int = 0, **kwargs: Any) -> None:
         super().__init__(Ledger(env_index, **kwargs))
         self._held = threading.Lock()
+
+
+class CheckedLedger(Ledger):
+    """The same for commands that try an environment out first: outside of workers every reset begins the same life."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if "HEDDLE_WORKER_ID" not in os.environ:
+            self._episode, self._life, self._nonce, self._count = -1, 0, 0, 0
+        return super().reset(seed=seed, options=options)
