@@ -14,7 +14,7 @@ import numpy as np
 from heddle.broker import Broker, open_broker
 from heddle.broker.durability import lacking
 from heddle.broker.records import Status
-from heddle.broker.server import find_running
+from heddle.broker.server import find_running, is_running
 from heddle.broker.server_folder import has_data
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.budget import Spent, reached
@@ -42,7 +42,7 @@ def find_url(given: str | None = None) -> str:
     Raises:
         BrokerUnreachable: there is none of the three.
     """
-    url = given or os.environ.get(URL_ENV) or find_running(FOLDER)
+    url = known_url(given)
     if not url:
         raise BrokerUnreachable(
             f"no broker is known: pass url=..., set {URL_ENV}, or start one here with `heddle up`{left_here()}"
@@ -50,11 +50,16 @@ def find_url(given: str | None = None) -> str:
     return url
 
 
+def known_url(given: str | None = None) -> str | None:
+    """As `find_url`; None when there is none."""
+    return given or os.environ.get(URL_ENV) or find_running(FOLDER)
+
+
 def left_here() -> str:
     """What was cut short in this directory and how to go on with it; "" for nothing."""
     from heddle.launch.cut_short import cut_short
 
-    left = [str(run) for run in cut_short(FOLDER, lambda folder: find_running(folder) is not None)]
+    left = [str(run) for run in cut_short(FOLDER, is_running)]
     if has_data(FOLDER):
         left.append("`heddle up` goes on with the experiments that its broker here held")
     return "".join(f"; {one}" for one in left)

@@ -221,6 +221,13 @@ def open_connection(url: str, *, role: str) -> Connection:
     return Connection(main, blocking, main.url_redacted, server)
 
 
+def open_unchecked(url: str, *, role: str) -> Connection:
+    """As `open_connection`, to a server that may be unfit: for looking at it only. Nothing is asked yet."""
+    main = _client(url, role, extra_s=0.0)
+    blocking = _client(url, role, extra_s=MAX_BLOCK_MS / 1000)
+    return Connection(main, blocking, main.url_redacted, ServerInfo("redis", (0, 0, 0)))
+
+
 def retry_delays(rng: np.random.Generator, *, first_s: float = 0.05, last_s: float = 1.0) -> Iterator[float]:
     """Seconds to wait before each further try: full jitter below a doubling bound, so that nobody returns in step."""
     bound = first_s

@@ -12,6 +12,8 @@ QUEUE_GROUP = "coordinators"
 EXPERIMENTS = "heddle:experiments"
 COORDINATOR = "heddle:coordinator"
 LOG = "heddle:log"
+PROBE = "heddle:doctor"
+"""String that lives for a second: whether the broker takes writes."""
 TICKET_GROUP = "workers"
 TRAINER_GROUP = "trainer"
 

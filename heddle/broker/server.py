@@ -206,6 +206,11 @@ def find_running(folder: Path) -> str | None:
     return None if entry is None else entry["url"]
 
 
+def is_running(folder: Path) -> bool:
+    """Whether a server of ours runs in `folder`."""
+    return find_running(folder) is not None
+
+
 def running_entry(folder: Path) -> dict[str, str] | None:
     """What is known of the server in `folder`, as `find_running` checks it.
 

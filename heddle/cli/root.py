@@ -44,6 +44,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "demo": Entry("heddle.cli.demo", "demo", "Train CartPole here, kill a worker on the way, see it heal."),
         "run": Entry("heddle.cli.run", "run", "Train exp.toml here: server, coordinator, workers, trainer."),
         "up": Entry("heddle.cli.up", "up", "Start the services without an experiment."),
+        "doctor": Entry("heddle.cli.doctor", "doctor", "Check installation, host, broker and fleet; say what to fix."),
     },
     SPECS: {
         "init": Entry("heddle.cli.specs", "init", "Write a commented exp.toml to start from."),

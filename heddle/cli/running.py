@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from heddle.broker.server import find_running
+from heddle.broker.server import find_running, is_running
 from heddle.cli.accounts import accounting, accounting_line, adds_up
 from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
@@ -235,11 +235,6 @@ def _say_where(local: Local, to_stderr: bool) -> None:
         click.echo(f"broker  {local.server.settings.binary}; look inside with: {local.server.redis_cli}", err=to_stderr)
     else:
         click.echo("broker  the one given; this terminal adds a coordinator, workers and a trainer", err=to_stderr)
-
-
-def is_running(folder: Path) -> bool:
-    """Whether a server of ours runs in `folder`."""
-    return find_running(folder) is not None
 
 
 @contextlib.contextmanager

@@ -119,10 +119,11 @@ class OpaqueLedger(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._held = threading.Lock()
 
 
-class CheckedLedger(Ledger):
+class CheckedLedger(OpaqueLedger):
     """The same for commands that try an environment out first: outside of workers every reset begins the same life."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if "HEDDLE_WORKER_ID" not in os.environ:
-            self._episode, self._life, self._nonce, self._count = -1, 0, 0, 0
+        inside = self.env
+        if "HEDDLE_WORKER_ID" not in os.environ and isinstance(inside, Ledger):
+            inside._episode, inside._life, inside._nonce, inside._count = -1, 0, 0, 0
         return super().reset(seed=seed, options=options)

@@ -161,7 +161,8 @@ def test_services_killed_with_their_server_go_on_where_every_experiment_was(dura
         with started("up", "--workers", "2", cwd=tmp_path) as up:
             up.says(f"goes on  {experiment}")
             (listed,) = heddle_json("ls", cwd=tmp_path)
-            assert (listed["experiment"], listed["state"]) == (experiment, "running")
+            assert listed["experiment"] == experiment
+            assert listed["state"] not in ("completed", "stopped", "failed")
             places.train_on()
             if kill < KILLS:
                 places.kill()
@@ -180,7 +181,7 @@ def test_services_killed_with_their_server_go_on_where_every_experiment_was(dura
 @pytest.mark.parametrize("durability", LEVELS if SOAK else ["fast"])
 def test_a_run_killed_with_its_server_goes_on_by_the_same_command(durability: str, tmp_path: Path) -> None:
     places = Places(tmp_path)
-    command = ("run", spec(tmp_path, durability=durability, steps=30_000), "--workers", "2")
+    command = ("run", spec(tmp_path, durability=durability, steps=8_000), "--workers", "2")
     # Given a run of which everything was killed
     for _ in range(KILLS - 1):
         with started(*command, cwd=tmp_path):
