@@ -1,0 +1,40 @@
+"""Python's own witness: with this folder first on PYTHONPATH, every process writes down what runs code out of data.
+
+One line an event, into the file HEDDLE_AUDIT_FILE: process, event, arguments, and who asked, innermost first. What
+happens while a module is imported is left out, but for unpickling.
+"""
+
+import os
+import sys
+from types import FrameType
+
+WATCHED = ("pickle.find_class", "marshal.loads", "marshal.load", "exec", "compile", "os.system", "subprocess.Popen")
+FRAMES = 40
+
+
+def _asked_by() -> tuple[list[str], bool]:
+    """The files and lines up the stack, and whether an import is under way."""
+    frames: list[str] = []
+    importing = False
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(frames) < FRAMES:
+        name = frame.f_code.co_filename
+        importing = importing or "importlib._bootstrap" in name
+        frames.append(f"{name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return frames, importing
+
+
+def _watch(event: str, args: tuple[object, ...]) -> None:
+    if event not in WATCHED:
+        return
+    frames, importing = _asked_by()
+    if importing and event != "pickle.find_class":
+        return
+    shown = " ".join(repr(arg)[:120] for arg in args[:2]).replace("\n", " ").replace("\t", " ")
+    os.write(_file, f"{os.getpid()}\t{event}\t{shown}\t{' < '.join(frames)}\n".encode())
+
+
+if "HEDDLE_AUDIT_FILE" in os.environ:
+    _file = os.open(os.environ["HEDDLE_AUDIT_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    sys.addaudithook(_watch)
