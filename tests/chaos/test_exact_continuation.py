@@ -23,7 +23,8 @@ from tests.helpers import eventually
 from tests.worker_kit import Reader, coordinating, fresh, submit
 
 SOAK = bool(os.environ.get("HEDDLE_SOAK"))
-KILLS, BATCHES = (150, 3000) if SOAK else (8, 60)
+KILLS = int(os.environ.get("HEDDLE_KILLS", "150" if SOAK else "8"))
+BATCHES = max(60, 15 * KILLS)
 TTL_S = 0.8
 SLOWLY = {"id": "tests.snapshot_zoo:Brooding", "kwargs": {"pace_s": 0.002}}
 CASES: dict[str, dict[str, Any]] = {
@@ -33,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "robot": {"id": "tests.snapshot_zoo:Robot", "num_envs": 2, "envs_per_shard": 2},
     "layers": {"id": "tests.snapshot_zoo:layered", "num_envs": 4, "envs_per_shard": 2},
 }
-pytestmark = pytest.mark.timeout(7200 if SOAK else 300)
+pytestmark = pytest.mark.timeout(max(300, 60 * KILLS))
 
 
 class Witness:
