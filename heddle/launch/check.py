@@ -118,7 +118,7 @@ def try_out(spec: ExperimentSpec, *, with_snapshot: bool = False) -> Checked:
         info_keys=spec.rollout.info_keys,
     )
     weights = sum(np.asarray(array).nbytes for array in policy.get_weights().values())
-    trial = see_snapshot(spec) if with_snapshot and spec.faults.snapshot_every != 0 else None
+    trial = see_snapshot(spec, observation, action) if with_snapshot and spec.faults.snapshot_every != 0 else None
     snapshot = trial.size if trial else 0
     needed = needs(spec, segment_bytes=layout.segment_bytes, policy_bytes=weights, snapshot_bytes=snapshot)
     problems += size_problems(spec, needed)
@@ -141,7 +141,7 @@ def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:
         return check_env(spec)
 
 
-def see_snapshot(spec: ExperimentSpec) -> "SnapshotTrial":
+def see_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> "SnapshotTrial":
     """Whether an environment of `spec` can be snapshotted.
 
     Raises:
@@ -151,7 +151,7 @@ def see_snapshot(spec: ExperimentSpec) -> "SnapshotTrial":
 
     what = "was not made twice, snapshotted and brought back"
     with within(TRIAL * spec.env.step_timeout, what=what, key="env.id", value=spec.env.id):
-        return try_snapshot(spec)
+        return try_snapshot(spec, observation, action)
 
 
 def _learner_problems(spec: ExperimentSpec) -> list[Problem]:

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from heddle.errors import EnvError, NotSnapshottable, SnapshotError
+from heddle.layout import make_layout
 from heddle.producers.contract import some_actions
-from heddle.producers.envs import close_env, describe_action, make_env
+from heddle.producers.envs import close_env, make_envs
 from heddle.producers.snapshot import restore, take
-from heddle.shard import env_seed
+from heddle.shard import ShardPlan, env_seed
+from heddle.spaces import Space
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import describe_error
 
@@ -34,21 +36,25 @@ class SnapshotTrial:
     reason: str = ""
 
 
-def try_snapshot(spec: ExperimentSpec) -> SnapshotTrial:
+def try_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> SnapshotTrial:
     """Play a little, snapshot, bring it back in a second environment, and compare what both do next.
+
+    Args:
+        observation, action: its spaces.
 
     Raises:
         EnvError: the environment cannot be made at all.
     """
     seed = env_seed(spec.experiment.seed, 0, 0, 0)
-    made: list[Any] = []
+    layout = make_layout(observation, action, steps=1, outputs={}, info_keys=spec.rollout.info_keys)
+    plan, made = ShardPlan(0, "train", 0, 1), list[Any]()
     try:
-        made.append(make_env(spec.env, index=0, num_envs=spec.env.num_envs, seed=seed))
+        made += make_envs(plan, spec, spec.experiment.seed, layout=layout)
         try:
-            made.append(make_env(spec.env, index=0, num_envs=spec.env.num_envs, seed=seed))
+            made += make_envs(plan, spec, spec.experiment.seed, layout=layout)
         except EnvError as error:
             return SnapshotTrial(0, f"a second one, to bring it back in, {error.problems[0].reason}")
-        return _compare(*made, seed=seed, name=spec.env.id)
+        return _compare(*made, seed=seed, action=action)
     except NotSnapshottable as error:
         return SnapshotTrial(0, error.reason)
     finally:
@@ -56,8 +62,8 @@ def try_snapshot(spec: ExperimentSpec) -> SnapshotTrial:
             close_env(env)
 
 
-def _compare(env: Any, other: Any, *, seed: int, name: str) -> SnapshotTrial:
-    actions = some_actions(describe_action(env.action_space, value=name), 2 * STEPS, np.random.default_rng(seed))
+def _compare(env: Any, other: Any, *, seed: int, action: Space) -> SnapshotTrial:
+    actions = some_actions(action, 2 * STEPS, np.random.default_rng(seed))
     try:
         env.reset(seed=seed)
         _play(env, actions[:STEPS])

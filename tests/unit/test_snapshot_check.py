@@ -2,12 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heddle.cli.main import run
 from heddle.launch.check import load_and_check
-from heddle.producers.snapshot_check import try_snapshot
+from heddle.producers.envs import describe, describe_action, make_env
+from heddle.producers.snapshot_check import SnapshotTrial, try_snapshot
 from tests.unit.fake_envs import spec_of
 
 ZOO = "tests.snapshot_zoo"
@@ -23,7 +25,7 @@ env_steps = 1000
 
 @pytest.mark.parametrize("name", ["CartPole-v1", f"{ZOO}:Dice", f"{ZOO}:layered", f"{ZOO}:Robot", "Pendulum-v1"])
 def test_what_comes_back_as_it_was_has_a_size_and_no_reason(name: str) -> None:
-    trial = try_snapshot(spec_of(env={"id": name}))
+    trial = _try(name)
     assert trial.reason == ""
     assert 100 < trial.size < 10_000
 
@@ -39,9 +41,24 @@ def test_what_comes_back_as_it_was_has_a_size_and_no_reason(name: str) -> None:
     ],
 )
 def test_what_does_not_come_back_has_a_reason(name: str, reason: str) -> None:
-    trial = try_snapshot(spec_of(env={"id": f"{ZOO}:{name}"}))
+    trial = _try(f"{ZOO}:{name}")
     assert trial.size == 0
     assert re.match(re.escape(reason).replace("making\\ it", ".*"), trial.reason), trial.reason
+
+
+@pytest.mark.parametrize(("name", "reason"), [("layered", ""), ("Handle", "attribute 'handle' of Handle")])
+def test_environments_in_a_child_are_tried_in_a_child(name: str, reason: str) -> None:
+    trial = _try(f"{ZOO}:{name}", isolation="process")
+    assert reason in trial.reason
+    assert bool(trial.size) == (not reason)
+
+
+def _try(name: str, **env: Any) -> SnapshotTrial:
+    spec = spec_of(env={"id": name, **env})
+    made = make_env(spec.env)
+    observation, action = describe(made.observation_space), describe_action(made.action_space)
+    made.close()
+    return try_snapshot(spec, observation, action)
 
 
 def test_validate_and_plan_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "many layers": {"env": {"id": "tests.snapshot_zoo:layered"}, "policy": BROODING},
     "segments longer than a block of noise": {"rollout": {"steps": 150}, "policy": BROODING},
     "actions of any number": {"env": {"id": "Pendulum-v1"}},
+    "in a child": {"env": {"id": "tests.snapshot_zoo:layered", "isolation": "process"}, "policy": BROODING},
 }
 
 
@@ -59,8 +60,10 @@ def _show(name: str) -> Show:
 @pytest.mark.parametrize("name", CASES)
 def test_a_new_player_at_every_batch_gives_the_same_experience_as_one_for_all(name: str) -> None:
     # Given one player for all batches
-    show, batches = _show(name), 3 if "300" in name else 9
-    alone = show.play(show.player(), batches)
+    show, batches = _show(name), 3 if "300" in name or "child" in name else 9
+    first = show.player()
+    alone = show.play(first, batches)
+    first.close()
     # When every batch is played by a new one, which stands where the one before stood
     handed_over, snapshot = [], None
     for _ in range(batches):
@@ -71,6 +74,7 @@ def test_a_new_player_at_every_batch_gives_the_same_experience_as_one_for_all(na
             player.standing.resume(snapshot)
         handed_over += show.play(player, 1)
         snapshot = player.standing.pack()
+        player.close()
     # Then nobody can tell
     for batch, (one, other) in enumerate(zip(alone, handed_over, strict=True)):
         assert one == other, f"batch {batch}"
