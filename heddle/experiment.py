@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from heddle.broker.events import Metric
 from heddle.broker.records import ENDED, Command, Status
 from heddle.broker.types import ShardState
+from heddle.consumers.patience import Patience
 from heddle.errors import Conflict, ExperimentFailed, TimedOut
 from heddle.spec import ExperimentSpec, spec_from_json
 from heddle.states.experiments import Picture
@@ -54,6 +55,8 @@ class Experiment:
     def wait(self, state: str | None = None, timeout: float | None = None) -> Status:
         """Wait until it is in `state` (None: over, whichever way), at most `timeout` seconds.
 
+        A broker that is away is waited for, too.
+
         Returns:
             How it is then.
 
@@ -64,11 +67,17 @@ class Experiment:
         """
         clock = self.client.clock
         deadline = None if timeout is None else clock.monotonic() + timeout
+
+        def check() -> None:
+            if deadline is not None and clock.monotonic() >= deadline:
+                raise TimedOut(f"nobody knows how {self.id} is, after {timeout:g} s: the broker does not answer")
+
+        patience = Patience(check=check, clock=clock)
         while True:
-            status = self.status()
+            status = patience.call(f"ask how {self.id} is", self.status)
             if status.state == state or (state is None and status.state in ("completed", "stopped")):
                 return status
-            if state in JUDGED and self.state().state == state:
+            if state in JUDGED and patience.call(f"ask how {self.id} is", self.state).state == state:
                 return status
             if status.ended:
                 raise ExperimentFailed(f"{self.id} {status.state}{f': {status.reason}' if status.reason else ''}")
@@ -77,12 +86,19 @@ class Experiment:
             clock.sleep(POLL_S)
 
     def metrics(self, follow: bool = False, *, after: str = "0") -> Iterator[Metric]:
-        """What the trainer has measured, oldest first; with `follow`, also what comes until it is over."""
-        while True:
+        """What the trainer has measured, oldest first; with `follow`, also what comes until it is over.
+
+        With `follow` a broker that is away is waited for.
+        """
+        patience = Patience(clock=self.client.clock)
+
+        def read() -> tuple[bool, list[Metric]]:
             ended = self.status().state in ENDED
-            found = self.client.broker.events.metrics_read(
-                self.id, after, block_ms=BLOCK_MS if follow and not ended else 0
-            )
+            block_ms = BLOCK_MS if follow and not ended else 0
+            return ended, self.client.broker.events.metrics_read(self.id, after, block_ms=block_ms)
+
+        while True:
+            ended, found = patience.call("read metrics", read) if follow else read()
             for metric in found:
                 after = metric.entry_id
                 yield metric

@@ -186,11 +186,14 @@ class Connection:
         return most > 0 and int(memory["used_memory"]) >= most
 
     def blocked(self) -> str:
-        """Why it refuses every write, now, those that free room included; "" when it does not."""
+        """What keeps it from taking any write, those that free room included: it "cannot write its disk, ..."; else "".
+
+        Replicas that it misses do not show here.
+        """
         try:
             self.main.ping()
         except BrokerBlocked as error:  # of all reading commands, PING alone is refused then
-            return str(error)
+            return str(error).removeprefix(f"{self.url_redacted} ")
         return ""
 
     def kept(self) -> Kept:

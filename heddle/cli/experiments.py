@@ -73,7 +73,8 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
     now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms
     if output == "json":
         shown = {**status_as_json(now, judged, now_ms), "because": judged.as_json(now_ms)["because"]}
-        shown |= {"troubles": troubles(facts.shards, out_of_memory=facts.out_of_memory), "metrics": latest}
+        wrong = troubles(facts.shards, out_of_memory=facts.out_of_memory, blocked=facts.blocked)
+        shown |= {"troubles": wrong, "metrics": latest}
         shown |= {
             "accounting": accounting(facts.flow),
             "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,

@@ -35,13 +35,15 @@ def latest_metrics(broker: Broker, experiment: str) -> dict[str, float]:
     return broker.events.metrics_last(experiment)
 
 
-def troubles(shards: Sequence[ShardState], *, out_of_memory: bool) -> list[str]:
+def troubles(shards: Sequence[ShardState], *, out_of_memory: bool, blocked: str = "") -> list[str]:
     """What keeps an experiment from going on as planned, in one line each; [] when all is well."""
     found = [
         f"shard {shard.shard} is quarantined: {shard.last_error or 'its workers died while stepping it'}"
         for shard in shards
         if shard.state == "quarantined"
     ]
+    if blocked:
+        found.append(f"the broker {blocked}")
     if out_of_memory:
         found.append("the broker is out of memory (maxmemory): it takes no policy and no batch until there is room")
     return found
@@ -192,7 +194,7 @@ class FactsReader:
             shards_held=sum(shard.state == "leased" for shard in shards),
             workers=_worker_facts(pool.workers.values(), picture.workers, shards, seen.now_ms),
         )
-        trouble = troubles(shards, out_of_memory=known.out_of_memory)
+        trouble = troubles(shards, out_of_memory=known.out_of_memory, blocked=known.blocked)
         told = broker.events.read(self.experiment, after_id=self._event_id or f"{status.created_ms}-0", count=100)
         with self._lock:
             self.status, self.flow, self._facts, self._shards = status, flow, facts, shards

@@ -104,11 +104,12 @@ class Appender:
         """There is news of this experiment, so there may be room: ask for what was refused soon, not when its turn is.
 
         An update frees room some milliseconds after its policy is announced; a batch that slept on would grow old.
+        A policy that could be published also tells that a broker without memory has some again.
         """
         with self._changed:
             soon = self._clock.monotonic() + FULL_FIRST_S * self._rng.random()
             for queue in self._queues.values():
-                if queue and queue[0].lease.experiment == experiment and queue[0].refusals and not queue[0].send_blob:
+                if queue and queue[0].lease.experiment == experiment and queue[0].refusals:
                     queue[0].refusals, queue[0].due = 1, min(queue[0].due, soon)
             self._changed.notify_all()
 

@@ -76,7 +76,8 @@ def _patience_ms(facts: Facts) -> int:
 def judge_broker(facts: Facts) -> Judgement | None:
     """Why the broker takes no experience; None when it does."""
     if facts.blocked:
-        return Judgement("broker", "blocked", f"the broker refuses every write: {facts.blocked}", "mend that")
+        do = "free space on its disk"
+        return Judgement("broker", "blocked", f"the broker {facts.blocked}", do)
     if facts.out_of_memory:
         why = "the broker is out of memory (maxmemory) and takes no policy and no batch"
         return Judgement("broker", "full", why, "raise maxmemory or remove what is over: heddle rm EXP")

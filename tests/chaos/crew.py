@@ -16,7 +16,9 @@ from typing import Any
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.pointers import read_flow
 from heddle.broker.records import texts
+from heddle.broker.types import Flow
 from heddle.clock import SystemClock
+from heddle.errors import HeddleError
 from tests.chaos import procs
 from tests.chaos.breakable import Server
 from tests.e2e.shell import HEDDLE, environment
@@ -50,6 +52,8 @@ lease_ttl = {ttl_s}
 barren_deaths = 1000000
 [limits]
 max_entries = {max_entries}
+max_bytes = {max_bytes}
+batch_bytes = {max_bytes}
 """
 
 
@@ -88,33 +92,38 @@ class Crew:
         self.folder = folder
         self.clock = SystemClock()
         self.actors: dict[str, Actor] = {}
-        self.numbers = {"step_s": 0.005, "ttl_s": 10.0, "max_entries": 1024, **spec}
-        self._start("coordinator", "coordinator")
+        self.numbers = {"step_s": 0.005, "ttl_s": 10.0, "max_entries": 1024, "max_bytes": 1 << 26, **spec}
+
+    def start(self) -> None:
+        """Start everybody, with an experiment to work on."""
+        self.start_coordinator()
         self._start("supervisor", "workers", "start", "-n", str(WORKERS))
         self._start("host", "trainer", "--dir", "runs")
         self.begin()
+
+    def start_coordinator(self) -> None:
+        """Start one, maybe in the place of one that is gone."""
+        self._start("coordinator", "coordinator")
 
     def begin(self) -> None:
         """Submit an experiment, follow it and tap it."""
         text = SPEC.format(env=COUNTING, **self.numbers)
         (self.folder / "exp.toml").write_text(text)
         follower = self._start("follower", "enqueue", "exp.toml", "--follow", "--no-check")
-        self.experiment = eventually(
-            lambda: first[0] if (first := follower.output().split()) else "", timeout_s=60, what="an id"
-        )
+        said = eventually(lambda: follower.output().split("\n")[:-1], timeout_s=60, what="an id")
+        assert re.fullmatch(r"crew-\w+", said[0]), said
+        self.experiment = said[0]
         self.broker = self._connect()
         self._run("tap", [sys.executable, "-m", "tests.chaos.tap_process", self.server.url, self.experiment])
 
     def end(self) -> None:
         """End everybody who is left."""
-        self.broker.close()
-        order = ("tap", "follower", "supervisor", "host", "coordinator")
-        for name in order:
-            if self.actors[name].process.poll() is None:
-                self.actors[name].process.terminate()
-        for name in order:
+        for actor in self.actors.values():
+            if actor.process.poll() is None:
+                actor.process.terminate()
+        for actor in self.actors.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.actors[name].process.wait(20)
+                actor.process.wait(20)
         for left in procs.marked(MARK, str(self.folder)):
             os.kill(left.pid, 9)
 
@@ -123,6 +132,10 @@ class Crew:
     def pids(self) -> dict[int, str]:
         """Every living process of the crew, with what it is."""
         return {one.pid: _role(one.command) for one in procs.marked(MARK, str(self.folder))}
+
+    def pid(self, role: str) -> int:
+        """The process that is `role`; the first of several."""
+        return min(pid for pid, found in self.pids().items() if found == role)
 
     def cpu_s(self) -> dict[int, float]:
         """Processor seconds that each process of the crew has used."""
@@ -198,6 +211,15 @@ class Crew:
             settled = sum(getattr(getattr(flow, name), unit) for name in OUTCOMES)
             assert getattr(flow.appended, unit) == settled + open_, flow
 
+    def stop_experiment(self) -> Flow:
+        """Have it end well; its counters at the end."""
+        self.broker.experiments.set_command(self.experiment, "stop")
+        eventually(
+            lambda: self.broker.experiments.status(self.experiment).state == "stopped", timeout_s=60, what="it stops"
+        )
+        self.check_books()
+        return self.broker.experience.flow(self.experiment, 0)
+
     def tails(self) -> str:
         """The last lines of everybody."""
         return "\n".join(f"--- {name}\n{actor.output()[-1500:]}" for name, actor in self.actors.items())
@@ -205,7 +227,7 @@ class Crew:
     def _look(self) -> Seen | None:
         try:
             return self.seen()
-        except Exception:  # noqa: BLE001  we may be in the middle of anything
+        except HeddleError:
             return None
 
     # ---- inside
@@ -252,6 +274,7 @@ def crew_on(server: Server, folder: Path, **spec: Any) -> Iterator[Crew]:
     """A crew that works, while inside."""
     crew = Crew(server, folder, **spec)
     try:
+        crew.start()
         crew.play()
         yield crew
     finally:

@@ -108,8 +108,9 @@ def test_a_full_stream_is_waited_out_without_sending_the_bytes_again(made: list[
     assert appender.tally.full_s > 0.0
 
 
-def test_news_let_a_refused_batch_ask_again_soon(made: list[Appender]) -> None:
-    script = Script(*["FULL"] * 100)
+@pytest.mark.parametrize("answer", ["FULL", BrokerFull("no memory")])
+def test_news_let_a_refused_batch_ask_again_soon(made: list[Appender], answer: str | Exception) -> None:
+    script = Script(*[answer] * 100)
     appender, refused = begin(script, made), parcel()
     appender.hand_over(refused)
     eventually(lambda: refused.refusals >= 5, what="waits that have grown")

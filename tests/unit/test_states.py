@@ -189,10 +189,10 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("full from the start", {"status": {"policy": 0}, "out_of_memory": True}, "waiting", "room", "raise maxmemory"),
     (
         "its disk is full",
-        {"blocked": "no space", "updated_ms": OLD, "sitter": Sitter("t1", 4_000, OLD, NOW)},
+        {"blocked": "cannot write its disk", "updated_ms": OLD, "sitter": Sitter("t1", 4_000, OLD, NOW)},
         "waiting",
         "room",
-        "refuses every write: no space",
+        "the broker cannot write its disk",
     ),
     ("full and yet training", {"out_of_memory": True}, "degraded", "", "maxmemory"),
     (
