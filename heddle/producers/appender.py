@@ -100,8 +100,10 @@ class Appender:
             self._changed.notify_all()
         return dropped
 
-    def nudge(self, experiment: str) -> None:
+    def nudge(self, experiment: str | None) -> None:
         """There is news of this experiment, so there may be room: ask for what was refused soon, not when its turn is.
+
+        None means all experiments.
 
         An update frees room some milliseconds after its policy is announced; a batch that slept on would grow old.
         A policy that could be published also tells that a broker without memory has some again.
@@ -109,7 +111,7 @@ class Appender:
         with self._changed:
             soon = self._clock.monotonic() + FULL_FIRST_S * self._rng.random()
             for queue in self._queues.values():
-                if queue and queue[0].lease.experiment == experiment and queue[0].refusals:
+                if queue and queue[0].refusals and experiment in (None, queue[0].lease.experiment):
                     queue[0].refusals, queue[0].due = 1, min(queue[0].due, soon)
             self._changed.notify_all()
 
@@ -174,6 +176,7 @@ class Appender:
             return
         if self._told:
             log.info("delivering again shard=%d", parcel.lease.shard)
+            self.nudge(None)
         self._failures, self._told = 0, False
         self.tally.answers[reply.status] = self.tally.answers.get(reply.status, 0) + 1
         if reply.status in FINAL:

@@ -146,6 +146,12 @@ def states(crew: Crew, experiment: str = "") -> list[str]:
     return [shard.state for shard in crew.broker.shards.shards(experiment or crew.experiment, 0)]
 
 
+def publications_refused(crew: Crew) -> int:
+    """How many trainers have said so: each says it once."""
+    lines = crew.actors["host"].output().splitlines()
+    return sum("WARNING heddle.trainer cannot publish" in line and "restarting" not in line for line in lines)
+
+
 def seat_epoch(crew: Crew) -> int:
     return crew.broker.experiments.ctl(crew.experiment).seat_epoch
 
@@ -223,6 +229,7 @@ def test_while_the_memory_is_full_leases_seat_and_lead_live_and_everything_that_
         assert now.until_ms > since.until_ms + 2_000 and now.supervisor_ms > since.now_ms + 2_000
         says(crew, "the broker is out of memory")
         # When a worker, the trainer and the coordinator die
+        refused = publications_refused(crew)
         os.kill(crew.pid("worker --pool"), signal.SIGKILL)
         os.kill(crew.pid("trainer crew"), signal.SIGKILL)
         crew.actors["coordinator"].process.kill()
@@ -230,6 +237,7 @@ def test_while_the_memory_is_full_leases_seat_and_lead_live_and_everything_that_
         # Then others take their places while it is still full: shard freed, seat and lead claimed
         eventually(lambda: "queued" in states(crew), timeout_s=20, what="the dead worker's shard is free")
         eventually(lambda: seat_epoch(crew) > seat, timeout_s=30, what="another trainer has the seat")
+        eventually(lambda: publications_refused(crew) > refused, timeout_s=60, what="it has a policy to publish")
         leader = now.until_ms
         eventually(lambda: crew.seen().until_ms > leader + 6_000, timeout_s=20, what="another coordinator leads")
         assert "leased" in states(crew), "the other worker keeps its shard"

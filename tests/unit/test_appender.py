@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from heddle.broker.types import AppendMeta, AppendReply, Lease
+from heddle.clock import SystemClock
 from heddle.errors import BrokerFull, BrokerUnreachable, Gone
 from heddle.producers.appender import Appender
 from heddle.producers.parcel import Outcome, Parcel
@@ -120,6 +121,19 @@ def test_news_let_a_refused_batch_ask_again_soon(made: list[Appender], answer: s
     appender.nudge(refused.lease.experiment)
     assert refused.refusals <= 2
     assert refused.due <= due or refused.refusals == 2
+
+
+def test_what_memory_refused_asks_again_as_soon_as_anything_is_taken(made: list[Appender]) -> None:
+    script = Script(BrokerFull("no memory"), BrokerFull("no memory"), "OK")
+    appender, quick, slow = begin(script, made), parcel(0), parcel(1)
+    slow.refusals = 12  # its next wait is one of seconds
+    for one in (slow, quick):
+        appender.hand_over(one)
+    eventually(lambda: script.outcomes[:1], what="one is taken")
+    taken = SystemClock().monotonic()
+    eventually(lambda: len(script.outcomes) == 2, what="the other is, too")
+    assert SystemClock().monotonic() - taken < 0.4
+    assert [shard for shard, _, _ in script.outcomes] == [0, 1]
 
 
 def test_bytes_that_the_broker_lost_while_waiting_are_sent_again(made: list[Appender]) -> None:
