@@ -94,6 +94,11 @@ class Desk:
         """The broker answers renewals again."""
         self.notes.add(None, f"reached the broker again after {after_s:.1f} s", level="warning")
 
+    def wake(self) -> None:
+        """Have the playing thread look around."""
+        with self.changed:
+            self.changed.notify_all()
+
     def drop(self, key: Key) -> Holding | None:
         """This worker does not hold that shard any more; the playing thread closes its environments."""
         with self.changed:

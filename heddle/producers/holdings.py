@@ -12,6 +12,8 @@ from heddle.broker.types import Claim, Lease
 from heddle.layout import Segments
 
 if TYPE_CHECKING:
+    from heddle.producers.lanes import Lane
+    from heddle.producers.parcel import Parcel
     from heddle.producers.player import Player
     from heddle.producers.snapshot_rule import Camera
 
@@ -74,6 +76,7 @@ class Holding:
         why: why it leaves, for people; "" when its experiment was stopped.
         forgotten: batches and steps that the broker had accepted and does not know any more.
         error: why it is given back, in one line; None when nothing is wrong with it.
+        lane: the thread that plays it, where its environments run in a child.
         evaluation, evaluating: the evaluation that is being played, None between two; of which version.
     """
 
@@ -93,6 +96,7 @@ class Holding:
     why: str = ""
     forgotten: tuple[int, int] = (0, 0)
     error: str | None = None
+    lane: "Lane[Parcel | None] | None" = None
     evaluation: "Iterator[tuple[Segments, bool]] | None" = None
     evaluating: int = 0
 
@@ -103,6 +107,11 @@ class Holding:
     @property
     def key(self) -> Key:
         return key_of(self.claim.lease)
+
+    @property
+    def waits(self) -> bool:
+        """True while the answer of its child is awaited, and others may play."""
+        return self.lane is not None and self.lane.is_parked
 
     @property
     def barren(self) -> bool:
@@ -149,8 +158,17 @@ def version_to_play(holding: Holding, facts: Facts) -> int | None:
 
 
 def choose(holdings: Iterable[Holding], facts: dict[str, Facts]) -> Holding | None:
-    """The playable shard whose last turn is longest ago; None when all must wait."""
-    playable = [h for h in holdings if version_to_play(h, facts[h.lease.experiment]) is not None]
+    """The playable shard whose last turn is longest ago; None when all must wait.
+
+    One that waited for its child goes on as soon as it can. Evaluations of an experiment share a policy of one version:
+    while one of them waits the others do not begin.
+    """
+    holdings = list(holdings)
+    if (ready := next((h for h in holdings if h.waits and h.lane is not None and h.lane.is_ready), None)) is not None:
+        return ready
+    waiting = {h.lease.experiment for h in holdings if h.waits and h.claim.kind == "eval"}
+    may = [h for h in holdings if not h.waits and not (h.claim.kind == "eval" and h.lease.experiment in waiting)]
+    playable = [h for h in may if version_to_play(h, facts[h.lease.experiment]) is not None]
     return min(playable, key=lambda h: h.turn, default=None)
 
 
@@ -158,6 +176,8 @@ def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
     """Why the first shard that cannot be played waits, for people; "" when all can be played."""
     for holding in holdings:
         heard = facts[holding.lease.experiment]
+        if holding.waits:
+            return f"{holding.name} waits for its environments"
         if version_to_play(holding, heard) is not None:
             continue
         if holding.leaving or heard.command == "stop":

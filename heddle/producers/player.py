@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
-from heddle.policies.base import Policy
+from heddle.policies.base import Arrays, Policy
 from heddle.producers.choices import choices_for
 from heddle.producers.envs import close_env, counter_of, make_envs
 from heddle.producers.episodes import Episodes
@@ -47,8 +47,7 @@ class Player:
         spec: names the environment, T, max_seconds and the seed.
         policy: acts; its weights may be changed between two calls of `play`, its outputs must fit `layout`.
         envs: made already; by default they are made here, which may take long and raises EnvError.
-        first_episode: number of the first episode of each environment; a later owner of a shard passes a number that
-            no earlier one reached, so that no seed repeats.
+        first_episode: number of each environment's first episode; one that no earlier owner reached repeats no seed.
         seed: root of all chance; by default the experiment's, or the evaluation's for an evaluation shard.
 
     Attributes:
@@ -105,13 +104,17 @@ class Player:
         The arrays are the player's own until `recycle` gives them back; without it the next call takes new ones.
 
         Raises:
-            EnvError: environment or policy raised, or answered against its contract; the player is then of no more
-                use. The reason names environment, seed, episode, step and last actions; the cause hangs on it.
+            PlayError: environment or policy raised or broke its contract; the player is then of no more use.
         """
+        self.prepare()
+        with self._reporting():
+            return self._segment(version, deterministic)
+
+    def prepare(self) -> None:
+        """Begin the first episodes, if they have not begun. Raises as `play` does."""
         with self._reporting():
             if not self.standing.now:
                 self._begin_all()
-            return self._segment(version, deterministic)
 
     def play_episodes(
         self, version: int, episodes: int, *, deterministic: bool = True, first_episode: int = 0
@@ -121,10 +124,7 @@ class Player:
         The same `first_episode` plays the same seeds again, so that evaluations can be compared.
 
         Yields:
-            Segments with only the rows that have steps, and whether they are the last ones.
-
-        Raises:
-            EnvError: as `play` does.
+            Segments with only the rows that have steps, and whether they are the last ones. Raises as `play` does.
         """
         self._episodes.rewind(first_episode)
         self._episodes.want(episodes)
@@ -138,7 +138,7 @@ class Player:
         self.standing.now = []  # whoever plays on begins anew
 
     def resume(self, snapshot: bytes) -> None:
-        """Continue where another's `standing.pack` left it. Raises SnapshotError."""
+        """Continue where `standing.pack` left another. Raises SnapshotError."""
         self._report.track.resume(self.standing.resume(snapshot), self._episodes.seeds, self._episodes.begun_at)
 
     def recycle(self, segments: Segments) -> None:
@@ -158,9 +158,9 @@ class Player:
 
     def _begin_all(self) -> None:
         """Fresh episodes everywhere; their first observations stand in `_now`."""
-        reel = Reel(self.layout, len(self._envs))
-        self.standing.state = self.policy.initial_state(len(self._envs))
-        for env in range(len(self._envs)):
+        n = len(self._envs)
+        reel, self.standing.state = Reel(self.layout, n), self.policy.initial_state(n)
+        for env in range(n):
             self._tally.clear(env)
             self._begin(env, reel, 0)
             if (counter := self._counters[env]) is not None:
@@ -193,7 +193,7 @@ class Player:
         steps = self._roll(reel, active, deterministic)
         self.doing = None
         self.standing.now = [array[:, steps].copy() for _, array in reel.observations]
-        self.standing.state = {name: np.array(array) for name, array in self.standing.state.items()}
+        self.standing.state = _copied(self.standing.state)
         self._episodes.shift(steps)
         self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
         segments = reel.finish(version)
@@ -250,6 +250,7 @@ class Player:
         self.standing.state = acted.state
         choices = self._choose(acted.actions[ACTION])
         if self._ahead is not None:
+            self.standing.state = _copied(acted.state)  # another shard may use the policy before the answer comes
             self._ahead(choices, self._episodes.active())
         return choices
 
@@ -268,7 +269,7 @@ class Player:
         if counter is None or finished is not None:
             self._episodes.ended(env)
         if self._fresh_state:
-            self.standing.state = {name: array.copy() for name, array in self.standing.state.items()}
+            self.standing.state = _copied(self.standing.state)
             for name, fresh in self._fresh_state.items():
                 self.standing.state[name][env] = fresh[0]
 
@@ -298,3 +299,7 @@ class Player:
     def hanging(self, what: str, trace: str) -> PlayError:
         """From another thread: what is known of a call that lasts too long, while it lasts."""
         return self._report.hanging(self.doing or "", what, self._env, self._row, self._reel, trace)
+
+
+def _copied(state: Arrays) -> Arrays:
+    return {name: np.array(array) for name, array in state.items()}

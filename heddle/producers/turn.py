@@ -32,6 +32,8 @@ from heddle.producers.snapshot_rule import Beginning, Camera, begin
 from heddle.producers.stage import Stage
 
 T = TypeVar("T")
+Left = tuple[Action | None, tuple[Player, str, Callable[[], bool]] | None, int | None]
+"""What `Turns.leave` gives to `come_back`."""
 
 log = logging.getLogger("heddle.worker")
 
@@ -51,7 +53,7 @@ class Turns:
         self._clock = clock
         self._renewed = renewed
         self._calling: Action | None = None
-        self._playing: tuple[Player, str] | None = None
+        self._playing: tuple[Player, str, Callable[[], bool]] | None = None
         self._thread: int | None = None
 
     def doing(self) -> Action | None:
@@ -60,7 +62,7 @@ class Turns:
             return calling
         if (playing := self._playing) is None:
             return None
-        player, subject = playing
+        player, subject, _ = playing
         since = player.last_progress  # asked first: polling is what makes it precise
         what = player.doing
         return None if what is None else Action(what, since, limit_of(player.spec, player.plan, what), subject)
@@ -84,6 +86,18 @@ class Turns:
         if (playing := self._playing) is not None:
             playing[0].cut()
 
+    def leave(self) -> Left:
+        """The playing thread lets another one play: what that must not see."""
+        left = (self._calling, self._playing, self._thread)
+        self._calling = self._playing = None
+        return left
+
+    def come_back(self, left: Left) -> None:
+        """It goes on. A segment whose policy was replaced meanwhile ends at the step it is at."""
+        self._calling, self._playing, self._thread = left
+        if self._playing is not None and not self._playing[2]():
+            self._playing[0].cut()
+
     def close(self, holding: Holding) -> None:
         """Close the shard's environments, if they were ever made."""
         if holding.player is not None:
@@ -103,12 +117,14 @@ class Turns:
         player = self._player(holding, stage)
         if holding.claim.kind == "eval":
             return self._evaluate(holding, stage, player, facts)
+        self._watched(player, holding, player.prepare)
         self._have_newest(stage, facts, holding)
         version = stage.version("train")
         if holding.claim.sync and version <= holding.given:  # the broker forgot what it had announced
             raise NotFound(f"policy {version} was given by {holding.name} already, a newer one is awaited")
         began = self._clock.monotonic()
-        segments = self._watched(player, stage, holding, lambda: player.play(version))
+        is_same = partial(_is_version, stage, "train", version)
+        segments = self._watched(player, holding, lambda: player.play(version), is_same)
         played_s = self._clock.monotonic() - began
         if holding.claim.sync:
             holding.given = version
@@ -123,7 +139,8 @@ class Turns:
         if holding.evaluation is None or holding.evaluating != version:  # an older one interests nobody any more
             holding.evaluation, holding.evaluating = stage.evaluation(holding.claim, player), version
         evaluation = holding.evaluation
-        played = self._watched(player, stage, holding, lambda: next(evaluation, None))
+        is_same = partial(_is_version, stage, "eval", version)
+        played = self._watched(player, holding, lambda: next(evaluation, None), is_same)
         if played is None:
             holding.evaluation = None
             return None
@@ -132,9 +149,12 @@ class Turns:
             holding.given, holding.evaluation = version, None
         return _pack(holding, stage, segments, given=version if last else 0)
 
-    def _watched(self, player: Player, stage: Stage, holding: Holding, play: Callable[[], T]) -> T:
+    def _watched(
+        self, player: Player, holding: Holding, play: Callable[[], T], is_same: Callable[[], bool] = lambda: True
+    ) -> T:
+        """Have the player play; `is_same` tells whether the policy is still the one that it began with."""
         began = self._clock.monotonic()
-        self._playing = (player, holding.name)
+        self._playing = (player, holding.name, is_same)
         try:
             return play()
         finally:
@@ -234,6 +254,10 @@ def make_player(holding: Holding, stage: Stage, beginning: Beginning, snapshot: 
     elif beginning.reason:
         log.info("playing fresh episodes shard=%s because %s", holding.name, beginning.reason)
     return stage.make_player(holding.claim, at_start=beginning.at_start), trouble
+
+
+def _is_version(stage: Stage, kind: str, version: int) -> bool:
+    return stage.version(kind) == version
 
 
 def _pack(holding: Holding, stage: Stage, segments: Segments, *, given: int) -> Parcel:

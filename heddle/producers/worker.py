@@ -28,6 +28,7 @@ from heddle.producers.ending import Ending
 from heddle.producers.heartbeat import Heartbeat, describe
 from heddle.producers.holdings import Holding
 from heddle.producers.identity import process_name
+from heddle.producers.lane_turns import LaneTurns
 from heddle.producers.listener import Listener
 from heddle.producers.returns import Returns
 from heddle.producers.stage import Stage
@@ -123,6 +124,7 @@ class Worker:
         )
         self._returns = Returns(broker, desk, self._appender, worker=self.id)
         self._turns = Turns(broker, desk, clock=clock, renewed=self._answers.renewed)
+        self._lanes = LaneTurns(self._turns, desk)
         self._ending = Ending(self._stop, self._turns, self._returns, worker=self.id, exit_process=self._exit_process)
         self._claimer = Claimer(
             broker,
@@ -165,7 +167,7 @@ class Worker:
         for part in (self._heartbeat, self._listener, self._keeper):
             part.stop()
         for holding in [*self.desk.take_dropped(), *self.desk.holdings()]:
-            self._turns.close(holding)
+            self._lanes.close(holding)
         self._watchdog.stop()  # last, for closing may hang as well
         self.desk.notes.add(None, f"ended because {self._failure or self._stop.reason}")
         self.desk.notes.send(self._broker.events)
@@ -196,7 +198,7 @@ class Worker:
         holding.turn = self._turn_number
         self._set_stepping(holding)
         try:
-            parcel = self._turns.play(holding, self._claimer.stages[experiment], self.desk.facts(experiment))
+            parcel = self._lanes.play(holding, self._claimer.stages[experiment], self.desk.facts(experiment))
         except EnvError as error:
             self._claimer.avoid(holding)
             self._returns.blame(holding, error)
@@ -252,7 +254,7 @@ class Worker:
 
     def _close_players(self) -> None:
         for holding in self.desk.take_dropped():
-            self._turns.close(holding)
+            self._lanes.close(holding)
             experiment = holding.lease.experiment
             if not self.desk.of(experiment):
                 self._listener.unwatch(experiment)
@@ -282,8 +284,7 @@ class Worker:
         return self._answers.renew_all()
 
     def _wake(self) -> None:
-        with self.desk.changed:
-            self.desk.changed.notify_all()
+        self.desk.wake()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error

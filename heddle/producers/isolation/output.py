@@ -6,6 +6,8 @@ import os
 KEPT_BYTES = 16 * 1024
 LINES, LINE_CHARS = 30, 300
 READ_BYTES = 1 << 18
+_NOISE = "Extension modules:"
+"""The longest and least telling line of what faulthandler prints."""
 _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
@@ -43,7 +45,8 @@ class Output:
         """The last lines, oldest first, without what a terminal would obey."""
         text = self._last.decode("utf-8", "replace")
         lines = ["".join(c if c.isprintable() else " " for c in line).rstrip() for line in text.splitlines()]
-        return tuple(line[:LINE_CHARS] for line in lines if line.strip())[-LINES:]
+        kept = [line[:LINE_CHARS] for line in lines if line.strip() and not line.startswith(_NOISE)]
+        return tuple(kept[-LINES:])
 
     def close(self) -> None:
         """Read what is left, as far as it is kept, and close it."""

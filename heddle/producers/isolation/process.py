@@ -29,8 +29,10 @@ from heddle.producers.mishap import Mishap
 
 LOOK_S = 0.25
 """How often deadlines and memory are looked at while an answer is awaited."""
-SOON_MS = 20
-"""An answer within this time is nothing to do anything else for."""
+PATIENCE = 10
+"""A request that takes so many times longer than steps usually do lets other shards of the worker play meanwhile."""
+SOON_MS, LONG_MS = 50, 1000
+"""But not before, and in any case after, that many milliseconds."""
 EXIT_S = 1.0
 CLOSE_S = 5.0
 """Closing the environments of a shard may last so long, or `step_timeout` if that is less."""
@@ -80,6 +82,7 @@ class EnvProcess:
         self._home = Home()
         self._intake = frames.Intake()
         self._look_at = 0.0
+        self._patience_ms = float(SOON_MS)
         self._ended = False
         block = shared_memory(size)
         self.memory = mmap.mmap(block, size)
@@ -129,6 +132,10 @@ class EnvProcess:
                 self._exited(EXIT_S)
         self._end()
 
+    def _stab(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()  # whoever waits for it sees that, and clears up
+
     def kill(self) -> None:
         """End it from another thread, though somebody may be waiting for its answer."""
         census.end_all(self.pid, f"{HOME_ENV}={self._home.path}")
@@ -167,11 +174,16 @@ class EnvProcess:
         began = self._clock.monotonic()
         if self.limits.memory is not None and began >= self._look_at:
             self._weigh(doing, began)
-        ready = self._poll.poll(SOON_MS)
-        if ready and (frame := self._arrived(ready, doing)) is not None:
-            return frame
-        with lanes.parked():
-            return self._await_long(doing, limit_s, began)
+        ready = self._poll.poll(self._patience_ms)
+        frame = self._arrived(ready, doing) if ready else None
+        if frame is None:
+            with lanes.parked(self._stab):
+                frame = self._await_long(doing, limit_s, began)
+        if doing == "step":
+            lasted_ms = 1000 * (self._clock.monotonic() - began)
+            usual_ms = self._patience_ms / PATIENCE + 0.1 * (lasted_ms - self._patience_ms / PATIENCE)
+            self._patience_ms = min(LONG_MS, max(SOON_MS, PATIENCE * usual_ms))
+        return frame
 
     def _await_long(self, doing: str, limit_s: float, began: float) -> frames.Frame:
         """The answer; deadlines and memory are looked at every so often."""

@@ -213,7 +213,7 @@ def _asked(process: EnvProcess, kind: int, wanted: dict[str, Any], doing: str, l
         return process.ask(kind, payload=json.dumps(wanted).encode(), doing=doing, limit_s=limit_s)
     except Mishap as mishap:
         process.close()
-        said = f"; it said: {' | '.join(mishap.output[-3:])}" if mishap.output else ""
+        said = f"; it said: {' | '.join(line[:120] for line in mishap.output[-3:])}" if mishap.output else ""
         raise EnvError(f"failed in {doing}: {mishap.what}{said}", value=name) from mishap
     except BaseException:
         process.close()
