@@ -91,6 +91,9 @@ class SimPlayer:
         self.steps = 0
         self.standing = SimStanding(self)
 
+    def prepare(self) -> None:
+        """The first episodes begin without taking time."""
+
     def play(self, version: int) -> SimSegments:
         """One segment of every environment."""
         length = self.spec.rollout.steps
