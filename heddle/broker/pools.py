@@ -21,7 +21,7 @@ from heddle.broker.presence import (
 )
 from heddle.broker.queue import FORGET_CONSUMER_MS
 from heddle.broker.records import integer, text, texts
-from heddle.errors import BrokerBlocked, Conflict, LeaderLost, NotFound, UsageError
+from heddle.errors import BrokerBlocked, Conflict, Denied, LeaderLost, NotFound, UsageError
 
 __all__ = ["BeatReply", "PoolInfo", "Pools", "SupervisorShare", "WorkerBeat", "WorkerInfo"]
 
@@ -193,7 +193,7 @@ class Pools:
     def _present(self, key: str, *, prune_ms: int = PRUNE_MS) -> tuple[int, dict[str, int]]:
         """Server ms and who is in a sorted set, by last seen; who was silent for `prune_ms` is dropped."""
         now_ms = self._conn.now_ms()
-        with contextlib.suppress(BrokerBlocked):  # who only looks may do so all the same
+        with contextlib.suppress(BrokerBlocked, Denied):  # who only looks may do so all the same
             self._conn.main.zremrangebyscore(key, "-inf", now_ms - prune_ms)
         pairs: Any = self._conn.main.zrangebyscore(key, f"({now_ms - prune_ms}", "+inf", withscores=True)
         return now_ms, {text(member): int(seen) for member, seen in pairs}

@@ -71,6 +71,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "workers": Entry("heddle.cli.workers", "workers", "Start, list, scale and drain workers."),
         "worker": Entry("heddle.cli.roles", "worker", "Play shards: one worker process."),
         "trainer": Entry("heddle.cli.roles", "trainer", "Train one experiment, or every one that needs it."),
+        "acl": Entry("heddle.cli.acl", "acl", "Print the rights that a role needs of Redis."),
     },
 }
 

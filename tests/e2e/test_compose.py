@@ -19,6 +19,10 @@ from tests.helpers import eventually
 ROOT = Path(__file__).resolve().parents[2]
 PORT = "16379"
 URL = f"redis://127.0.0.1:{PORT}/0"
+PASSWORD = {"REDISCLI_AUTH": ""}
+"""The password that compose drew, as redis-cli takes it; known once the fleet is up."""
+ENGINE: dict[str, str] = {}
+"""The environment in which `docker` reaches the engine."""
 
 
 def run(*argv: str, env: dict[str, str], cwd: Path = ROOT, timeout: float = 600) -> str:
@@ -74,17 +78,20 @@ def fleet(engine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
     for wheel in wheels()[-1:]:
         shutil.copy(wheel, source / "deploy/wheels" / wheel.name)
     env = engine | {"HEDDLE_REDIS_PORT": PORT}
+    ENGINE.update(env)
 
     def compose(*argv: str, timeout: float = 600) -> str:
         return run("docker", "compose", "-f", "deploy/compose.yaml", *argv, env=env, cwd=source, timeout=timeout)
 
     compose("up", "-d", "--build", "--wait", timeout=900)
+    PASSWORD["REDISCLI_AUTH"] = compose("exec", "-T", "redis", "cat", "/run/heddle/password").strip()
     yield compose
     compose("down", "-v", "--timeout", "20")
 
 
 def heddle(*argv: str, timeout: float = 300) -> str:
-    env = dict(os.environ) | {"HEDDLE_REDIS_URL": URL}
+    url = URL.replace("//", f"//:{PASSWORD['REDISCLI_AUTH']}@")
+    env = dict(os.environ) | {"HEDDLE_REDIS_URL": url}
     return run(sys.executable, "-m", "heddle", *argv, env=env, timeout=timeout)
 
 
@@ -112,7 +119,21 @@ def assert_books_balance(experiment: str) -> None:
 
 
 def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishes(fleet: Callable[..., str]) -> None:
-    # Given a fleet of two workers and a run that goes on until it is stopped
+    # Given a broker that wants the password that was drawn, on this host's loopback only, and shows it to nobody
+    password = PASSWORD["REDISCLI_AUTH"]
+    assert len(password) == 32
+    refused = subprocess.run(["redis-cli", "-p", PORT, "PING"], env=dict(os.environ), text=True, capture_output=True)
+    assert "NOAUTH" in refused.stdout
+    assert "127.0.0.1" in fleet("port", "redis", "6379")
+    shown = (
+        fleet("config")
+        + fleet("logs")
+        + fleet("top")
+        + run("docker", "inspect", *fleet("ps", "-aq").split(), env=ENGINE)
+    )
+    assert password not in shown
+
+    # And a fleet of two workers and a run that goes on until it is stopped
     eventually(lambda: len(live_workers()) == 2, timeout_s=60, every_s=0.5, what="two workers")
     long = enqueue("budget.env_steps=100000000")
     eventually(lambda: steps(long) > 2_000, timeout_s=120, every_s=0.5, what="first updates")
@@ -152,12 +173,13 @@ def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishe
     # And a later `up` leaves the pool's size alone
     heddle("workers", "scale", "3")
     fleet("up", "-d", "--wait")
+    assert fleet("exec", "-T", "redis", "cat", "/run/heddle/password").strip() == password
     eventually(lambda: len(live_workers()) == 3, timeout_s=60, every_s=0.5, what="three workers after a second up")
 
     # And the lines of the README show what it says, from the host
     tag = f"heddle:{{{short}.0}}"
     cli = ["redis-cli", "-p", PORT]
-    env = dict(os.environ)
+    env = dict(os.environ) | PASSWORD
     assert "command" in run(*cli, "HGETALL", f"{tag}:ctl", env=env)
     assert "appended" in run(*cli, "HGETALL", f"{tag}:flow", env=env)
     assert "epoch" in run(*cli, "HGETALL", f"{tag}:shard:0", env=env)

@@ -1,0 +1,137 @@
+"""A fleet in which each role is a Redis user of its own with the least rights, as `heddle acl` prints them."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from heddle.broker import keys
+from heddle.broker.acl import ROLES
+from heddle.broker.server import LocalServer, start_server
+from tests.e2e.shell import heddle, heddle_json, process_of, started
+from tests.helpers import eventually
+
+SPEC = """
+[experiment]
+name = "roles"
+[env]
+id = "CartPole-v1"
+num_envs = 4
+[rollout]
+steps = 16
+sync = true
+[trainer]
+minibatch = 32
+passes = 2
+[budget]
+env_steps = 100_000_000
+[eval]
+num_envs = 2
+episodes = 2
+every_updates = 10
+[faults]
+lease_ttl = 1
+snapshot_every = 1
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LocalServer]:
+    with start_server(tmp_path / "server", port=0, durability="memory") as running:
+        yield running
+
+
+@pytest.fixture
+def admin(server: LocalServer) -> Iterator[Any]:
+    client = redis.Redis.from_url(server.url, decode_responses=True)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def urls(server: LocalServer, admin: Any, tmp_path: Path) -> dict[str, str]:
+    """A URL for each role, with its password in a file."""
+    address = server.url.rpartition("@")[2]
+    made = {}
+    for role in ROLES:
+        rules = heddle("acl", role, cwd=tmp_path).stdout.split()
+        admin.execute_command("ACL", "SETUSER", role, "reset", "on", f">{role}-password", *rules)
+        (tmp_path / role).write_text(f"{role}-password\n")
+        made[role] = f"redis://{role}@{address}?password_file={tmp_path / role}"
+    admin.execute_command("ACL", "LOG", "RESET")
+    return made
+
+
+TOLERATED = ("config|get", "client|setinfo", "zremrangebyscore")
+"""Whoever may not ask for settings, name its library or tidy up while looking does without."""
+
+
+def refused(admin: Any) -> list[str]:
+    """What the server refused to our users, but for what every role asks and does without."""
+    told = [(entry["username"], entry["reason"], entry["object"]) for entry in admin.acl_log()]
+    return sorted({f"{user} {reason} {what}" for user, reason, what in told if what not in TOLERATED})
+
+
+def test_a_whole_run_needs_no_more_rights_than_these(
+    server: LocalServer, admin: Any, urls: dict[str, str], tmp_path: Path
+) -> None:
+    # Given a coordinator, workers and a trainer, each with its own user
+    (tmp_path / "exp.toml").write_text(SPEC)
+    with ExitStack() as stack:
+        stack.enter_context(started("coordinator", cwd=tmp_path, url=urls["coordinator"]))
+        stack.enter_context(started("workers", "start", "-n", "2", cwd=tmp_path, url=urls["worker"]))
+        stack.enter_context(started("trainer", cwd=tmp_path, url=urls["trainer"]))
+        experiment = heddle("enqueue", "exp.toml", cwd=tmp_path, url=urls["user"]).stdout.strip()
+
+        def steps() -> float:
+            found = heddle_json("status", experiment, cwd=tmp_path, url=urls["reader"])
+            return float(found["metrics"].get("env_steps", 0))
+
+        # When it runs, is paused, looked at, loses a worker and ends
+        eventually(lambda: steps() > 100 or refused(admin), timeout_s=60, every_s=0.3)
+        assert refused(admin) == []
+        heddle("pause", experiment, cwd=tmp_path, url=urls["user"])
+        heddle("workers", "scale", "2", cwd=tmp_path, url=urls["user"])
+        for argv in ("ls", f"shards {experiment}", "workers ls", f"batches ls {experiment}", f"status {experiment}"):
+            heddle(*argv.split(), cwd=tmp_path, url=urls["reader"])
+        heddle("resume", experiment, cwd=tmp_path, url=urls["user"])
+        victim: Any = eventually(lambda: process_of(tmp_path, "heddle worker "), timeout_s=20, what="a worker")
+        os.kill(victim, signal.SIGKILL)
+        before = steps()
+        eventually(lambda: steps() > before + 500, timeout_s=60, every_s=0.3, what="progress without the worker")
+        heddle("stop", experiment, cwd=tmp_path, url=urls["user"])
+        waiting = ("wait", experiment, "--for", "stopped", "--timeout", "60s")
+        heddle(*waiting, cwd=tmp_path, url=urls["reader"], timeout_s=90)
+    heddle("rm", experiment, cwd=tmp_path, url=urls["user"])
+    # Then nothing was refused
+    assert refused(admin) == []
+
+
+FORBIDDEN: dict[str, list[list[str]]] = {
+    "worker": [
+        ["XADD", keys.QUEUE, "*", "a", "b"],
+        ["HSET", keys.spec("e"), "toml", "x"],
+        ["DEL", keys.policy("e", 1)],
+    ],
+    "trainer": [["HSET", keys.lease("e", 0, 1), "worker", "x"], ["XADD", keys.QUEUE, "*", "a", "b"]],
+    "coordinator": [["SET", keys.blob("e", 0, 0, 1, "n", 1), "x"], ["HSET", keys.policy("e", 1), "weights", "x"]],
+    "user": [["HSET", keys.COORDINATOR, "leader", "x"], ["SET", "elsewhere", "x"]],
+    "reader": [["HSET", keys.ctl("e"), "command", "stop"], ["XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">"]],
+}
+FOR_NOBODY = [["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "requirepass"], ["GET", "elsewhere"], ["ACL", "LIST"]]
+FOR_NOBODY += [["SHUTDOWN"], ["MONITOR"], ["SUBSCRIBE", "elsewhere"], ["FUNCTION", "LIST"]]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_may_do_what_it_need_not(role: str, server: LocalServer, urls: dict[str, str]) -> None:
+    address = server.url.rpartition("@")[2]
+    client: Any = redis.Redis.from_url(f"redis://{role}:{role}-password@{address}")
+    for command in FORBIDDEN[role] + FOR_NOBODY:
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.execute_command(*command)
+    client.close()
