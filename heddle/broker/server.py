@@ -168,6 +168,15 @@ def restart(server: LocalServer, clock: Clock | None = None) -> LocalServer:
 
 
 def _launch(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
+    try:
+        return _start(settings, lock_fd, clock)
+    except OSError as error:
+        raise BrokerUnreachable(
+            f"cannot start a server in {settings.folder}: {error.strerror or error}; make room or give the rights"
+        ) from error
+
+
+def _start(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
     _clear(settings)
     folder, address = settings.folder, settings.address
     if address.socket_path is not None:

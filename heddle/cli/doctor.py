@@ -72,7 +72,8 @@ def _cut_short(folder: Path) -> "Iterator[Finding]":
         said, _, do = str(run).partition("; go on: ")
         yield Finding("host", "run", "warn", said, do)
     if has_data(folder) and not is_running(folder):
-        yield Finding("host", "services", "ok", "ran here before; `heddle up` goes on with what their broker held")
+        said = "a broker of `heddle up` kept its data here, and does not answer now"
+        yield Finding("host", "services", "ok", said, "`heddle up` goes on with it; if it runs, see .heddle/server.log")
 
 
 def _of_broker(url: str) -> "list[Finding]":

@@ -3,6 +3,7 @@
 They never talk to a broker.
 """
 
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -78,7 +79,7 @@ def _disk(what: str, folder: Path, *, warn: int, bad: int) -> Finding:
             file.write(b"x")
             file.flush()
     except OSError as error:
-        do = "give another folder (--dir), or the rights to write there"
+        do = "make room there" if error.errno == errno.ENOSPC else "give another folder (--dir), or the rights to write"
         return Finding("host", what, "bad", f"cannot write in {place}: {error.strerror or error}", do)
     said = f"{size(free)} free in {os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else folder}"
     if free < warn:

@@ -18,7 +18,7 @@ from heddle.errors import HeddleError
 from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.cut_short import remove
 from heddle.launch.process import describe_exit
-from heddle.launch.supervisor import ChildInfo, Supervisor, restart_delay_s
+from heddle.launch.supervisor import HEALTHY_S, ChildInfo, Supervisor, restart_delay_s
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.launch")
@@ -27,7 +27,10 @@ GRACE_S = 30.0
 LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a launcher to end: Ctrl-C, kill, the terminal being closed."""
 HURRIED_S = 1.0
-MOST_SERVER_FAILURES = 8
+SERVER_PATIENCE_S = 600.0
+"""How long a server that cannot be started again is tried for: a full disk may get room."""
+SERVER_DELAY_S = 2.0
+"""Longest pause between two tries: whoever makes room is not kept waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class Local:
         self._supervisor_error: HeddleError | None = None
         self._server_at = 0.0
         self._server_failures = 0
+        self._server_lost_at = 0.0
+        self._server_up_at: float | None = None
 
     def start_server(self) -> None:
         """Start the server, when none was given.
@@ -108,6 +113,7 @@ class Local:
             clock=self._clock,
         )
         self.url = self.server.url
+        self._server_up_at = self._clock.monotonic()
 
     def start_roles(self) -> None:
         """Start coordinator and workers."""
@@ -193,25 +199,37 @@ class Local:
         self._supervisor_thread = None
 
     def _mind_server(self) -> None:
-        server = self.server
-        if server is None or server.is_running() or self._clock.monotonic() < self._server_at:
+        server, now = self.server, self._clock.monotonic()
+        if server is None or server.is_running() or now < self._server_at:
             return
-        said = server.last_words(2)
-        code = server.process.returncode()
+        if self._server_up_at is not None:  # it has just ended; one that does so again and again is given time
+            lived_s, self._server_up_at = now - self._server_up_at, None
+            self._server_failures = 0 if lived_s >= HEALTHY_S else self._server_failures + 1
+            self._server_at = now + self._server_delay_s() if self._server_failures else 0.0
+            self._server_lost_at = now
+        else:
+            self._restart_server(server)
+
+    def _restart_server(self, server: LocalServer) -> None:
+        said, code = server.last_words(2), server.process.returncode()
         try:
             self.server = restart(server, self._clock)
         except HeddleError as error:
-            self._server_failures += 1
-            if self._server_failures >= MOST_SERVER_FAILURES:
+            now = self._clock.monotonic()
+            if now - self._server_lost_at >= SERVER_PATIENCE_S:
                 raise
-            self._server_at = self._clock.monotonic() + restart_delay_s(self._server_failures, 0.5)
-            log.warning("cannot restart the server error=%s", error)
+            self._server_failures += 1
+            self._server_at = now + self._server_delay_s()
+            log.warning("cannot restart the server, will again error=%s", error)
             return
-        self._server_failures = 0
+        self._server_up_at = self._clock.monotonic()
         self.server_restarts += 1
         why = f"server ended with {describe_exit(code or 0)}: {said}"
         log.info("restarted the server because %s", why)
         self.endings.append(Ending("server", code or 0, why))
+
+    def _server_delay_s(self) -> float:
+        return min(SERVER_DELAY_S, restart_delay_s(self._server_failures, 0.5))
 
     def _end_server(self) -> None:
         server, self.server = self.server, None

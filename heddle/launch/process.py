@@ -6,6 +6,7 @@ Every child leads a session of its own: a Ctrl-C in the terminal reaches only us
 started itself can be ended with it.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -16,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from heddle.clock import Clock, SystemClock
 
@@ -215,11 +217,20 @@ class Child:
             except (ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
                 return
 
+    def _open_log(self) -> IO[bytes] | None:
+        if self._log_file is None:
+            return None
+        try:
+            return self._log_file.open("ab", buffering=0)
+        except OSError as error:
+            log.warning("cannot keep the output of name=%s error=%s", self.name, error)
+            return None
+
     def _read(self) -> None:
         stream = self._process.stdout
         assert stream is not None
         written = 0
-        file = self._log_file.open("ab") if self._log_file else None
+        file = self._open_log()
         try:
             while raw := stream.readline(LINE_LIMIT_BYTES):
                 line = raw.decode("utf-8", "replace").rstrip("\r\n")
@@ -227,8 +238,8 @@ class Child:
                 if self._on_line is not None:
                     self._on_line(line)
                 if file is not None and written < LOG_LIMIT_BYTES:
-                    written += file.write(raw)
-                    file.flush()
+                    with contextlib.suppress(OSError):  # a full disk; a child whose output nobody reads would hang
+                        written += file.write(raw)
         finally:
             if file is not None:
                 file.close()
