@@ -49,6 +49,13 @@ def test_a_child_tells_its_exit_code_and_its_last_lines(tmp_path: Path) -> None:
     eventually(lambda: (tmp_path / "child.log").read_text() == "one\ntwo\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_child_whose_log_file_is_on_a_full_disk_is_read_on_and_ends() -> None:
+    child = start("[print(n, 'x' * 100) for n in range(5000)]; print('last')", log_file=Path("/dev/full"))
+    assert child.wait(20) == 0
+    eventually(lambda: child.tail(1) == ["last"])
+
+
 def test_only_the_last_lines_are_kept_of_a_flood() -> None:
     child = start("[print(n) for n in range(5000)]; print('x' * 100_000)")
     assert child.wait(20) == 0
