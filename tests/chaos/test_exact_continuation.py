@@ -33,6 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "walk": {"id": "tests.snapshot_zoo:Walk", "num_envs": 1, "envs_per_shard": 1},
     "robot": {"id": "tests.snapshot_zoo:Robot", "num_envs": 2, "envs_per_shard": 2},
     "layers": {"id": "tests.snapshot_zoo:layered", "num_envs": 4, "envs_per_shard": 2},
+    "child": {"id": "tests.snapshot_zoo:layered", "num_envs": 2, "envs_per_shard": 2, "isolation": "process"},
 }
 pytestmark = pytest.mark.timeout(max(300, 60 * KILLS))
 
