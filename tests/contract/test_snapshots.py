@@ -162,3 +162,17 @@ def test_out_of_memory_a_stored_batch_moves_on_without_its_snapshot(broker: Brok
     assert append(broker, lease, 2).status == "OK"
     broker.shards.release(lease)
     assert broker.shards.shards(E, 0)[0].snapshot_seq == 1
+
+
+def test_what_a_thawed_owner_sends_never_becomes_the_snapshot(any_broker: Broker) -> None:
+    zombie = _begun(any_broker)
+    run_out(any_broker, zombie)
+    reap(any_broker)
+    heir = claim_next(any_broker, "w2").lease
+    assert append(any_broker, zombie, 2, snapshot=b"the zombie's").status == "FENCED"
+    assert any_broker.shards.shards(E, 0)[0].snapshot_seq == 1
+    assert append(any_broker, heir, 2, snapshot=b"the heir's").status == "OK"
+    any_broker.shards.release(heir)
+    claim = claim_next(any_broker, "w3")
+    assert any_broker.shards.snapshot(claim.snapshot or "") == b"the heir's"
+    assert any_broker.conn.main.ttl(_key(zombie, 2)) > 0
