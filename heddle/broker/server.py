@@ -39,6 +39,7 @@ from heddle.errors import BrokerUnreachable
 __all__ = ["LocalServer", "ServerBinary", "find_running", "restart", "running_entry", "server_binary", "start_server"]
 
 SERVER_FILE = "server.json"
+_REPAIR = "repair them (redis-check-aof), or move {folder} away and go on from checkpoints (--resume EXP)"
 _START_TIMEOUT_S = 15.0
 _LOADING_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 10.0
@@ -239,7 +240,8 @@ def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Cloc
     latest = clock.monotonic() + _LOADING_TIMEOUT_S
     while clock.monotonic() < deadline:
         if (code := process.returncode()) is not None:
-            raise BrokerUnreachable(f"the server ended at once (exit {code}): {tail(folder, 3)}")
+            hint = f"; if its data are damaged: {_REPAIR.format(folder=folder)}" if has_data(folder) else ""
+            raise BrokerUnreachable(f"the server ended at once (exit {code}): {tail(folder, 3)}{hint}")
         try:
             return _run_id(url)
         except redis.BusyLoadingError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heddle.cli.options import command, existing_file, output_option, print_json, set_option
+from heddle.cli.options import command, existing_file, output_option, print_json, redis_option, set_option
 
 if TYPE_CHECKING:
     from heddle.spec import LoadedSpec
@@ -89,10 +89,12 @@ def validate(file: Path, overrides: tuple[str, ...], check: bool, output: str) -
 @set_option
 @check_option
 @output_option
-def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str) -> None:
+@redis_option
+def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis_url: str | None) -> None:
     """Show every value of exp.toml with its origin, the shards, bytes per batch and the memory it will need.
 
-    Writes nothing to Redis. Builds one environment and the policy for the sizes; --no-check leaves that out.
+    Writes nothing to Redis; where a broker is known, says whether it keeps what the spec asks for. Builds one
+    environment and the policy for the sizes; --no-check leaves that out.
     """
     from heddle.launch.check import load_and_check
     from heddle.spec import load_spec
@@ -103,15 +105,34 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str) -> No
     else:
         loaded = load_spec(file, overrides=overrides)
         numbers = {}
-    values = resolved_values(loaded)
+    values, broker = resolved_values(loaded), _broker_here(loaded, redis_url)
     if output == "json":
-        print_json({"values": values, "needs": numbers})
+        print_json({"values": values, "needs": numbers, "broker": broker})
         return
     _print_values(values)
     if numbers:
         click.echo("")
         for line in describe_needs(numbers):
             click.echo(line)
+    if broker:
+        click.echo(f"here       {broker}")
+
+
+def _broker_here(loaded: "LoadedSpec", redis_url: str | None) -> str:
+    """Whether the broker that is known here does for a spec; "" when none is."""
+    from heddle.broker.durability import lacking
+    from heddle.client import connect, known_url
+    from heddle.errors import HeddleError
+
+    url = known_url(redis_url)
+    if url is None:
+        return ""
+    try:
+        with connect(url) as client:
+            kept = client.broker.conn.kept()
+    except HeddleError as error:
+        return " ".join(str(error).split())
+    return lacking(loaded.spec.limits.durability, kept) or f"the broker is {kept.name}: {kept.promise}"
 
 
 def resolved_values(loaded: "LoadedSpec") -> dict[str, dict[str, Any]]:

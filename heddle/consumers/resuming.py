@@ -17,6 +17,7 @@ def settle(parts: Parts) -> None:
         SeatLost, Gone.
     """
     _say(parts)
+    _say_forgotten(parts)
     _mend_curve(parts)
     _roll_back(parts)
 
@@ -27,6 +28,20 @@ def _say(parts: Parts) -> None:
     if parts.saver.last is not None:
         at = f"update {parts.progress.update}, {parts.progress.env_steps:,} steps"
         parts.report.tell("info", f"resumed at {at}, from {parts.saver.last.name}")
+
+
+def _say_forgotten(parts: Parts) -> None:
+    """Batches that are in the model and that the broker does not know any more: it was killed with its last writes.
+
+    They stay in the model, once. The worker that played them counts them, if it is still there.
+    """
+    shards = parts.patience.call(
+        "look at shards", lambda: parts.broker.shards.shards(parts.experiment, parts.partition)
+    )
+    known, marks = {state.shard: state.seq for state in shards}, parts.ledger.marks()
+    lost = sum(max(0, mark.seq - known.get(shard, mark.seq)) for shard, mark in marks.items())
+    if lost:
+        parts.report.tell("warning", f"the broker forgot {lost} batches or more that were trained; they stay trained")
 
 
 def _mend_curve(parts: Parts) -> None:

@@ -116,6 +116,17 @@ def test_the_update_that_nobody_was_told_of_is_told_by_the_next_trainer(broker: 
     eventually(lambda: curve(broker, fleet.experiment) == [1, 2, 3])
 
 
+def test_what_was_trained_and_the_broker_forgot_is_said(broker: Broker, start: Start, home: Path) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    first = start(fleet.experiment)
+    train(fleet, 3)
+    first.leave()
+    broker.conn.main.hset(keys.shard(fleet.experiment, 0, 1), "seq", "1")
+    start(fleet.experiment)
+    eventually(lambda: any("forgot 2 batches or more" in line for line in said(broker, fleet.experiment)))
+    assert len(seen_in(saved(home))) == 6
+
+
 def forget(broker: Broker, experiment: str, version: int) -> None:
     """As a broker that was killed and lost its last second: `version` was never published, by nobody it remembers."""
     raw = broker.conn.main
