@@ -120,3 +120,9 @@ class Bench(RuleBasedStateMachine):
         assert done == owned
         if owned:
             self.truth.lost(held.lease.shard)
+
+    def report_taken(self, held: Held) -> None:
+        """As an honest worker whose shard was taken: report what it had accepted and the broker forgot."""
+        lost = self.truth.report(held.lease)
+        steps = sum(call.steps for call in lost)
+        self.broker.shards.report_forgotten(held.claim, accepted=held.known, known=held.known - len(lost), steps=steps)

@@ -3,6 +3,7 @@
 It never talks to a broker; it is told every answer, also those that "get lost" on the way to a worker.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from heddle.broker.types import AppendReply, Claim, Lease, Pointer
@@ -74,6 +75,7 @@ class Truth:
     forgotten: set[Name] = field(default_factory=set)
     settled: dict[Key, str] = field(default_factory=dict)
     manifest: set[Key] = field(default_factory=set)
+    epochs: dict[int, int] = field(default_factory=dict)
 
     def claimed(self, lease: Lease) -> None:
         """A claim was answered OK."""
@@ -81,7 +83,8 @@ class Truth:
         if shard.owner == lease:
             return
         assert shard.owner is None, "claimed while another owns it"
-        assert all(lease.epoch > before.epoch for before in shard.owners), "an epoch did not rise"
+        assert lease.epoch > self.epochs.get(lease.shard, 0), "an epoch did not rise"
+        self.epochs[lease.shard] = lease.epoch
         shard.owner, shard.claim_seq = lease, shard.seq
         shard.owners.append(lease)
 
@@ -141,6 +144,15 @@ class Truth:
         truth.given = max((known[4] for known in self.accepted if known[0] == shard), default=0)
         self.unreported[name] = call
         return call
+
+    def after(self, later: "Truth") -> "Truth":
+        """This, if it is what a broker goes back to from `later`: manifests and epochs were given out, and stay so."""
+        again = deepcopy(self)
+        lost = {name: call for name, call in later.accepted.items() if name not in again.accepted}
+        again.unreported |= lost
+        again.answered |= lost.keys() & later.answered
+        again.manifest, again.epochs = set(later.manifest), dict(later.epochs)
+        return again
 
     def report(self, lease: Lease) -> list[Call]:
         """What a worker that learned of it reports as forgotten when it releases this lease."""

@@ -139,6 +139,8 @@ class WorkerRules(CoordinatorRules):
             held.known = call.seq
         elif status == "GAP":
             self.give_back(held)
+        elif status == "FENCED":
+            self.report_taken(held)
         if status in ("GAP", "FENCED"):
             del worker.held[held.lease.shard]
         return status == "OK"
@@ -146,14 +148,17 @@ class WorkerRules(CoordinatorRules):
     @precondition(lambda self: self.calls)
     @rule(which=index, bare=coin)
     def repeat_any_old_append(self, which: int, bare: bool) -> None:
-        truth = self.truth
         self.calls = [
             call
             for call in self.calls
-            if call.lease in self.known_owners(call.lease.shard) and call.name not in truth.forgotten
+            if call.lease in self.known_owners(call.lease.shard) and self.may_come_again(call)
         ]
         if self.calls:
             self.send(self.calls[which % len(self.calls)], bare=bare)
+
+    def may_come_again(self, call: Call) -> bool:
+        """Nobody sends what was reported as forgotten."""
+        return call.name not in self.truth.forgotten
 
     @precondition(lambda self: any(truth.owners for truth in self.truth.shards.values()))
     @rule(shard=shards, which=index)
