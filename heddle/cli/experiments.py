@@ -68,7 +68,7 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
         broker, found = client.broker, client.experiment(experiment)
         facts, picture = look_at(broker, found.id)
         latest = latest_metrics(broker, found.id)
-        told = broker.events.read(found.id, count=5)
+        told = broker.events.find(lambda one: one.experiment == found.id and one.level != "debug", count=5)
         kept = broker.conn.kept()
     now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms
     if output == "json":

@@ -66,7 +66,8 @@ class Loop:
             ctl = self.ctl()
             if ctl.command == "stop" or self.parts.stop.draining:
                 return ""
-            self.parts.seat.doing("wait" if ctl.command == "run" else "pause")
+            waits = "refused" if self.parts.publisher.is_refused else "wait"
+            self.parts.seat.doing(waits if ctl.command == "run" else "pause")
             evaluated = self.parts.intake.poll(block_ms=block_ms)
             self.count_time(running=ctl.command == "run")
             self.turn_eval(evaluated)

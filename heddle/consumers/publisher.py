@@ -63,6 +63,11 @@ class Publisher:
         """True while the newest version is not known to be published."""
         return self._pending
 
+    @property
+    def is_refused(self) -> bool:
+        """True while the broker does not take the newest version: there is no room for it, or nobody answers."""
+        return self._is_refused
+
     def first(self, weights: Arrays, update: int) -> bool:
         """Publish restored, or fresh, weights under the next version; see `offer` for the answer."""
         self._weights, self.update = weights, update

@@ -87,7 +87,7 @@ class Desk:
             told = (
                 f"claimed shard={claim.lease.shard} epoch={claim.lease.epoch} seq={claim.seq} attempt={claim.attempts}"
             )
-            self.notes.add(claim.lease.experiment, told)
+            self.notes.add(claim.lease.experiment, told, level="debug")
             return holding
 
     def told_back(self, after_s: float) -> None:

@@ -47,8 +47,9 @@ class Returns:
         if owned:
             log.info("released shard=%s seq=%d", holding.name, holding.accepted)
             if holding.why:
+                level = "warning" if holding.error else "debug"
                 told = f"released shard={holding.lease.shard} epoch={holding.lease.epoch} seq={holding.accepted}"
-                self._desk.notes.add(holding.lease.experiment, f"{told} because {holding.why}")
+                self._desk.notes.add(holding.lease.experiment, f"{told} because {holding.why}", level=level)
             self._desk.drop(holding.key)
         else:
             log.info("already taken shard=%s seq=%d", holding.name, holding.accepted)

@@ -10,7 +10,7 @@ from heddle.broker.records import Status
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
 from heddle.states.judgement import Judgement, ids
-from heddle.states.roles import judge_broker, judge_leader, judge_pool, judge_trainer
+from heddle.states.roles import MORE_MEMORY, judge_broker, judge_leader, judge_pool, judge_trainer
 from heddle.states.shards import judge_shard
 from heddle.states.workers import judge_worker
 
@@ -116,6 +116,9 @@ def _held_up(facts: Facts, picture: Picture) -> Judgement | None:
         )
     if trainer.state in ("training", "starting") and facts.status.policy > 0:
         return None
+    if trainer.waits_for == "room" and (long_idle or facts.status.policy <= 0):
+        why = f"waits for room: {trainer.why}"
+        return _waits(facts, "room", why, f"{trainer.do}; it then goes on by itself", trainer.since_ms, (trainer,))
     if facts.status.policy <= 0:
         return _waits(facts, "policy", "waits for its trainer's first policy", "", trainer.since_ms, (trainer,))
     return _not_played(facts, picture, long_idle=long_idle)
@@ -152,6 +155,9 @@ def _not_played(facts: Facts, picture: Picture, *, long_idle: bool) -> Judgement
     if not long_idle or facts.sight.now_ms - moved_ms < _patience_ms(facts):
         return None
     waiting = _of(train, "waiting")
+    if waiting and waiting[0].waits_for == "room" and not facts.flow.entries:
+        why = "waits for room: the broker has none for a single batch (maxmemory)"
+        return _waits(facts, "room", why, MORE_MEMORY, waiting[0].since_ms, tuple(waiting[:1]))
     because = (picture.trainer, *waiting[:1])
     why = (
         f"nothing is trained: the trainer waits for experience and its shards wait: {waiting[0].why}"

@@ -10,13 +10,14 @@ SLOW_UPDATES = 5
 """An update that takes this many times as long as the one before it may have stopped for good."""
 FIRST_UPDATE_MS = 60_000
 """How long anything may take that nobody has measured yet: a first update loads and compiles, a disk may be slow."""
+MORE_MEMORY = "raise maxmemory or remove what is over: heddle rm EXP"
 LEADER_GRACE_MS = 1_000
 """A leader's lease changes hands this fast where another coordinator waits for it."""
 
 
 def judge_trainer(facts: Facts) -> Judgement:
     """How the trainer is: starting, training, waiting (for experience), paused, stalled, or absent."""
-    sitter, now = facts.sitter, facts.sight.now_ms
+    sitter = facts.sitter
     start = f"start one: heddle trainer {facts.id}"
     if not sitter.trainer:
         since = facts.status.started_ms or facts.status.since_ms
@@ -27,14 +28,16 @@ def judge_trainer(facts: Facts) -> Judgement:
             return Judgement(subject, "absent", "the last trainer left its seat", start, since_ms=sitter.gone_ms)
         why = f"trainer {sitter.trainer} does not renew its seat: it ended, is frozen or is cut off"
         return Judgement(subject, "absent", why, start, since_ms=sitter.seen_ms)
-    doing_ms = sitter.doing_ms + max(0, now - sitter.seen_ms)
-    since_ms = now - doing_ms
-    if sitter.doing in ("update", "checkpoint", "start") and doing_ms > _patience_ms(facts):
+    since_ms = sitter.seen_ms - sitter.doing_ms
+    if sitter.doing in ("update", "checkpoint", "start") and sitter.doing_ms > _patience_ms(facts):
         what = {"update": "its update", "checkpoint": "its checkpoint", "start": "its start"}[sitter.doing]
         do = f"look at trainer {sitter.trainer} and its log"
         return Judgement(subject, "stalled", f"{what} does not come back", do, since_ms=since_ms)
     if sitter.doing == "pause":
         return Judgement(subject, "paused", since_ms=since_ms)
+    if sitter.doing == "refused":
+        why = "the broker has no room for the trainer's policy (maxmemory)"
+        return Judgement(subject, "waiting", why, MORE_MEMORY, waits_for="room", since_ms=since_ms)
     if sitter.doing == "wait":
         return Judgement(subject, "waiting", "waits for experience", waits_for="experience", since_ms=since_ms)
     if sitter.doing == "start":
@@ -80,5 +83,5 @@ def judge_broker(facts: Facts) -> Judgement | None:
         return Judgement("broker", "blocked", f"the broker {facts.blocked}", do)
     if facts.out_of_memory:
         why = "the broker is out of memory (maxmemory) and takes no policy and no batch"
-        return Judgement("broker", "full", why, "raise maxmemory or remove what is over: heddle rm EXP")
+        return Judgement("broker", "full", why, MORE_MEMORY)
     return None

@@ -4,6 +4,7 @@ Pure; a lease that is alive is no reason to call a shard playing.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
@@ -69,7 +70,10 @@ def _leased(
         return Judgement(subject, "stalled", why, "look where it runs", since_ms=moved_ms)
     if facts.status.command == "pause":
         return Judgement(subject, "paused", since_ms=facts.status.since_ms)
-    return _waiting(shard, facts, trainer=trainer) or Judgement(subject, "playing", since_ms=shard.since_ms)
+    waiting = _waiting(shard, facts, trainer=trainer)
+    if waiting is None and worker is not None and worker.state == "waiting":  # it holds shards and can play none
+        waiting = replace(worker, subject=subject, since_ms=moved_ms, because=(trainer,))
+    return waiting or Judgement(subject, "playing", since_ms=shard.since_ms)
 
 
 def _waiting(shard: ShardState, facts: Facts, *, trainer: Judgement) -> Judgement | None:

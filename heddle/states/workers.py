@@ -32,7 +32,7 @@ def judge_worker(info: WorkerInfo, sight: Sight) -> Judgement:
             return Judgement(subject, "dead", why, f"its shards go to others; {_look(info)}", since_ms=info.seen_ms)
         why = "no heartbeat: it is frozen, cut off or dead"
         return Judgement(subject, "stalled", why, _look(info), since_ms=info.seen_ms)
-    if stuck := _stuck(info, sight):
+    if stuck := _stuck(info):
         return stuck
     if info.draining:
         return Judgement(subject, "draining", f"asked to end; gives back {beat.shards} shards first")
@@ -43,14 +43,14 @@ def judge_worker(info: WorkerInfo, sight: Sight) -> Judgement:
     return Judgement(subject, "alive")
 
 
-def _stuck(info: WorkerInfo, sight: Sight) -> Judgement | None:
+def _stuck(info: WorkerInfo) -> Judgement | None:
     """Its heart beats and its loop stands still."""
     beat = info.beat
-    still_ms = beat.still_ms + info.silent_ms
+    still_ms = beat.still_ms  # as of its last word: silence since then is another matter
     patience_ms = max(beat.ttl_ms, round(SLOW_CALLS * beat.ms_per_step))
     if still_ms < patience_ms:
         return None
-    since_ms = sight.now_ms - still_ms
+    since_ms = info.seen_ms - still_ms
     if beat.doing:
         why = f"{beat.doing} of {beat.subject} does not come back"
         do = f"it is ended after {span(beat.limit_ms)} (env.step_timeout) and another one takes over"

@@ -194,6 +194,24 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "room",
         "the broker cannot write its disk",
     ),
+    (
+        "no room for a policy",
+        {"status": {"policy": 0}, "sitter": Sitter("t1", 4_000, NOW - LONG, NOW - 300, 0, "refused", 9_000)},
+        "waiting",
+        "room",
+        "no room for the trainer's policy (maxmemory), since 9 s; raise maxmemory",
+    ),
+    (
+        "no room for a batch",
+        {
+            "workers": (worker(state="waiting", reason="x/0 waits for room"),),
+            "shards": (shard(0, accepted_ms=0, ago=12_000),),
+            "updated_ms": NOW - 12_000,
+        },
+        "waiting",
+        "room",
+        "none for a single batch",
+    ),
     ("full and yet training", {"out_of_memory": True}, "degraded", "", "maxmemory"),
     (
         "its only worker is silent",
@@ -286,6 +304,13 @@ SHARDS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("first policy", {"status": {"policy": 0}}, "waiting", "policy", "first policy"),
     ("sync", {"ctl": {"sync": True}, "shards": (shard(0, given=7),)}, "waiting", "policy", "newer than 7"),
     ("evaluation", {"shards": (shard(0, kind="eval"),)}, "waiting", "evaluation", "next evaluation"),
+    (
+        "its worker can play none",
+        {"workers": (worker(state="waiting", reason="waits for room"),)},
+        "waiting",
+        "room",
+        "",
+    ),
     ("evaluating", {"status": {"eval_policy": 3}, "shards": (shard(0, kind="eval"),)}, "playing", "", ""),
     ("lease ran out", {"shards": (shard(0, lease_ms=0),)}, "stalled", "", "let its lease run out"),
     ("silent worker", {"workers": (worker(silent=6_000),)}, "stalled", "", "its worker w1 is stalled, since 6 s"),
