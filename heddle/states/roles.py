@@ -19,7 +19,7 @@ def judge_trainer(facts: Facts) -> Judgement:
     """How the trainer is: starting, training, waiting (for experience), paused, stalled, or absent."""
     sitter = facts.sitter
     start = f"start one: heddle trainer {facts.id}"
-    if not sitter.trainer:
+    if not sitter.trainer and not sitter.left_ms:
         since = facts.status.started_ms or facts.status.since_ms
         return Judgement("trainer", "absent", "no trainer has taken the seat yet", start, since_ms=since)
     subject = f"trainer {sitter.trainer}"
