@@ -212,7 +212,7 @@ class FactsReader:
         """State and reason as they are shown."""
         if status.outcome and not status.ended:
             return shown_state(status), status.reason
-        if self._starts_roles and ": heddle " in judgement.do:
+        if self._starts_roles and judgement.do.startswith("start "):
             judgement = replace(judgement, do="this terminal starts one")
         return judgement.state, status.reason if status.ended else judgement.line(now_ms)
 

@@ -1,0 +1,56 @@
+"""What the live view makes of judgements: which it tells, when, and what it advises where it starts roles itself."""
+
+from typing import Any
+
+import pytest
+
+from heddle.broker.records import Status
+from heddle.cli.facts import STEADY_S, FactsReader
+from heddle.states.judgement import Judgement
+from tests.unit.test_states import EXP, NOW, facts
+
+RUNNING = Judgement("x", "running")
+STALLED = Judgement("x", "stalled", "nothing is trained", "start one: heddle trainer x", since_ms=NOW - 12_000)
+
+
+def reader(**options: Any) -> FactsReader:
+    return FactsReader("redis://nowhere", EXP, budget_steps=None, pool="default", **options)
+
+
+def status(**changes: Any) -> Status:
+    return facts(status=changes).status
+
+
+def told(one: FactsReader, *looks: tuple[float, Judgement]) -> list[str]:
+    for now, judgement in looks:
+        one._tell_state(judgement, judgement.state, judgement.line(NOW), now)
+    return [event.partition(" ")[2] for event in one.facts().events]
+
+
+def test_a_state_is_told_once_when_it_has_stayed_and_so_is_the_way_out() -> None:
+    looks = [(0.0, STALLED), (1.0, STALLED), (STEADY_S, STALLED), (9.0, STALLED), (10.0, RUNNING), (20.0, RUNNING)]
+    assert told(reader(), *looks) == [f"stalled: {STALLED.line(NOW)}", "running again"]
+
+
+def test_what_does_not_stay_is_not_told() -> None:
+    assert told(reader(), (0.0, STALLED), (1.0, RUNNING), (2.0, STALLED), (3.0, RUNNING), (30.0, RUNNING)) == []
+
+
+@pytest.mark.parametrize("starts_roles", [True, False])
+def test_nobody_is_told_to_start_what_this_terminal_starts(starts_roles: bool) -> None:
+    state, reason = reader(starts_roles=starts_roles)._shown(status(), STALLED, NOW)
+    assert state == "stalled"
+    assert ("this terminal starts one" in reason) is starts_roles
+    full = Judgement("x", "waiting", "waits for room", "raise maxmemory or remove what is over: heddle rm EXP")
+    assert "raise maxmemory" in reader(starts_roles=starts_roles)._shown(status(), full, NOW)[1]
+
+
+def test_how_a_run_ended_is_shown_as_its_trainer_said_until_it_is_written_down() -> None:
+    assert reader()._shown(status(outcome="completed", reason="used it"), RUNNING, NOW) == ("completed", "used it")
+
+
+def test_without_its_broker_a_screen_knows_nothing() -> None:
+    one = reader()
+    one._lose_sight()
+    assert one.facts().state == "unknown"
+    assert "queued when it last did" in one.facts().reason
