@@ -42,7 +42,8 @@ class Rights:
 
     def rules(self) -> list[str]:
         """For ACL SETUSER: nothing but this, on top of whatever password the user has."""
-        called = {command for name in self.scripts for command in commands_of(script(name).source)}
+        scripts = (*self.scripts, "restart_stream") if self.scripts else ()
+        called = {command for name in scripts for command in commands_of(script(name).source)}
         run = {"evalsha", "script|load"} if self.scripts else set()
         granted = sorted({*_BASE, *self.commands, *called, *run})
         patterns = [f"~{pattern}" for pattern in sorted(set(self.writes))]
@@ -80,7 +81,17 @@ ROLES: Mapping[str, Rights] = {
     "worker": Rights(
         about="`heddle workers start` and `heddle worker`",
         scripts=(
-            *("append", "claim", "forgotten", "mend", "release", "renew", "reap", "ticket_note", "ticket_peek"),
+            *(
+                "append",
+                "claim",
+                "forgotten",
+                "mend",
+                "release",
+                "renew",
+                "reap",
+                "ticket_note",
+                "ticket_peek",
+            ),
             *("presence_beat", "supervisor_wants", "worker_beat", "worker_bury", "worker_drain", "group_tidy"),
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xdel", "xack", "xreadgroup", "xgroup|create", "hdel", "zrem")
@@ -91,7 +102,17 @@ ROLES: Mapping[str, Rights] = {
     "trainer": Rights(
         about="`heddle trainer`",
         scripts=(
-            *("ack", "dead", "group_make", "group_tidy", "loading", "roll_back", "take_over", "eval_set", "finish"),
+            *(
+                "ack",
+                "dead",
+                "group_make",
+                "group_tidy",
+                "loading",
+                "roll_back",
+                "take_over",
+                "eval_set",
+                "finish",
+            ),
             *("policy_forget", "policy_publish", "seat_claim", "seat_release", "seat_renew", "metrics_add"),
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xack", "xreadgroup", "subscribe", "unsubscribe"),
@@ -101,7 +122,15 @@ ROLES: Mapping[str, Rights] = {
     "coordinator": Rights(
         about="`heddle coordinator`",
         scripts=(
-            *("create_shards", "reap", "ticket_note", "ticket_peek", "leader_claim", "leader_release", "leader_renew"),
+            *(
+                "create_shards",
+                "reap",
+                "ticket_note",
+                "ticket_peek",
+                "leader_claim",
+                "leader_release",
+                "leader_renew",
+            ),
             *("set_active", "set_command", "set_status", "submit_confirm", "pool_quota", "group_make", "group_tidy"),
             *("name_release", "worker_bury"),
         ),
@@ -114,7 +143,15 @@ ROLES: Mapping[str, Rights] = {
     "user": Rights(
         about="who submits, commands, looks and removes: `enqueue`, `stop`, `rm`, `workers scale`, `batches` ...",
         scripts=(
-            *("submit", "submit_confirm", "name_take", "name_release", "set_command", "pool_scale", "worker_drain"),
+            *(
+                "submit",
+                "submit_confirm",
+                "name_take",
+                "name_release",
+                "set_command",
+                "pool_scale",
+                "worker_drain",
+            ),
             *("remove_ctl", "dead_drop", "replay", "quarantine_lift", "group_make", "ticket_note", "ticket_peek"),
         ),
         commands=(*_LOOK, "scan", "unlink", "xadd", "xdel", "xack", "zadd", "zrem", "hdel", "xgroup|create"),

@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
-from heddle.broker.pointers import identity_of, pointer_fields, read_pointer, readable
-from heddle.broker.records import integer, text
+from heddle.broker.pointers import identity_of, pointer_fields, read_pointer
+from heddle.broker.records import integer, text, texts
 from heddle.broker.types import Pointer
 from heddle.errors import Conflict, Gone, NotFound
 
@@ -53,7 +53,7 @@ class DeadBatch:
 def dead_batches(conn: Connection, experiment: str, p: int, *, count: int) -> list[DeadBatch]:
     """The newest ones, newest first."""
     entries: Any = conn.main.xrevrange(keys.dead(experiment, p), count=count)
-    return [_read(text(dead_id), readable(raw)) for dead_id, raw in entries]
+    return [_read(text(dead_id), texts(raw)) for dead_id, raw in entries]
 
 
 def bury_foreign(
@@ -105,7 +105,7 @@ class DeadBatches:
                 found = None
         if not found:
             raise NotFound(f"{experiment} has no dead batch {dead_id!r}; heddle batches ls {experiment} shows them")
-        return _read(text(found[0][0]), readable(found[0][1]))
+        return _read(text(found[0][0]), texts(found[0][1]))
 
     def data(self, batch: DeadBatch) -> bytes | None:
         """The bytes that are kept of it; None when none are, or they are gone."""

@@ -15,6 +15,7 @@ from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.news import NewsListener
 from heddle.broker.records import dump_json, entries, integer, text
+from heddle.broker.streams import add
 from heddle.errors import BrokerError, Denied, Gone, SeatLost
 
 log = logging.getLogger("heddle.broker")
@@ -104,11 +105,8 @@ class Events:
 
     def log_all(self, lines: Sequence[Line]) -> bool:
         """Add lines to the log in one round trip; False when the broker does not take them now, which is no error."""
-        pipe = self._conn.pipeline()
-        for line in lines:
-            pipe.xadd(keys.LOG, _line_fields(line), maxlen=LOG_ENTRIES, approximate=True)  # type: ignore[arg-type]
         try:
-            pipe.execute()
+            add(self._conn, keys.LOG, [_line_fields(line) for line in lines], most=LOG_ENTRIES)
         except (BrokerError, Denied, ResponseError) as error:
             log.debug("dropped lines=%d first=%r error=%s", len(lines), lines[0].message, error)
             return False

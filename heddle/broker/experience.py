@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.dead import bury_foreign, dead_batches
-from heddle.broker.pointers import identity_of, pointer_fields, pointer_of, read_flow, readable
+from heddle.broker.pointers import identity_of, pointer_fields, pointer_of, read_flow
 from heddle.broker.records import integer, text, texts
 from heddle.broker.tickets import is_groupless
 from heddle.broker.types import Flow, Pointer, Settled
@@ -245,7 +245,7 @@ class Experience:
 
     def _pointers(self, experiment: str, p: int, group: str, entries: Iterable[Any]) -> list[Pointer]:
         """Entries as pointers, but for those that no append wrote."""
-        read = [(text(raw_id), readable(raw)) for raw_id, raw in entries]
+        read = [(text(raw_id), texts(raw)) for raw_id, raw in entries]
         pointers = [pointer_of(experiment, p, entry, fields) for entry, fields in read]
         asked = [identity_of(pointer) for pointer in pointers if pointer is not None]
         known: Any = self._conn.main.hmget(keys.accepted(experiment, p), asked) if asked else []

@@ -14,6 +14,7 @@ from heddle.broker import keys
 from heddle.broker.connection import Pipe
 from heddle.broker.faults import translate
 from heddle.broker.records import integer, text
+from heddle.broker.streams import NO_MORE_IDS
 from heddle.broker.tickets import Tickets
 from heddle.broker.types import AppendMeta, AppendReply, Claim, Lease, Renewal, Ticket
 from heddle.errors import BatchesForgotten
@@ -22,7 +23,6 @@ log = logging.getLogger("heddle.broker")
 
 BLOB_TTL_MS = 60_000
 """How long a batch waits, stored but not accepted, for its append; every FULL answer starts it again."""
-NO_MORE_IDS = "exhausted the last possible ID"
 NONCE = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 

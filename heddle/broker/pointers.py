@@ -4,7 +4,6 @@ This module never talks to a server.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from heddle.broker import keys
 from heddle.broker.records import integer
@@ -24,11 +23,6 @@ def pointer_of(experiment: str, p: int, entry_id: str, fields: Mapping[str, str]
 def identity_of(pointer: Pointer) -> str:
     """The field of `keys.accepted` that stands for a batch."""
     return f"{pointer.shard}:{pointer.epoch}:{pointer.nonce}:{pointer.seq}"
-
-
-def readable(raw: Mapping[Any, Any] | None) -> dict[str, str]:
-    """Fields of a stream entry as text, whatever somebody wrote into it."""
-    return {_shown(name): _shown(value) for name, value in (raw or {}).items()}
 
 
 def read_pointer(entry_id: str, fields: Mapping[str, str]) -> Pointer:
@@ -98,7 +92,3 @@ def read_flow(counters: Mapping[str, str], waiting: int) -> Flow:
         forgotten=amount("forgotten"),
         foreign=integer(counters.get("foreign")),
     )
-
-
-def _shown(value: Any) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -21,10 +21,10 @@ ENDED: frozenset[str] = frozenset({"completed", "stopped", "failed"})
 
 
 def text(value: Any) -> str:
-    """What the server answered, as text; "" for nothing."""
+    """What the server answered, as text, whatever somebody wrote there; "" for nothing."""
     if value is None:
         return ""
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def integer(value: Any) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.records import ENDED, Submitted, integer, text
+from heddle.broker.streams import add
 from heddle.errors import Conflict, UsageError
 
 DISSOLVE_MS = 600_000
@@ -129,7 +130,7 @@ def _announce(conn: Connection, experiment: str, created_ms: int | None = None) 
     conn.main.zadd(keys.EXPERIMENTS, {experiment: created_ms}, nx=True)
     entry = text(queued_as[1])
     if not entry or not conn.main.xrange(keys.QUEUE, entry, entry):
-        entry = text(conn.main.xadd(keys.QUEUE, {"experiment": experiment}))
+        (entry,) = add(conn, keys.QUEUE, [{"experiment": experiment}])
     own = [keys.ctl(experiment), keys.spec(experiment), keys.status(experiment), keys.experience(experiment, 0)]
     if text(conn.script("submit_confirm", own, [entry])) != "OK":
         raise Conflict(f"{experiment} was removed while it was submitted; submit it again")

@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.records import integer, text, texts
+from heddle.broker.streams import add
 from heddle.broker.types import QueuedTicket, Ticket
 from heddle.errors import BrokerFull
 
@@ -80,12 +81,9 @@ class Tickets:
         if not wanted:
             return 0
         stream = keys.pool_tickets(pool)
-        pipe = self._conn.pipeline()
-        for shard in wanted:
-            pipe.xadd(
-                stream, {"experiment": experiment, "partition": p, "shard": shard, "urgent": "1" if urgent else "0"}
-            )
-        issued = [text(entry) for entry in pipe.execute()]
+        urgency = "1" if urgent else "0"
+        tickets = [{"experiment": experiment, "partition": p, "shard": shard, "urgent": urgency} for shard in wanted]
+        issued = add(self._conn, stream, tickets)
         pipe = self._conn.pipeline()
         for shard, entry in zip(wanted, issued, strict=True):
             own = [keys.ctl(experiment, p), keys.shard(experiment, p, shard), keys.queued(experiment, p)]
@@ -173,10 +171,14 @@ def is_groupless(error: Exception) -> bool:
 
 
 def _ticket(pool: str, entry_id: str, fields: dict[str, str], now_ms: int) -> Ticket:
+    """An entry as a ticket; one that somebody wrote by hand, and that makes no sense, is for no experiment."""
+    experiment, numbers = fields.get("experiment", ""), [fields.get(name) or "0" for name in ("partition", "shard")]
+    if not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
+        experiment, numbers = "", ["0", "0"]
     return Ticket(
-        experiment=fields.get("experiment", ""),
-        partition=integer(fields.get("partition")),
-        shard=integer(fields.get("shard")),
+        experiment=experiment,
+        partition=int(numbers[0]),
+        shard=int(numbers[1]),
         pool=pool,
         entry_id=entry_id,
         age_ms=max(0, now_ms - int(entry_id.partition("-")[0])),

@@ -487,3 +487,15 @@ def test_consumers_of_vanished_coordinators_are_deleted_unless_they_hold_an_entr
     assert int(broker.conn.script("group_tidy", [keys.QUEUE], [keys.QUEUE_GROUP, 0])) >= 1
     consumers = broker.conn.main.xinfo_consumers(keys.QUEUE, keys.QUEUE_GROUP)
     assert [consumer["name"] for consumer in consumers] == [b"holds"]
+
+
+def test_what_somebody_wrote_into_the_queue_or_the_log_by_hand_does_no_harm(broker: Broker, raw: Any) -> None:
+    highest = "18446744073709551615-18446744073709551615"
+    for stream in (keys.QUEUE, keys.LOG):
+        for entry in ("*", highest):
+            raw.xadd(stream, {b"\xff": b"\xfe", b"experiment": b"\x80"}, id=entry)
+    made = submitted(broker)
+    assert made in [entry.experiment for _ in range(3) for entry in broker.experiments.queue_read("c1")]
+    broker.events.log(made, "trainer", None, "info", "still here")
+    assert broker.events.read(made)[-1].message == "still here"
+    assert broker.events.read(None)

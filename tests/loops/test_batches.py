@@ -44,7 +44,9 @@ def heddle(valkey_server: LocalServer, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 @pytest.fixture
 def fleet(broker: Broker) -> Iterator[Fleet]:
-    fleet = Fleet(broker, submit(broker, rollout={"sync": False}, trainer={"batch_steps": 16})).claim_all()
+    fleet = Fleet(
+        broker, submit(broker, rollout={"sync": False, "max_policy_lag": 1_000}, trainer={"batch_steps": 16})
+    ).claim_all()
     fleet.broker.conn.main.hset(keys.ctl(fleet.experiment), "policy", "1")
     yield fleet
     fleet.check_balance()
@@ -196,8 +198,8 @@ def test_what_cannot_be_used_stays_with_its_reason(broker: Broker, fleet: Fleet,
     assert "reward is not a finite number" in heddle("batches", "replay", fleet.experiment, unusable, code=8)
     raw: Any = broker.conn.main
     old = buried(broker, fleet)
-    raw.hset(keys.ctl(fleet.experiment), "policy", "50")
-    assert "too far behind 50" in heddle("batches", "replay", fleet.experiment, old, code=8)
+    raw.hset(keys.ctl(fleet.experiment), "policy", "5000")
+    assert "too far behind 5000" in heddle("batches", "replay", fleet.experiment, old, code=8)
     raw.hset(keys.ctl(fleet.experiment), "policy", "1")
     raw.hset(keys.ctl(fleet.experiment), "max_entries", "1")
     fleet.give(1, 1)

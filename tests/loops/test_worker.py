@@ -86,6 +86,40 @@ def test_a_worker_plays_every_shard_with_the_newest_policy_and_its_batches_can_b
     assert set(segments.arrays["obs"][:, 0, 0]) <= {0.0, 1.0, 2.0, 3.0}
 
 
+def test_weights_that_somebody_damaged_do_not_end_a_worker_and_the_next_version_is_played(
+    broker: Broker, start: Start
+) -> None:
+    experiment = submit(broker)
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    broker.conn.main.hset(keys.policy(experiment, 1), "weights", b"\x80\x04cos\nsystem\n.")
+    worker = start()
+    eventually(lambda: worker.worker._failures > 2, what="asking in vain")
+    reader.publish(2)
+    read_until(reader, 4)
+    assert {pointer.version_min for pointer in reader.read} == {2}
+    assert worker.thread.is_alive()
+
+
+def test_tickets_that_somebody_wrote_by_hand_do_no_harm(broker: Broker, start: Start) -> None:
+    raw: Any = broker.conn.main
+    tickets = keys.pool_tickets("default")
+    for fields in ({"foo": "bar"}, {"experiment": "x", "shard": "y"}, {b"\xff": b"\xfe"}, {"shard": "9" * 30}):
+        raw.xadd(tickets, dict(fields))
+    raw.xadd(tickets, {"foo": "bar"}, id="18446744073709551615-18446744073709551615")
+    experiment = submit(broker)
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+
+    def both() -> bool:
+        reader.ack(reader.pull(block_ms=50))
+        return {pointer.shard for pointer in reader.read} == {0, 1}
+
+    eventually(both, timeout_s=30, what="batches of both shards")
+    assert worker.thread.is_alive()
+
+
 def test_in_sync_every_shard_gives_each_version_once(broker: Broker, start: Start) -> None:
     experiment = submit(broker, rollout={"steps": 8, "sync": True})
     worker = start()

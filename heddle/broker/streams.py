@@ -1,0 +1,41 @@
+"""Adding to streams of hints and messages, so that one entry with an absurd id does not end them.
+
+It knows no stream by name. The stream of experience has a mending of its own, for its entries must keep their ids.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from heddle.broker.connection import Connection
+from heddle.broker.records import text
+
+log = logging.getLogger("heddle.broker")
+
+NO_MORE_IDS = "exhausted the last possible ID"
+"""What a server answers when an entry has the highest id there is: only somebody's hand can have written it."""
+
+
+def add(conn: Connection, stream: str, entries: Sequence[Mapping[str, Any]], *, most: int | None = None) -> list[str]:
+    """Add entries in one round trip; their ids.
+
+    Args:
+        most: about so many are kept, the newest; None for all.
+    """
+    try:
+        return _add(conn, stream, entries, most)
+    except ResponseError as error:
+        if NO_MORE_IDS not in str(error):
+            raise
+    conn.script("restart_stream", [stream], [])
+    log.warning("made a stream anew, its ids had run out stream=%s", stream)
+    return _add(conn, stream, entries, most)
+
+
+def _add(conn: Connection, stream: str, entries: Sequence[Mapping[str, Any]], most: int | None) -> list[str]:
+    pipe: Any = conn.pipeline()
+    for entry in entries:
+        pipe.xadd(stream, dict(entry), maxlen=most, approximate=True)
+    return [text(added) for added in pipe.execute()]
