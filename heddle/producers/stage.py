@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Claim
 from heddle.clock import Clock
-from heddle.errors import EnvError, SnapshotError
+from heddle.errors import EnvError, NotFound, SnapshotError
 from heddle.layout import Layout, Segments, make_layout
 from heddle.policies.base import Policy
 from heddle.policies.factory import hold_torch_to_one_thread, make_policy
@@ -181,7 +181,10 @@ class Stage:
         )
 
     def _load(self, actor: Actor, version: int | None, loading: Watch) -> None:
-        fetched, data = self._fetch(self.experiment, version)
+        try:
+            fetched, data = self._fetch(self.experiment, version)
+        except WeightsError as error:  # damaged where they lie: the next version will do
+            raise NotFound(str(error)) from error
         with loading():
             actor.load(fetched, data, policy_id=self.spec.policy.id)
 

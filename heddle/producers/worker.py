@@ -20,7 +20,6 @@ from heddle.broker.types import Claim
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError, EnvError, Gone, HeddleError, NotFound
 from heddle.lease import Keeper, Watchdog, retry_delay_s
-from heddle.policies.weights import WeightsError
 from heddle.producers.answers import Answers
 from heddle.producers.appender import Appender
 from heddle.producers.claims import DEFAULT_TTL_MS, Claimer
@@ -207,7 +206,7 @@ class Worker:
         except Gone:
             self._answers.gone(experiment)
             return
-        except (NotFound, BrokerError, WeightsError) as error:  # damaged weights: the next version will do
+        except (NotFound, BrokerError) as error:
             self._failed(f"cannot fetch the policy of {experiment}", error)
             return
         finally:
