@@ -115,7 +115,8 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
     from heddle.cli.tables import number, print_facts
 
     facts = outcome.facts
-    wall = max(facts.elapsed_s, 1e-9)
+    # What an earlier session of the same run took counts, too: the steps are those of all.
+    wall = max(facts.elapsed_s, float(outcome.result.get("wall_s") or 0.0), 1e-9)
     best = best_checkpoint(outcome)
     spent = _more(outcome)
     kept = [one for one in overrides if not (spent and one.startswith("budget.env_steps"))]
