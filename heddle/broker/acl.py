@@ -114,6 +114,7 @@ ROLES: Mapping[str, Rights] = {
                 "finish",
             ),
             *("policy_forget", "policy_publish", "seat_claim", "seat_release", "seat_renew", "metrics_add"),
+            "metrics_forget",
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xack", "xreadgroup", "subscribe", "unsubscribe"),
         writes=(*_each(keys.ctl, keys.waiting), *_FLOW, *_BYTES, *_ABOUT, *_POLICY, *_DEAD, keys.LOG),

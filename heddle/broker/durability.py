@@ -76,8 +76,9 @@ def lacking(least: Level | None, kept: Kept) -> str:
     """Why a server that keeps `kept` does not do where `least` is asked for; "" when it does."""
     if least is None or LEVELS.index(kept.least) >= LEVELS.index(least):
         return ""
-    is_so = f"is {kept.name}" if kept.name != "unknown" else "may be less"
+    if kept.name == "unknown":
+        return f"limits.durability asks for {least}, and whether the broker keeps that cannot be known: {kept.why}"
     return (
-        f"limits.durability asks for {least}, but the broker {is_so} ({kept.why}); lower it, or use one that is:"
+        f"limits.durability asks for {least}, but the broker is {kept.name} ({kept.why}); lower it, or use one that is:"
         f" `heddle up --durability {least}`"
     )

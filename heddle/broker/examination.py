@@ -92,8 +92,8 @@ def examine(url: str, *, clock: Clock) -> tuple[Examined, Connection]:
         settings=settings,
         offset_ms=offset_ms,
         now_ms=now_ms,
-        scripts=_reason(lambda: _run_script(conn)),
-        writes=_reason(lambda: conn.main.set(keys.PROBE, "1", px=1_000)),
+        scripts=_reason("EVALSHA", lambda: _run_script(conn), denied),
+        writes=_reason("SET", lambda: conn.main.set(keys.PROBE, "1", px=1_000), denied),
         denied=tuple(denied),
     )
     return examined, conn
@@ -110,10 +110,12 @@ def _run_script(conn: Connection) -> None:
     conn.main.evalsha(sha, 0)
 
 
-def _reason(attempt: Callable[[], object]) -> str:
-    """Why something is refused; "" when it is not."""
+def _reason(what: str, attempt: Callable[[], object], denied: list[str]) -> str:
+    """Why something is refused to everybody; "" when it is not, or only to this user, which `denied` is told."""
     try:
         attempt()
-    except (Denied, BrokerFull, ResponseError) as error:
+    except Denied:
+        denied.append(what)
+    except (BrokerFull, ResponseError) as error:
         return " ".join(str(error).split())
     return ""

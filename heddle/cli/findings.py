@@ -59,10 +59,8 @@ def of_broker(seen: Examined) -> Iterator[Finding]:
         "" if level == "ok" else "every append waits that long: bring workers and broker closer together",
     )
     yield _version(seen)
-    yield _may(
-        "scripts", seen.scripts, "allow +evalsha and +script|load to its user: every step of the protocol is one"
-    )
-    yield _may("writes", seen.writes, "see memory, files and role below")
+    yield _may(seen, "scripts", "EVALSHA", seen.scripts, "every step of the protocol is a script: use another server")
+    yield _may(seen, "writes", "SET", seen.writes, "see memory, files and role below")
     yield _eviction(seen)
     yield _durability(seen)
     if seen.info:
@@ -136,9 +134,12 @@ def _version(seen: Examined) -> Finding:
     return Finding("broker", "server", "ok", str(seen.server))
 
 
-def _may(what: str, reason: str, do: str) -> Finding:
+def _may(seen: Examined, what: str, command: str, reason: str, do: str) -> Finding:
     if reason:
         return Finding("broker", what, "bad", reason, do)
+    if command in seen.denied:
+        said = f"{command} is not allowed to this user, who can only look then"
+        return Finding("broker", what, "warn", said, "see what each role needs: heddle acl ROLE")
     return Finding("broker", what, "ok", "taken")
 
 
