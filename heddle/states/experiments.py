@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from heddle.broker.records import Status
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
-from heddle.states.judgement import Judgement, ids
+from heddle.states.judgement import Judgement, ids, unknown
 from heddle.states.roles import MORE_MEMORY, judge_broker, judge_leader, judge_pool, judge_trainer
 from heddle.states.shards import judge_shard
 from heddle.states.workers import judge_worker
@@ -71,6 +71,10 @@ def _experiment(facts: Facts, picture: Picture) -> Judgement:
     if status.command == "pause":
         do = f"go on with: heddle resume {facts.id}"
         return Judgement(subject, "paused", "somebody paused it", do, since_ms=since_ms)
+    missing = [one for one in (picture.trainer, *picture.shards.values()) if one.state == "unknown"]
+    if missing:
+        why = "the broker came back a moment ago, and not everybody has been heard of since"
+        return replace(unknown(subject, why), because=tuple(missing[:4]))
     held = _held_up(facts, picture)
     return held if held is not None else _running(facts, picture)
 

@@ -10,6 +10,9 @@ from typing import Any
 GREEN = frozenset({"running", "playing", "alive", "training", "leading", "completed"})
 """States that need no why."""
 
+BROKER_WAS_AWAY = "the broker was away and it has not been heard of since"
+"""Why nobody knows: failing to observe is not failing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:

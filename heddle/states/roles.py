@@ -3,8 +3,10 @@
 Pure; a trainer that keeps its seat and never comes back from an update is not well.
 """
 
+from heddle.broker.coordinators import LEADER_TTL_MS
+from heddle.broker.seats import SEAT_TTL_MS
 from heddle.states.facts import Facts
-from heddle.states.judgement import Judgement
+from heddle.states.judgement import BROKER_WAS_AWAY, Judgement, unknown
 
 SLOW_UPDATES = 5
 """An update that takes this many times as long as the one before it may have stopped for good."""
@@ -26,6 +28,8 @@ def judge_trainer(facts: Facts) -> Judgement:
     if not sitter.left_ms:
         if sitter.gone_ms:
             return Judgement(subject, "absent", "the last trainer left its seat", start, since_ms=sitter.gone_ms)
+        if facts.sight.seen_for_ms < SEAT_TTL_MS:
+            return unknown(subject, BROKER_WAS_AWAY, since_ms=sitter.seen_ms)
         why = f"trainer {sitter.trainer} does not renew its seat: it ended, is frozen or is cut off"
         return Judgement(subject, "absent", why, start, since_ms=sitter.seen_ms)
     since_ms = sitter.seen_ms - sitter.doing_ms
@@ -54,6 +58,8 @@ def judge_leader(facts: Facts) -> Judgement:
     subject = f"coordinator {leader.coordinator}"
     if leader.left_ms or facts.sight.now_ms - leader.until_ms < LEADER_GRACE_MS:
         return Judgement(subject, "leading")
+    if facts.sight.seen_for_ms < LEADER_TTL_MS:
+        return unknown(subject, BROKER_WAS_AWAY, since_ms=leader.until_ms)
     why = f"coordinator {leader.coordinator} does not renew its lead: it ended, is frozen or is cut off"
     return Judgement(subject, "absent", why, start, since_ms=leader.until_ms)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
-from heddle.states.judgement import Judgement
+from heddle.states.judgement import BROKER_WAS_AWAY, Judgement, unknown
 
 LONG_QUEUED_MS = 3_000
 """With workers and a coordinator there a queued shard is claimed within two seconds or so."""
@@ -53,6 +53,8 @@ def _leased(
     shard: ShardState, facts: Facts, *, workers: Mapping[str, Judgement], trainer: Judgement, leader: Judgement
 ) -> Judgement:
     subject, worker = f"shard {facts.id}/{shard.shard}", workers.get(shard.worker)
+    if not shard.lease_ms and facts.sight.seen_for_ms < facts.ttl_ms:
+        return unknown(subject, BROKER_WAS_AWAY, since_ms=_silent_since(shard, facts))
     if not shard.lease_ms:
         why = f"its worker {shard.worker} let its lease run out"
         because = (*((worker,) if worker is not None else ()), leader)

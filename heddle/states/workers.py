@@ -5,7 +5,7 @@ Pure; a process that exists is no reason to call it alive.
 
 from heddle.broker.pools import WorkerInfo
 from heddle.states.facts import Sight
-from heddle.states.judgement import Judgement, span, unknown
+from heddle.states.judgement import BROKER_WAS_AWAY, Judgement, span, unknown
 
 SLOW_CALLS = 3
 """A call into user code that lasts this many times as long as calls usually do may have stopped for good."""
@@ -26,7 +26,7 @@ def judge_worker(info: WorkerInfo, sight: Sight) -> Judgement:
     if info.silent_ms >= quiet_ms:
         silent_ms = min(info.silent_ms, sight.seen_for_ms)
         if silent_ms < quiet_ms:
-            return unknown(subject, "the broker was away and it has not been heard of since", since_ms=info.seen_ms)
+            return unknown(subject, BROKER_WAS_AWAY, since_ms=info.seen_ms)
         if silent_ms >= over_ms or not info.alive:
             why = "no heartbeat for longer than its leases last: it ended, is frozen or is cut off"
             return Judgement(subject, "dead", why, f"its shards go to others; {_look(info)}", since_ms=info.seen_ms)

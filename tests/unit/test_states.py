@@ -380,6 +380,28 @@ def test_after_the_broker_was_away_a_silent_worker_is_unknown_and_not_dead(seen_
     assert picture.workers["w1"].state == "unknown"
 
 
+def test_after_the_broker_was_away_nobody_is_blamed_before_he_could_be_heard_of() -> None:
+    back = Sight(NOW, 1_500)
+    away: dict[str, Any] = {
+        "sitter": lost_seat(20_000),
+        "leader": Leader("c1", 5, 0, NOW - 18_000),
+        "shards": (shard(0, lease_ms=0), shard(1, lease_ms=0)),
+        "workers": (worker(silent=20_000),),
+        "updated_ms": NOW - 20_000,
+    }
+    picture = judge(facts(**away, sight=back))
+    everybody = (
+        picture.experiment,
+        picture.trainer,
+        picture.leader,
+        *picture.shards.values(),
+        *picture.workers.values(),
+    )
+    assert {one.state for one in everybody} == {"unknown"}
+    later = judge(facts(**away, sight=Sight(NOW, TTL + 1_000)))
+    assert (later.experiment.state, later.trainer.state, later.shards[0].state) == ("stalled", "absent", "stalled")
+
+
 def test_the_chain_of_reasons_goes_down_to_who_is_to_blame() -> None:
     hung = worker(doing="step", subject=f"{EXP}/1", still_ms=12_000, limit_ms=60_000)
     chain = [(depth, reason.subject, reason.state) for depth, reason in experiment(workers=(hung,)).chain()]
