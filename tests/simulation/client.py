@@ -3,6 +3,7 @@
 It never models a command: redis-py builds the arguments and reads the replies.
 """
 
+from functools import cache
 from typing import Any
 
 import redis
@@ -69,6 +70,12 @@ class _PipeWire(redis.client.Pipeline):
         return found
 
 
+@cache
+def _made_once() -> redis.Redis:
+    """What redis-py's constructor makes, which takes longer than a simulated process lives."""
+    return redis.Redis(connection_pool=POOL)
+
+
 class SimPipe(Pipe, _PipeWire):
     """The shipped pipeline, wired."""
 
@@ -89,7 +96,7 @@ class SimClient(Client, _Wire):
     """The shipped client, wired."""
 
     def __init__(self, net: Net, timeout_s: float) -> None:
-        super().__init__(connection_pool=POOL)
+        self.__dict__.update(_made_once().__dict__)
         self.net, self.timeout_s = net, timeout_s
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> SimPipe:

@@ -5,7 +5,7 @@ that says nothing about what happened.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,7 @@ class Net:
         weather: chances now.
         is_up, is_frozen: the server answers at all; it is stopped in its tracks, and will go on.
         frozen_at: when it was frozen last.
+        published: told the messages that a command published.
         back_at: when it was last seen again by everybody after it had been away for long.
     """
 
@@ -77,6 +78,7 @@ class Net:
         self.is_up = True
         self.is_frozen = False
         self.back_at = -1e9
+        self.published: Callable[[list[tuple[bytes, bytes]]], None] = lambda messages: None
         self.frozen_at = 1e9
         self._hub = hub
         self._rng: random.Random = hub.rng
@@ -200,8 +202,11 @@ class Net:
                 return
 
     def _wake(self) -> None:
-        """Serve those who wait for the streams that got entries."""
+        """Pass messages on, and serve those who wait for the streams that got entries."""
         db = self._server.db
+        if db.published:
+            published, db.published = db.published, []
+            self.published(published)
         while db.woken:
             key = min(db.woken)
             db.woken.discard(key)

@@ -7,6 +7,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from heddle.errors import Conflict, HeddleError
@@ -55,6 +56,7 @@ class World:
         self.watcher.sync = plan.sync
         self.watcher.continues = not plan.permanent & {"broken", "deadly"}
         self.net = Net(self.hub, self.server, self.watcher)
+        self.net.published = self._spread_news
         self.disk = Disk(self.hub)
         self.nature = Nature(self.hub)
         self.hosts = Hosts(self)
@@ -122,7 +124,6 @@ class World:
         self._order(self._submit)
         self.hosts.start()
         self.faults.schedule()
-        hub.at(0.1, self._spread_news)
         hub.run(plan.calm_s)
         self.faults.heal()
         self._wait_for_progress()
@@ -196,16 +197,15 @@ class World:
     def _remove(self) -> None:
         self.connect().experiments.remove(EXPERIMENT)
 
-    def _spread_news(self) -> None:
+    def _spread_news(self, published: list[tuple[bytes, bytes]]) -> None:
         """Pass on what was published; some of it late, some never."""
-        published, self.server.db.published = self.server.db.published, []
         for channel, data in published:
             experiment = channel.decode().removeprefix("heddle:{").rpartition(".")[0]
             word, _, value = data.decode().partition(" ")
             for listener in SimNews.listeners:
                 if self.net.link(listener.process).down and self.hub.rng.random() < 0.9:
-                    listener.hear(experiment, word, value)
-        self.hub.at(0.02, self._spread_news)
+                    delay_s = 0.02 * self.hub.rng.random()
+                    self.hub.at(delay_s, partial(listener.hear, experiment, word, value))
 
     # ---- the end of the world
 
