@@ -38,6 +38,10 @@ class Faults:
             world.hub.at(fault.at_s, lambda one=fault: self._happen(one))  # type: ignore[misc]
         if "jitter" in world.plan.permanent:
             world.hub.jitter = 0.1
+        if "memory" in world.plan.permanent:
+            world.server.memory = world.hub.rng.choice((500, 1000))
+        if "poison" in world.plan.permanent:
+            world.nature.poison = frozenset(world.hub.rng.sample(range(2, 40, 2), 2))
         train = list(range(world.plan.shards))
         if "broken" in world.plan.permanent:
             world.nature.broken.add(world.hub.rng.choice(train))

@@ -92,7 +92,7 @@ class Hosts:
             running.start(coordinator_main())
         else:
             update_s = world.hub.rng.choice((0.01, 0.05, 0.2))
-            running.start(trainer_main(world.connect, world.hub, world.experiment, update_s=update_s))
+            running.start(trainer_main(world.connect, world.nature, world.experiment, update_s=update_s))
 
     def _ended(self, role: str, index: int, process: Process) -> None:
         if self._closing:

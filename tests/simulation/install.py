@@ -72,6 +72,7 @@ def installed(hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], B
         swap.put(module["heddle.consumers.trainer"], "highest_epoch", disk.highest_epoch)
         swap.put(module["heddle.coord.coordinator"], "open_broker", lambda url, role: connect())
         swap.put(module["heddle.broker.events"], "NewsListener", partial(SimNews, hub))
+        _hurry(swap)
         for name in ("heddle.coord.admit", "heddle.producers.stage", "heddle.consumers.setting"):
             swap.put(module[name], "spec_from_json", _parsed)
         logging.disable(logging.CRITICAL)
@@ -106,6 +107,15 @@ def _chance(swap: Installed, hub: Hub) -> None:
     swap.put(np.random, "default_rng", default_rng)
     trainers = sys.modules["heddle.consumers.trainer"]
     swap.put(trainers, "trainer_id", lambda: f"trainer-{hub.rng.getrandbits(40):x}")
+
+
+def _hurry(swap: Installed) -> None:
+    """What is tidied up after minutes is tidied up after a second, so that it happens in a short life."""
+    module = sys.modules
+    swap.put(module["heddle.coord.leader"], "TIDY_EVERY_MS", 1_000)
+    for owner in (module["heddle.broker.experience"].Experience.tidy, module["heddle.broker.pools"].Pools.tidy_tickets):
+        swap.put(owner, "__kwdefaults__", {**owner.__kwdefaults__, "idle_ms": 1_500})
+    swap.put(module["heddle.broker.queue"].tidy, "__defaults__", (1_500,))
 
 
 def _play(swap: Installed, nature: play.Nature) -> None:

@@ -13,7 +13,7 @@ from heddle.consumers.evaluation import ended_episodes
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
 from heddle.policies.base import Arrays
-from tests.simulation.hub import Hub
+from tests.simulation.play import Nature
 
 Trained = tuple[int, int, str, int, int, int]
 """shard, epoch, nonce, seq of a batch, and its own name: player, first step."""
@@ -29,10 +29,11 @@ class SimTraining:
 
     min_steps = 1
 
-    def __init__(self, hub: Hub, *, update_s: float) -> None:
+    def __init__(self, nature: Nature, *, update_s: float) -> None:
         self.seen: list[Trained] = []
         self.update_s = update_s
-        self._hub = hub
+        self._hub = nature.hub
+        self._nature = nature
         self._salt = 0
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -40,7 +41,7 @@ class SimTraining:
         self._salt = checkpoint.learner_meta["salt"]
 
     def update(self, batches: Sequence[Loaded], progress: Progress) -> dict[str, float]:
-        self._hub.wait(self.update_s)
+        self._learn(batches)
         self._salt = self._hub.rng.getrandbits(60)
         for item in batches:
             pointer, segments = item.pointer, item.segments
@@ -51,11 +52,18 @@ class SimTraining:
         return {}
 
     def probe(self, loaded: Loaded, progress: Progress) -> None:
-        self._hub.wait(self.update_s)
+        self._learn([loaded])
 
     def weights(self) -> Arrays:
         """Other weights after every update, also after one on the same batches in another life."""
         return {"what": np.array([self._salt], np.int64)}
+
+    def _learn(self, batches: Sequence[Loaded]) -> None:
+        self._hub.wait(self.update_s)
+        if any(item.segments.name[1] in self._nature.poison for item in batches):  # type: ignore[attr-defined]
+            process = self._hub.task().process
+            process.kill()
+            process.check()
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         return {}, {"seen": list(self.seen), "salt": self._salt}

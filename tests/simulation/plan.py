@@ -29,9 +29,11 @@ FAULTS = (
     "jitter",
     "broken",
     "deadly",
+    "memory",
+    "poison",
 )
 """The menu; each seed takes some of it."""
-PERMANENT = ("drift", "jitter", "broken", "deadly")
+PERMANENT = ("drift", "jitter", "broken", "deadly", "memory", "poison")
 """Not events: how things are from the start on."""
 
 
@@ -100,6 +102,8 @@ def plan_of(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     shards, sync, every = rng.choice((1, 2, 2, 3)), rng.random() < 0.4, rng.choice((1, 1, 2, 3))
     chosen = frozenset(kind for kind in FAULTS if rng.random() < (0.2 if kind in PERMANENT else 0.35))
+    if "memory" in chosen:  # what was set aside for its poison would fill it for good
+        chosen -= {"poison"}
     least = shards * every if sync else 2 * every
     plan = Plan(
         seed=seed,

@@ -47,6 +47,7 @@ class Nature:
         step_s: seconds a step takes, by shard; others take `usual_s`.
         broken: shards whose environment raises at every step.
         deadly: shards whose environment kills its process at every step.
+        poison: first steps of batches that kill whoever trains on them.
         sizes: bytes of a batch, at least and at most.
     """
 
@@ -56,6 +57,7 @@ class Nature:
     broken: set[int] = field(default_factory=set)
     deadly: set[int] = field(default_factory=set)
     sizes: tuple[int, int] = (100, 400)
+    poison: frozenset[int] = frozenset()
     players: Iterator[int] = field(default_factory=lambda: count(1))
 
 

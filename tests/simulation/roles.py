@@ -14,6 +14,7 @@ from heddle.producers.worker import Worker
 from heddle.stop import StopFlag
 from tests.simulation.hub import Hub, Process
 from tests.simulation.learn import SimTraining
+from tests.simulation.play import Nature
 
 Connect = Callable[[], Broker]
 SEAT_TTL_MS = 1_000
@@ -83,7 +84,7 @@ def coordinator_main() -> Callable[[Running], int]:
     return main
 
 
-def trainer_main(connect: Connect, hub: Hub, experiment: str, *, update_s: float) -> Callable[[Running], int]:
+def trainer_main(connect: Connect, nature: Nature, experiment: str, *, update_s: float) -> Callable[[Running], int]:
     """What a trainer process does."""
 
     def main(running: Running) -> int:
@@ -93,7 +94,7 @@ def trainer_main(connect: Connect, hub: Hub, experiment: str, *, update_s: float
             experiment,
             directory=HOME / experiment,
             stop=running.stop,
-            train=lambda setting: SimTraining(hub, update_s=update_s),
+            train=lambda setting: SimTraining(nature, update_s=update_s),
             ttl_ms=SEAT_TTL_MS,
             broker=connect(),
         )

@@ -53,7 +53,8 @@ class SimServer:
 
     Attributes:
         clock: server ms since 1970, with a fraction.
-        full: out of memory.
+        full: out of memory, whatever it holds. memory: bytes of strings that it holds at most; None for any number.
+        starts: how often it was started.
         started_ms: server time of the last start.
         written: how many commands the log holds.
 
@@ -72,6 +73,8 @@ class SimServer:
     ) -> None:
         self.clock = clock
         self.full = False
+        self.memory: int | None = None
+        self.starts = 1
         self.db = Database()
         self.started_ms = clock()
         self.written = 0
@@ -91,11 +94,12 @@ class SimServer:
         """One command; its reply, or the ServerError that is its reply."""
         now = self.clock()
         if not self._keeps_log or args[0] in UNWRITTEN:
-            return self._execute(now, self.full, args)
+            return self._execute(now, False, args)
         self._back_up(now)
-        reply = self._execute(now, self.full, args)
+        full = self.is_full()
+        reply = self._execute(now, full, args)
         if not (isinstance(reply, ServerError) and str(reply) == NOSCRIPT):
-            self._log.append(Written(now, self.full, args, self.written))
+            self._log.append(Written(now, full, args, self.written))
             self.written += 1
         return reply
 
@@ -153,9 +157,16 @@ class SimServer:
 
     def _info(self) -> bytes:
         up_s = max(0, int((self.clock() - self.started_ms) / 1000))
-        used = 2000 if self.full else 500
-        lines = f"uptime_in_seconds:{up_s}\r\nused_memory:{used}\r\nmaxmemory:1000\r\naof_enabled:1\r\n"
+        used = 2000 if self.is_full() else 500
+        lines = f"run_id:run{self.starts}\r\nuptime_in_seconds:{up_s}\r\nused_memory:{used}\r\nmaxmemory:1000\r\n"
+        lines += "aof_enabled:1\r\naof_last_write_status:ok\r\n"
         return lines.encode()
+
+    def is_full(self) -> bool:
+        """Out of memory now."""
+        if self.full or self.memory is None:
+            return self.full
+        return sum(len(value) for value in self.db.data.values() if type(value) is bytes) >= self.memory
 
     def forget_scripts(self) -> None:
         """SCRIPT FLUSH, or what a restart does."""
@@ -187,6 +198,7 @@ class SimServer:
                 self._execute(one.at_ms, one.full, one.args)
         self.written = keep
         self._known.clear()
+        self.starts += 1
         self.db.woken.clear()
         self.db.published.clear()
         self.started_ms = self.clock()

@@ -151,7 +151,9 @@ class World:
             given = all(int(state.get(b"seq", b"0")) > begun[i] for i, state in counted.items())
             return given and (len(self.model()) > learned or not counted) and bool(states[0])
 
-        self._await(moves, PROGRESS_S, "liveness: a shard, or the trainer, does not go on")
+        # Batches that nobody ever accepts hold memory until their time is over.
+        within_s = PROGRESS_S + (BLOB_TTL_S if "memory" in self.plan.permanent else 0.0)
+        self._await(moves, within_s, "liveness: a shard, or the trainer, does not go on")
 
     def _await(self, fact: Callable[[], bool], within_s: float, promise: str) -> None:
         deadline = self.hub.now + within_s
