@@ -166,6 +166,8 @@ class SimServer:
         """Out of memory now."""
         if self.full or self.memory is None:
             return self.full
+        self.db.now_ms = int(self.clock())
+        self.db.expire()
         return sum(len(value) for value in self.db.data.values() if type(value) is bytes) >= self.memory
 
     def forget_scripts(self) -> None:
