@@ -14,7 +14,7 @@ from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.records import integer, text, texts
 from heddle.broker.streams import add
 from heddle.broker.types import QueuedTicket, Ticket
-from heddle.errors import BrokerFull
+from heddle.errors import BrokerFull, BrokerUnreachable
 
 log = logging.getLogger("heddle.broker")
 
@@ -35,12 +35,15 @@ class Tickets:
 
         Raises:
             BrokerFull: the group is missing and cannot be made for now.
+            BrokerUnreachable: it went again as soon as it was made.
         """
         stream = keys.pool_tickets(pool)
         found, now_ms = self._read(stream, worker, min(block_ms, MAX_BLOCK_MS))
         if isinstance(found, Exception) and is_groupless(found):
             self._make_group(stream)
             found, now_ms = self._read(stream, worker, 0)
+        if isinstance(found, Exception) and is_groupless(found):
+            raise BrokerUnreachable(f"{self._conn.url_redacted} lost the tickets' group twice in a row: {found}")
         if isinstance(found, Exception):
             raise found
         if not found:

@@ -75,7 +75,10 @@ def _settle_rest(loop: Loop, *, train: bool, save: bool) -> None:
     parts = loop.parts
 
     def make_room() -> None:
-        if parts.intake.needs_room(loop.ctl()):
+        ctl = loop.ctl()
+        if ctl.command != "stop":  # a broker that was killed forgot it with its tail
+            say_stop(parts.broker, parts.experiment, parts.patience, seat_epoch=parts.seat.epoch)
+        if parts.intake.needs_room(ctl):
             _settle_read(loop, train=train, save=save)
             parts.ledger.flush()
 

@@ -180,7 +180,7 @@ class Loop:
         """Write a checkpoint, then ack what it covers; False when the disk does not take it now.
 
         Raises:
-            SeatLost: checked with the broker before the file is written, where it answers.
+            SeatLost: checked with the broker before the file is written, where it answers, and with the files after.
         """
         parts = self.parts
         if parts.clock.monotonic() < self._save_after:
@@ -209,6 +209,7 @@ class Loop:
             log.error("cannot checkpoint, will again update=%d error=%s", parts.progress.update, error)
             self._say("error", f"cannot checkpoint: {error}")
             return False
+        parts.saver.check_newest()
         self._spoken.clear()
         self._saved_update = parts.progress.update
         parts.ledger.release()

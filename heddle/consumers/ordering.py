@@ -87,7 +87,8 @@ def follows(before: Mark | None, after: Mark) -> bool:
     """
     if before is None:
         return after.seq <= FIRST_SEQ
-    return after.seq <= before.seq + 1  # lower: the broker lost the tail, and the new owner filled it anew
+    # Lower, the broker lost the tail and a new owner fills it anew; whether this is its first one cannot be told.
+    return after.seq == before.seq + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Hole:
     Attributes:
         before: the batch consumed last, None when nothing was.
         after: the next one that is there.
-        missing: how many batches are missing at least.
+        missing: how many batches are missing at least; 0 where a new owner began at a lower seq.
         resumed: nothing of this shard was consumed since the marks were loaded, so what is missing may well have been
             dealt with by an earlier trainer.
     """
@@ -192,7 +193,7 @@ class Ordering(Generic[P]):
             mark = line.next()
             if mark is None or line.is_open_to(mark):
                 continue
-            missing = mark.seq - (line.cursor.seq if line.cursor else FIRST_SEQ - 1) - 1
+            missing = max(0, mark.seq - (line.cursor.seq if line.cursor else FIRST_SEQ - 1) - 1)
             found.append(Hole(shard, line.cursor, mark, missing, resumed=not line.moved))
         return found
 

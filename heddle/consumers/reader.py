@@ -179,7 +179,9 @@ class Reader:
         """All that was appended before what we have read was pending, and was taken over: the rest is gone."""
         holes = self._ledger.ordering.holes()
         for hole in holes:
-            if hole.resumed:
+            if not hole.missing:
+                log.info("reading on where the broker lost its tail shard=%d %s", hole.shard, hole)
+            elif hole.resumed:
                 self.losses.settled += hole.missing
                 log.info("passed over batches that an earlier trainer settled shard=%d %s", hole.shard, hole)
             else:

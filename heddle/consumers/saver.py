@@ -12,7 +12,7 @@ from heddle import checkpoint as files
 from heddle.checkpoint import Checkpoint
 from heddle.consumers.ordering import Mark
 from heddle.consumers.progress import Progress
-from heddle.errors import CheckpointError
+from heddle.errors import CheckpointError, SeatLost
 from heddle.policies.base import Arrays
 from heddle.spec import ExperimentSpec
 
@@ -55,6 +55,16 @@ class Saver:
         found = files.find(self.directory, experiment=self._experiment)
         self.last, self.skipped = found.path, found.skipped
         return found.checkpoint
+
+    def check_newest(self) -> None:
+        """Raises SeatLost when a trainer with a higher seat epoch has written here.
+
+        A broker that lost its tail may have forgotten that seat and takes this trainer for the holder again. The other
+        one's checkpoint is what the next trainer resumes, and nothing may be acked that it does not hold.
+        """
+        highest = files.highest_epoch(self.directory)
+        if highest > self._seat_epoch:
+            raise SeatLost(f"{self._experiment}: a trainer with seat epoch {highest} has written checkpoints since")
 
     def continued(self, other: str) -> Checkpoint:
         """The newest checkpoint of another experiment, kept beside this one's.

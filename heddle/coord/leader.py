@@ -57,7 +57,7 @@ class Leader:
         return tuple(self._watched)
 
     def take_over(self, now_ms: int) -> None:
-        """Find the experiments that an earlier leader had admitted."""
+        """Find the experiments that another leader had admitted, or that the broker took back from their end."""
         self._tidy_ms = now_ms
         for status in self._broker.experiments.ls():
             if status.state in ENDED or status.state == "queued" or status.experiment in self._watched:
@@ -79,7 +79,7 @@ class Leader:
             self._guarded(watched, now_ms)
         self._pools.share(self._watched.values(), now_ms)
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
-            self._tidy_ms = now_ms
+            self.take_over(now_ms)  # what an earlier leader admitted as one of its last acts, unseen by this one
             deleted = self._broker.experiments.queue_tidy() + self._pools.tidy()
             deleted += sum(self._broker.experience.tidy(experiment, PARTITION) for experiment in self._watched)
             if deleted:

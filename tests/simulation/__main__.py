@@ -9,7 +9,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
+from tests.simulation.bugs import MOST_SEEDS, bugs, hunt
 from tests.simulation.plan import Outcome, plan_of
 from tests.simulation.world import World
 
@@ -28,6 +30,19 @@ def run_seeds(first: int, last: int, jobs: int) -> Iterator[Outcome]:
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap_unordered(run_seed, range(first, last), chunksize=AT_ONCE)
+
+
+def hunt_all(jobs: int, most: int) -> int:
+    """Look for every planted bug; a table."""
+    missed = 0
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for found in pool.imap(partial(hunt, most=most), [bug.name for bug in bugs()]):
+            missed += found.seed is None
+            print(
+                f"| {found.bug} | {'not found' if found.seed is None else found.seed} | {found.promise} |", flush=True
+            )
+    print(f"bugs={len(bugs())} not_found={missed} within={most} seeds")
+    return int(bool(missed))
 
 
 def _show(seed: int, *, traced: bool) -> int:
@@ -66,7 +81,11 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:2000", metavar="A:B", help="from A to B - 1")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--minutes", type=float, help="stop after so long")
+    parser.add_argument("--bugs", action="store_true", help="plant every bug in turn, and look how soon it is found")
+    parser.add_argument("--most", type=int, default=MOST_SEEDS, help="with --bugs: seeds for each")
     asked = parser.parse_args()
+    if asked.bugs:
+        return hunt_all(asked.jobs, asked.most)
     if asked.seed is not None:
         return _show(asked.seed, traced=asked.trace)
     first, _, last = asked.seeds.partition(":")

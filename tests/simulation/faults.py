@@ -38,6 +38,8 @@ class Faults:
             world.hub.at(fault.at_s, lambda one=fault: self._happen(one))  # type: ignore[misc]
         if "jitter" in world.plan.permanent:
             world.hub.jitter = 0.1
+        if "storm" in world.plan.permanent:
+            self._weather(Fault(0.0, "weather", world.plan.calm_s))
         if "memory" in world.plan.permanent:
             world.server.memory = world.hub.rng.choice((500, 1000))
         if "poison" in world.plan.permanent:
@@ -77,8 +79,10 @@ class Faults:
         self._world.hub.at(fault.lasts_s, end)
 
     def _target(self, fault: Fault) -> Running | None:
-        found = self._world.hosts.running()
-        return found[int(fault.draw * len(found))] if found else None
+        """Somebody of a role that is drawn first, for there are more workers than others."""
+        place = 3.0 * fault.draw
+        found = self._world.hosts.running(("coordinator", "trainer", "worker")[int(place)])
+        return found[int(place % 1.0 * len(found))] if found else None
 
     # ---- processes
 

@@ -31,9 +31,10 @@ FAULTS = (
     "deadly",
     "memory",
     "poison",
+    "storm",
 )
 """The menu; each seed takes some of it."""
-PERMANENT = ("drift", "jitter", "broken", "deadly", "memory", "poison")
+PERMANENT = ("drift", "jitter", "broken", "deadly", "memory", "poison", "storm")
 """Not events: how things are from the start on."""
 
 
@@ -64,6 +65,7 @@ class Plan:
         workers, coordinators, trainers: processes of each role.
         shards, evals: train and eval shards. sync, ack, every, entries, size, steps, snapshots: as the spec has them.
         permanent: faults that are always on. faults: the others, by time. calm_s: when all is healed.
+        forced: at the end it is removed while it runs, not stopped.
         vouched: dead workers are reported by whoever started them.
     """
 
@@ -84,6 +86,7 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     calm_s: float = 6.0
     vouched: float = 0.5
+    forced: bool = False
 
     def without(self, index: int) -> "Plan":
         """The same with one fault less."""
@@ -122,6 +125,7 @@ def plan_of(seed: int) -> Plan:
         permanent=chosen & frozenset(PERMANENT),
         calm_s=rng.uniform(4.0, 8.0),
         vouched=rng.choice((0.0, 0.5, 1.0)),
+        forced=rng.random() < 0.2,
     )
     return replace(plan, faults=_faults(rng, plan, sorted(chosen - frozenset(PERMANENT))))
 
@@ -194,3 +198,9 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)
     trace: list[str] | None = None
     stacks: list[str] = field(default_factory=list)
+
+    @property
+    def headline(self) -> str:
+        """The problem in one line of bounded length: its last, for one that is a traceback."""
+        lines = self.problem.strip().splitlines() or [""]
+        return (lines[0] if len(lines) == 1 else lines[-1])[:120]

@@ -186,9 +186,11 @@ class Watcher:
             self._settle(args[at], args[at + 1].decode())
 
     def _dead(self, keys: Args, args: Args, reply: Any) -> None:
-        if reply[0] == b"OK":
+        if reply[0] == b"OK" and args[0]:
             self._check_seat(args[0])
             self._settle(args[2], "dead")
+        elif reply[0] == b"OK" and reply[1] == 1:
+            must(args[2] not in self.truth.by_entry, "P2: a worker's batch was set aside as foreign", args[2])
 
     def _settle(self, entry: bytes, outcome: str) -> None:
         batch = self.truth.settle(entry, outcome)

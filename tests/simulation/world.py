@@ -127,15 +127,23 @@ class World:
         hub.run(plan.calm_s)
         self.faults.heal()
         self._wait_for_progress()
+        if plan.forced:
+            self._order(partial(self._remove, force=True))
+            hub.run(hub.now + 2.0)
+        else:
+            self._end_well()
+        self.hosts.stop_all()
+        self._await(self.hosts.all_ended, END_S, "liveness: a process that was told to end did not")
+        if not plan.forced:
+            check_end(self)
+            self._order(self._remove)
+        hub.run(hub.now + BLOB_TTL_S)
+        check_nothing_left(self)
+
+    def _end_well(self) -> None:
         if not self.has_ended():
             self._order(self._stop)
         self._await(self.has_ended, END_S, "liveness: a stopped run did not end")
-        self.hosts.stop_all()
-        self._await(self.hosts.all_ended, END_S, "liveness: a process that was told to end did not")
-        check_end(self)
-        self._order(self._remove)
-        hub.run(hub.now + BLOB_TTL_S)
-        check_nothing_left(self)
 
     def _wait_for_progress(self) -> None:
         """Every shard that counts gives another batch, and the model learns from it."""
@@ -147,7 +155,8 @@ class World:
                 return True
             states = self.shard_states()
             train = {index: states[index] for index in range(self.plan.shards)}
-            counted = {i: state for i, state in train.items() if state.get(b"state") != b"quarantined"}
+            spoilt = self.nature.broken | self.nature.deadly
+            counted = {i: train[i] for i in train if train[i].get(b"state") != b"quarantined" and i not in spoilt}
             given = all(int(state.get(b"seq", b"0")) > begun[i] for i, state in counted.items())
             return given and (len(self.model()) > learned or not counted) and bool(states[0])
 
@@ -196,8 +205,8 @@ class World:
     def _stop(self) -> None:
         self.connect().experiments.set_command(EXPERIMENT, "stop")
 
-    def _remove(self) -> None:
-        self.connect().experiments.remove(EXPERIMENT)
+    def _remove(self, *, force: bool = False) -> None:
+        self.connect().experiments.remove(EXPERIMENT, force=force)
 
     def _spread_news(self, published: list[tuple[bytes, bytes]]) -> None:
         """Pass on what was published; some of it late, some never."""
