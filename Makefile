@@ -53,6 +53,8 @@ e2e: env
 	$(BIN)/python -m pytest -q tests/e2e --timeout 600
 
 chaos: env
+	$(BIN)/python -m tests.simulation --seeds 0:2000
+	$(BIN)/python -m tests.simulation --bugs
 	$(BIN)/python -m pytest -q tests/chaos --timeout 300
 
 bench: env
