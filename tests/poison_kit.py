@@ -20,7 +20,7 @@ SIZE = 2
 
 
 class Poison(gymnasium.Env[Any, Any]):
-    """Counts steps; episodes last 6. At step `at` of its second episode it does `how`, if it is one of `only`.
+    """Counts steps; episodes last 6. At step `at` of episode number `episode` it does `how`, if it is one of `only`.
 
     Args:
         how: a method of this class, or "" for nothing.
@@ -39,6 +39,7 @@ class Poison(gymnasium.Env[Any, Any]):
         hows: dict[str, str] | None = None,
         only: list[int] | None = None,
         at: int = 3,
+        episode: int = 2,
         cure: str = "",
         folder: str = "",
     ) -> None:
@@ -47,7 +48,7 @@ class Poison(gymnasium.Env[Any, Any]):
         self._index = env_index
         self._how = (hows or {}).get(str(env_index), how)
         self._mine = only is None or env_index in only
-        self._at, self._cure, self._folder = at, cure, folder
+        self._at, self._when, self._cure, self._folder = at, episode, cure, folder
         self._episode, self._length = 0, 0
         self._held: list[Any] = []
         if self._how.startswith("make_"):
@@ -57,14 +58,18 @@ class Poison(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self._episode += 1
         self._length = 0
-        if self._how.startswith("reset_") and self._episode == 2:
+        if self._how.startswith("reset_") and self._episode == self._when:
             answer = self._act()
             return (self._observe(), {}) if answer is None else answer
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._length += 1
-        if self._episode == 2 and self._length == self._at and not self._how.startswith(("make_", "reset_", "close_")):
+        if (
+            self._episode == self._when
+            and self._length == self._at
+            and not self._how.startswith(("make_", "reset_", "close_"))
+        ):
             answer = self._act()
             if answer is not None:
                 return answer  # type: ignore[no-any-return]

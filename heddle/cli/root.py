@@ -57,6 +57,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "status": Entry("heddle.cli.experiments", "status", "Show how one experiment is doing."),
         "shards": Entry("heddle.cli.shards", "shards", "Show who plays each shard; release quarantined ones."),
         "why": Entry("heddle.cli.why", "why", "Say why an experiment, a shard or a worker is as it is."),
+        "repro": Entry("heddle.cli.repro", "repro", "Play the last failure of a shard again, here."),
         "wait": Entry("heddle.cli.commands", "wait", "Wait until an experiment reaches a state."),
         "pause": Entry("heddle.cli.commands", "pause", "Stop collecting for a while."),
         "resume": Entry("heddle.cli.commands", "resume", "Go on after a pause."),
