@@ -18,13 +18,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=60, help="SIGKILLs of random roles")
     parser.add_argument("--stops", type=int, default=0, help="SIGSTOPs past the TTL, with SIGCONT")
     parser.add_argument("--restarts", type=int, default=0, help="SIGKILLs of the server, with a restart")
+    parser.add_argument("--proxy", type=int, default=0, help="attacks on links: latency, resets, cuts one or both ways")
     parser.add_argument("--seconds", type=float, default=60.0, help="over which they are spread")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule")
     parser.add_argument("--roles", default=",".join(ROLES), help="who may be hit, comma between")
     parser.add_argument("--experiments", default="fast,slow", help=f"of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--workers", default="2", help="of each supervisor, comma between")
     parser.add_argument("--durability", choices=["strict", "fast"], default="fast")
-    parser.add_argument("--full-ttl", action="store_true", help="seat, lead and restarts as shipped, not a second each")
+    parser.add_argument("--full-ttl", action="store_true", help="seat and lead last as long as shipped, not a second")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
     parser.add_argument("--keep", metavar="DIR", help="work there and leave logs, data and bad checkpoints")
     return parser.parse_args(argv)
@@ -38,12 +39,13 @@ def plan_of(given: argparse.Namespace) -> Plan:
         kills=given.kills,
         freezes=given.stops,
         restarts=given.restarts,
+        network=given.proxy,
         roles=tuple(given.roles.split(",")),
     )
     size = Size(
         hosts=tuple(int(number) for number in given.workers.split(",")),
         durability=given.durability,
-        short=not given.full_ttl,
+        short="restarts" if given.full_ttl else "all",
     )
     return Plan(order, size, tuple(given.experiments.split(",")))
 

@@ -3,16 +3,19 @@
 It never prints; `__main__` and the tests do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.fleet import Fleet, Size
+from heddle.broker.server import LocalServer
+from tests.chaos.fleet import Fleet, Size, names_of, serve
 from tests.chaos.ledger_env import OPAQUE
 from tests.chaos.observer import Observer, read_flow
+from tests.chaos.proxy import Proxy
 from tests.chaos.report import Report, deeds, recoveries
-from tests.chaos.schedule import Order, schedule
+from tests.chaos.schedule import Action, Order, schedule
 from tests.chaos.siege import Siege, left_over
 from tests.helpers import eventually
 
@@ -43,10 +46,12 @@ class Plan:
 
 def fight(plan: Plan, folder: Path) -> Report:
     """Fight it in `folder`, from start to end."""
-    fleet = Fleet(folder, plan.size)
+    server = serve(folder, plan.size)
+    proxy = _proxy(plan, server)
+    fleet = Fleet(folder, plan.size, server=server, urls=proxy.urls() if proxy else None)
     may_forget = plan.size.durability != "strict" and plan.order.restarts > 0
     observer = Observer(fleet.server, fleet.home, folder / "kept", may_forget=may_forget).start()
-    siege = Siege(fleet, observer, schedule(plan.order))
+    siege = Siege(fleet, observer, schedule(plan.order), on_link=partial(_hurt, proxy) if proxy else None)
     try:
         for name in plan.experiments:
             observer.watch(fleet.submit(f"ledger-{name}", **EXPERIMENTS[name]))
@@ -58,7 +63,24 @@ def fight(plan: Plan, folder: Path) -> Report:
         flows = {name: read_flow(fleet.server.url, name)[0] for name in observer.watched}
     finally:
         fleet.end()
+        if proxy is not None:
+            proxy.stop()
     return _report(plan, siege, observer, flows)
+
+
+def _proxy(plan: Plan, server: LocalServer) -> Proxy | None:
+    """A link for every member, where the plan attacks links."""
+    socket_file = server.settings.address.socket_path
+    if not plan.order.network or socket_file is None:
+        return None
+    return Proxy(socket_file, names_of(plan.size), seed=plan.order.seed)
+
+
+def _hurt(proxy: Proxy, action: Action) -> Callable[[], None]:
+    """Attack the link of one member of the role; workers share their supervisor's, trainers their host's."""
+    role = {"worker": "supervisor", "trainer": "host"}.get(action.role, action.role)
+    names = [name for name in proxy.links if name.startswith(role)]
+    return proxy.hurt(names[min(int(action.pick * len(names)), len(names) - 1)], action.deed)
 
 
 def await_play(siege: Siege, observer: Observer) -> None:
@@ -84,14 +106,10 @@ def _report(plan: Plan, siege: Siege, observer: Observer, flows: dict[str, dict[
         recovery=recoveries(siege.hits, {name: one.history for name, one in watched.items()}),
         flows=flows,
         accepted=sum(len(one.history.batches) for one in watched.values()),
-        claims=_sum(shard.claims for one in watched.values() for shard in one.history.shards.values()),
-        seats=_sum(len(one.history.seats) for one in watched.values()),
-        checkpoints=_sum(one.checker.checked for one in watched.values()),
-        refused=_sum(flow.get("discarded", 0) for flow in flows.values()),
-        unknown_steps=_sum(one.checker.unknown_steps for one in watched.values()),
+        claims=sum(shard.claims for one in watched.values() for shard in one.history.shards.values()),
+        seats=sum(len(one.history.seats) for one in watched.values()),
+        checkpoints=sum(one.checker.checked for one in watched.values()),
+        refused=sum(flow.get("discarded", 0) for flow in flows.values()),
+        unknown_steps=sum(one.checker.unknown_steps for one in watched.values()),
         violations=violations,
     )
-
-
-def _sum(numbers: "Sequence[int] | Any") -> int:
-    return sum(numbers)

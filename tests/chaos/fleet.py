@@ -10,18 +10,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from heddle.broker import open_broker
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.server_setup import Durability
 from heddle.clock import SystemClock
 from heddle.launch.process import Child
-from heddle.spaces import Box, Discrete, to_json
+from heddle.producers.envs import describe
+from heddle.spaces import Discrete, to_json
 from heddle.spec import load_spec
 from tests.chaos import procs
-from tests.chaos.ledger_env import LIMIT, SNAPSHOTTABLE, WIDTH
+from tests.chaos.ledger_env import SNAPSHOTTABLE, Ledger
 from tests.chaos.ledger_learner import NAME as LEARNER
+from tests.chaos.short import WHAT
 from tests.e2e.shell import environment
 
 WORKER_ID = "HEDDLE_WORKER_ID"
@@ -41,7 +43,7 @@ class Size:
     Attributes:
         hosts: workers of each supervisor.
         durability: of its server.
-        short: seat, lead and restarts last about a second.
+        short: what lasts about a second instead of as long as shipped: seat, lead and restarts (all), or restarts.
         loopback: the server listens on a TCP port of 127.0.0.1, else on a socket file.
     """
 
@@ -49,7 +51,7 @@ class Size:
     hosts: tuple[int, ...] = (2,)
     trainer_hosts: int = 1
     durability: Durability = "fast"
-    short: bool = True
+    short: Literal["all", "restarts", "nothing"] = "all"
     loopback: bool = False
     bind: str | None = None
 
@@ -149,7 +151,10 @@ class Fleet:
         raw = {key: {**SPEC.get(key, {}), **sections.get(key, {})} for key in {*SPEC, *sections}}
         raw["experiment"] = {**raw["experiment"], "name": name}
         spec = load_spec(raw).spec
-        spaces = json.dumps({"observation": to_json(SPACE), "action": to_json(Discrete(2, 0))})
+        env = Ledger(**spec.env.kwargs)
+        space = to_json(describe(env.observation_space))
+        env.close()
+        spaces = json.dumps({"observation": space, "action": to_json(Discrete(2, 0))})
         with open_broker(self.server.url, role="test") as broker:
             made = broker.experiments.submit(
                 spec.canonical_json(), "", spec.sha256(), name, suffix=os.urandom(3).hex(), spaces=spaces
@@ -162,18 +167,17 @@ class Fleet:
         return Member(name, tuple(arguments), urls.get(name, self.server.url), prefixes.get(name, ()))
 
     def _start(self, member: Member) -> None:
-        command = SHORT if self.size.short else FULL
+        command = FULL if self.size.short == "nothing" else SHORT
         member.starts += 1
         member.child = Child(
             [*member.prefix, *command, *member.arguments],
-            env=environment(member.url, {MARK: str(self.folder)}),
+            env=environment(member.url, {MARK: str(self.folder), WHAT: self.size.short}),
             name=member.name,
             log_file=self.folder / "logs" / f"{member.name}.log",
             clock=self.clock,
         )
 
 
-SPACE = Box((WIDTH,), "float32", 0.0, LIMIT)
 SPEC: dict[str, Any] = {
     "experiment": {"name": "ledger"},
     "env": {"id": SNAPSHOTTABLE, "num_envs": 8, "envs_per_shard": 2, "kwargs": {"step_s": 0.002}},
@@ -189,6 +193,11 @@ def serve(folder: Path, size: Size) -> LocalServer:
     """A server for a fleet of that size."""
     port = 0 if size.loopback or size.bind else None
     return start_server(folder / "server", durability=size.durability, port=port, bind=size.bind, maxmemory=256 << 20)
+
+
+def names_of(size: Size) -> list[str]:
+    """Of every member."""
+    return [name for name, _ in _plan(size, Path())]
 
 
 def _plan(size: Size, home: Path) -> list[tuple[str, list[str]]]:
