@@ -54,7 +54,9 @@ def fight(plan: Plan, folder: Path) -> Report:
     siege = Siege(fleet, observer, schedule(plan.order), on_link=partial(_hurt, proxy) if proxy else None)
     try:
         for name in plan.experiments:
-            observer.watch(fleet.submit(f"ledger-{name}", **EXPERIMENTS[name]))
+            sections = EXPERIMENTS[name]
+            opaque = sections.get("env", {}).get("id") == OPAQUE
+            observer.watch(fleet.submit(f"ledger-{name}", **sections), continuous=not opaque)
         await_play(siege, observer)
         siege.run()
         siege.settle()

@@ -148,7 +148,7 @@ class Fleet:
 
     def submit(self, name: str, **sections: dict[str, Any]) -> str:
         """An experiment that the ledger learner trains; the id."""
-        raw = {key: {**SPEC.get(key, {}), **sections.get(key, {})} for key in {*SPEC, *sections}}
+        raw = {key: _merged(SPEC.get(key, {}), sections.get(key, {})) for key in {*SPEC, *sections}}
         raw["experiment"] = {**raw["experiment"], "name": name}
         spec = load_spec(raw).spec
         env = Ledger(**spec.env.kwargs)
@@ -187,6 +187,12 @@ SPEC: dict[str, Any] = {
     "budget": {"env_steps": 1_000_000_000},
     "faults": {"lease_ttl": 1.0, "barren_deaths": 1_000_000},
 }
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on `under`, and so for kwargs within."""
+    kwargs = {**under.get("kwargs", {}), **over.get("kwargs", {})}
+    return {**under, **over, **({"kwargs": kwargs} if kwargs else {})}
 
 
 def serve(folder: Path, size: Size) -> LocalServer:

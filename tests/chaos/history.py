@@ -71,14 +71,18 @@ class Shard:
 class History:
     """One experiment, group by group.
 
+    Args:
+        continuous: environments are snapshotted with every batch, so each one's life goes on, whoever plays it.
+
     Attributes:
         violations: promises that the log itself shows broken.
         seats: every claim of the seat, as (epoch, trainer); updates: when each update was reported;
             left: batches that left the stream, for whoever takes them out.
     """
 
-    def __init__(self, experiment: str) -> None:
+    def __init__(self, experiment: str, *, continuous: bool = False) -> None:
         self.experiment = experiment
+        self.continuous = continuous
         self.shards: dict[int, Shard] = {}
         self.batches: list[Batch] = []
         self.by_entry: dict[str, Batch] = {}
@@ -89,6 +93,7 @@ class History:
         self.published = 0
         self.discarded = 0
         self._seat = 0
+        self._lives: dict[int, int] = {}
         self._blobs: dict[bytes, bytes] = {}
 
     def take(self, groups: Iterable[Group]) -> None:
@@ -188,6 +193,7 @@ class History:
         rows, problems = read_rows(blob) if blob is not None else ([], [f"{name} was accepted without its blob"])
         if sum(row.length for row in rows) != int(fields["steps"]):
             problems.append(f"{name} says {fields['steps']} steps, its segments hold {rows}")
+        problems += self._broken_lives(name, rows)
         batch = Batch(
             order=len(self.batches),
             entry_id=entry_id,
@@ -205,6 +211,16 @@ class History:
         self.batches.append(batch)
         shard.batches.append(batch)
         self.by_entry[entry_id] = batch
+
+    def _broken_lives(self, name: str, rows: list[Row]) -> list[str]:
+        """Rows that do not begin where the environment's last accepted step ended."""
+        problems = []
+        for row in rows:
+            expected = self._lives.get(row.env, 0)
+            if self.continuous and row.life != expected:
+                problems.append(f"{name} begins at life {row.life} of environment {row.env}, expected {expected}")
+            self._lives[row.env] = row.life + row.length
+        return problems
 
     def _bury(self, fields: dict[str, str]) -> None:
         if (batch := self.by_entry.get(fields.get("entry", ""))) is not None:

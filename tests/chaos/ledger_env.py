@@ -30,7 +30,7 @@ CHECKED = "tests.chaos.ledger_env:CheckedLedger"
 
 
 class Ledger(gymnasium.Env[Any, Any]):
-    """Episodes of seeded length, half of them truncated; the reward of a step is its `count` modulo 1000.
+    """Episodes of seeded length, half of them truncated; the reward of a step is its `life` modulo 1000.
 
     Args:
         step_s: how long a step takes.
@@ -67,7 +67,7 @@ class Ledger(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._step_s:
             self._clock.sleep(self._step_s)
-        reward = float(self._count % 1000)
+        reward = float(self._life % 1000)
         self._count += 1
         self._life += 1
         self._step += 1

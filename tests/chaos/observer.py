@@ -56,9 +56,9 @@ class Observer:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
 
-    def watch(self, experiment: str, *, envs_per_shard: int = 2) -> Watched:
+    def watch(self, experiment: str, *, envs_per_shard: int = 2, continuous: bool = False) -> Watched:
         """Follow an experiment from its first batch on."""
-        history = History(experiment)
+        history = History(experiment, continuous=continuous)
         checker = Checker(history, envs_per_shard=envs_per_shard, may_forget=self._may_forget)
         archive = Archive(self._home / experiment / "checkpoints", self._kept / experiment)
         with self.lock:

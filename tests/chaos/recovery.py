@@ -78,6 +78,13 @@ class Bench:
         fleet = Fleet(folder, size, urls=proxy.urls() if proxy else None, **kwargs)
         return cls(fleet, Observer(fleet.server, fleet.home, folder / "kept").start(), np.random.default_rng(seed))
 
+    def play(self, name: str, **sections: dict[str, Any]) -> str:
+        """Submit an experiment and wait until it is trained; its id."""
+        experiment = self.fleet.submit(name, **sections)
+        history = self.observer.watch(experiment).history
+        self.until(lambda: history.updates, f"{experiment} is trained")
+        return experiment
+
     def histories(self) -> dict[str, History]:
         """Of every experiment."""
         return {name: one.history for name, one in self.observer.watched.items()}
@@ -135,8 +142,7 @@ def measure_workers(folder: Path, *, each: int) -> tuple[list[Measured], list[st
     bench = Bench.open(folder, Size(hosts=(1, 1, 1, 1), short="restarts"))
     kinds = {"worker": _kill_worker, "host": _kill_host, "frozen": _freeze_worker}
     try:
-        experiment = bench.fleet.submit("ledger", faults={"lease_ttl": TTL_S, "barren_deaths": 1_000_000})
-        bench.observer.watch(experiment)
+        bench.play("ledger", env={"num_envs": 16})
         for _ in range(each):
             for kind, deed in kinds.items():
                 bench.until(lambda: len(bench.owners()) >= 3, "three workers hold shards")
@@ -196,15 +202,12 @@ def measure_trainers(folder: Path, *, each: int, at_once: int = 3) -> tuple[list
     """Trainers killed, those of several experiments in turn, while their host lives."""
     bench = Bench.open(folder, Size(hosts=(2,), short="restarts"))
     try:
-        names = [bench.fleet.submit(f"ledger-{number}") for number in range(at_once)]
-        for name in names:
-            bench.observer.watch(name)
+        names = [bench.play(f"ledger-{number}") for number in range(at_once)]
         last: dict[str, Hit] = {}
         for number in range(each):
             name = names[number % at_once]
             if name in last:
                 _await_trainer(bench, last[name])
-            bench.until(lambda name=name: bench.histories()[name].updates, f"{name} is trained")  # type: ignore[misc]
             bench.pause(CALM_S * (1 + bench.rng.random()))
             pid = next(pid for pid in bench.fleet.pids("trainer") if name in (procs.process(pid) or _nobody()).command)
             last[name] = bench.hit("trainer", pid, "trainer", lambda pid=pid: os.kill(pid, signal.SIGKILL))  # type: ignore[misc]

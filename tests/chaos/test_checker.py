@@ -128,6 +128,14 @@ def test_a_batch_without_bytes_or_with_other_steps_is_found() -> None:
     assert "without its blob" in log.say("XADD", "experience", "9-0", *fields).history.violations[0]
 
 
+def test_a_life_that_does_not_go_on_is_found() -> None:
+    log = Log()
+    log.history = History("e", continuous=True)
+    assert log.claim(1).accept(1, 1).accept(1, 2).history.violations == []
+    log.accept(1, 3, first=4)
+    assert "begins at life 4 of environment 0, expected 8" in log.history.violations[0]
+
+
 def test_a_policy_of_a_lost_seat_is_found() -> None:
     log = Log().say("HSET", "ctl", "seat_epoch", 5).say("HSET", "policy:1", "seat", 5)
     assert log.history.violations == []
@@ -209,6 +217,14 @@ def test_rows_that_are_torn_or_have_other_rewards_are_found() -> None:
     assert rows_of(obs, np.array([[5, 6, 7, 8]]), np.array([4])) == ([Row(0, NONCE, 5, 4, 5)], [])
     assert "rewards are of other steps" in rows_of(obs, np.array([[5, 6, 7, 9]]), np.array([4]))[1][0]
     obs[0, 2, 5] += 1
+    assert "do not follow" in rows_of(obs, None, np.array([4]))[1][0]
+
+
+def test_a_segment_that_continues_a_former_owner_s_gives_two_rows() -> None:
+    obs = observations(5)
+    obs[0, 1:, 2], obs[0, 1:, 5] = NONCE + 1, 1 + np.arange(4)
+    assert rows_of(obs, None, np.array([4])) == ([Row(0, NONCE, 5, 1, 5), Row(0, NONCE + 1, 1, 3, 6)], [])
+    obs[0, 1:, 5] += 1
     assert "do not follow" in rows_of(obs, None, np.array([4]))[1][0]
 
 
