@@ -1,0 +1,127 @@
+"""Recovery after outages against promise P3: the server killed and started again, a host cut off and healed.
+
+It never measures by polling, see `recovery`; only when nobody is missing is found out by looking.
+"""
+
+from pathlib import Path
+
+import redis
+
+from heddle.broker.coordinators import LEADER_TTL_MS
+from tests.chaos import procs
+from tests.chaos.bench import CALM_S, TTL_S, Bench, Measured, leader
+from tests.chaos.fleet import Size, names_of, serve
+from tests.chaos.proxy import Proxy
+from tests.chaos.report import times
+
+
+def measure_server(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]:
+    """The server killed and started again: until every shard, trainer, coordinator, supervisor and worker works on."""
+    bench = Bench.open(folder, Size(hosts=(2,), short="restarts", durability="strict"))
+    took: list[float | None] = []
+    try:
+        bench.play("ledger")
+        for _ in range(each):
+            bench.until(lambda: len(bench.owners()) == 2, "both workers hold shards")
+            bench.pause(0.2 + 0.5 * bench.rng.random())
+            took.append(_restart_server(bench, down_s=float(bench.rng.uniform(0.05, 1.5))))
+    finally:
+        violations = bench.close()
+    return [Measured("the server, everybody works on", 5.0, times(took))], violations
+
+
+def _restart_server(bench: Bench, *, down_s: float) -> float | None:
+    """Seconds from its first answer until the last of all works on; None = one never did."""
+    fleet = bench.fleet
+    pids = {role: fleet.pids(role) for role in ("worker", "trainer", "coordinator", "supervisor", "host")}
+    fleet.kill_server(down_s)
+    while fleet.server.is_running():
+        fleet.clock.sleep(0.005)
+    bench.observer.server_was_killed()
+    bench.until(lambda: fleet.server_is_down_until is None, "the server is started")
+    back_ms = bench.now_ms()
+    (history,) = bench.histories().values()
+
+    def last_ms() -> int | None:
+        """When the last of all was seen at work; None = somebody was not yet."""
+        firsts = [
+            next((b.at_ms for b in reversed(shard.batches) if b.at_ms >= back_ms), None)
+            for shard in history.shards.values()
+        ]
+        firsts.append(next((u.at_ms for u in history.updates if u.at_ms >= back_ms), None))
+        firsts += _seen_ms(fleet.server.url, back_ms, pids)
+        known = [at_ms for at_ms in firsts if at_ms is not None]
+        return max(known) if len(known) == len(firsts) else None
+
+    try:
+        bench.until(last_ms, "everybody works on", timeout_s=30.0)
+    except AssertionError:
+        return None
+    if any(fleet.pids(role) != before for role, before in pids.items()):
+        return None  # somebody died of it
+    at_ms = last_ms()
+    return None if at_ms is None else (at_ms - back_ms) / 1000
+
+
+def _seen_ms(url: str, since_ms: int, pids: dict[str, list[int]]) -> list[int | None]:
+    """When the leader, each supervisor and each worker were heard of; None = not since."""
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        workers = client.zrangebyscore("heddle:pool:default:workers", since_ms, "+inf", withscores=True)
+        supervisors = client.zrangebyscore("heddle:pool:default:supervisors", since_ms, "+inf", withscores=True)
+    name, _, until = leader(url)
+    seen: list[int | None] = [int(at_ms) for _, at_ms in (*workers, *supervisors)]
+    missing = len(pids["worker"]) + len(pids["supervisor"]) - len(seen)
+    renewed = until - LEADER_TTL_MS
+    return [*seen, *[None] * missing, renewed if name and renewed >= since_ms else None]
+
+
+def measure_cuts(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]:
+    """A host's network is cut for longer than a TTL: until its worker plays again after the cut heals."""
+    size = Size(hosts=(1, 1, 1), short="restarts")
+    server = serve(folder, size)
+    socket_file = server.settings.address.socket_path
+    assert socket_file is not None
+    proxy = Proxy(socket_file, names_of(size))
+    bench = Bench.open(folder, size, proxy=proxy, server=server)
+    took: list[float | None] = []
+    try:
+        bench.play("ledger", env={"num_envs": 12})
+        for number in range(each):
+            bench.until(lambda: len(bench.owners()) == 3, "three workers hold shards")
+            bench.pause(CALM_S * (1 + bench.rng.random()))
+            took.append(_cut(bench, proxy, f"supervisor-{number % 3}", ("cut", "deaf", "mute")[number // 3 % 3]))
+    finally:
+        violations = bench.close()
+        proxy.stop()
+    return [Measured(f"a network cut, healed (TTL {TTL_S:g} s)", TTL_S + 2, times(took))], violations
+
+
+def _cut(bench: Bench, proxy: Proxy, name: str, deed: str) -> float | None:
+    """Cut a host off for two TTLs; seconds from healing until its worker has a batch accepted."""
+    child = bench.fleet.member(name).child
+    assert child is not None
+    owners = bench.owners()
+    (worker,) = [w for w, pid in owners.items() if (found := procs.process(pid)) and found.parent == child.pid]
+    heal = proxy.hurt(name, deed)
+    bench.pause(2 * TTL_S)
+    healed_ms = bench.now_ms()
+    heal()
+
+    def played_ms() -> int | None:
+        return next(
+            (
+                shard.batches[-1].at_ms
+                for history in bench.histories().values()
+                for shard in history.shards.values()
+                if shard.owner.worker == worker and shard.batches and shard.batches[-1].epoch == shard.owner.epoch
+                if shard.batches[-1].at_ms >= healed_ms
+            ),
+            None,
+        )
+
+    try:
+        bench.until(played_ms, f"{worker} plays again", timeout_s=30.0)
+    except AssertionError:
+        return None
+    at_ms = played_ms()
+    return None if at_ms is None else (at_ms - healed_ms) / 1000
