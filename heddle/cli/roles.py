@@ -19,14 +19,23 @@ if TYPE_CHECKING:
 WORKER_ID_ENV = "HEDDLE_WORKER_ID"
 
 
-def begin_role() -> "StopFlag":
-    """What every role does first: logs, and ending when told to or when the one that started it is gone."""
-    from heddle.launch.process import die_with_parent
+HOST_EXIT_S = 1.5
+"""Told twice, a role with children: they have a second to be gone, and it then sees to what they left."""
+
+
+def begin_role(exit_s: float | None = None) -> "StopFlag":
+    """What every role does first: logs, and ending when told to or when the one that started it is gone.
+
+    Args:
+        exit_s: how long it may take to end once it was told twice.
+    """
+    from heddle.launch.process import HURRIED_EXIT_S, die_with_parent, exit_when_hurried
     from heddle.stop import StopFlag, listen_to_signals
 
     set_up_logs(logging.INFO)
     stop = StopFlag()
     listen_to_signals(stop)
+    exit_when_hurried(stop, HURRIED_EXIT_S if exit_s is None else exit_s)
     die_with_parent()
     return stop
 
@@ -71,7 +80,7 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
     """Train EXP; without EXP, train every active experiment that has no trainer, each in a process of its own."""
     url = find_url(redis_url)
     need_torch("heddle trainer")
-    stop = begin_role()
+    stop = begin_role(HOST_EXIT_S if experiment is None else None)
     if experiment is None:
         from heddle.launch.trainers import TrainerHost
 

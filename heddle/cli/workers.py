@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from heddle.cli.options import connect, epilog, find_url, output_option, print_json, redis_option
-from heddle.cli.roles import begin_role
+from heddle.cli.roles import HOST_EXIT_S, begin_role
 from heddle.cli.root import Group
 from heddle.cli.tables import duration, print_table
 
@@ -35,7 +35,7 @@ def workers() -> None:
 def start(number: int, most: int | None, log_dir: str | None, pool: str, redis_url: str | None) -> None:
     """Keep workers running on this host: N, or this host's part once `heddle workers scale` set the pool's size."""
     url = find_url(redis_url)
-    stop = begin_role()
+    stop = begin_role(HOST_EXIT_S)
     from heddle.launch.supervisor import Supervisor
 
     folder = Path(log_dir) if log_dir else None

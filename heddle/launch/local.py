@@ -195,6 +195,8 @@ class Local:
             if self._stop.now and not hurry.is_set():
                 hurry.set()
                 self._supervisor_stop.request("hurried")
+                for role in self.roles:  # while the workers end
+                    role.hurry()
             thread.join(0.02)
         self._supervisor_thread = None
 

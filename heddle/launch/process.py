@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from heddle.clock import Clock, SystemClock
+from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.process")
 
@@ -30,6 +31,9 @@ PARENT_ENV = "HEDDLE_PARENT_PID"
 HEDDLE = (sys.executable, "-m", "heddle")
 """How a process of ours starts another one."""
 PR_SET_PDEATHSIG = 1
+INTERRUPTED = 130
+HURRIED_EXIT_S = 0.5
+"""Told twice, a process has this long to end by itself, so that it is gone within a second."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -78,6 +82,20 @@ def _watch_parent(parent: int, sent: signal.Signals, clock: Clock) -> None:
     while os.getppid() == parent:
         clock.sleep(0.5)
     os.kill(os.getpid(), sent)
+
+
+def exit_when_hurried(stop: StopFlag, after_s: float = HURRIED_EXIT_S, *, clock: Clock | None = None) -> None:
+    """Have this process end `after_s` after the second request, whatever it is doing then.
+
+    It may be importing, or wait for an environment that hangs. Whoever takes over finds what a SIGKILL leaves.
+    """
+
+    def wait() -> None:
+        stop.wait_now()
+        (clock or SystemClock()).sleep(after_s)
+        os._exit(INTERRUPTED)
+
+    threading.Thread(target=wait, name="hurried exit", daemon=True).start()
 
 
 def describe_exit(code: int) -> str:
@@ -173,9 +191,14 @@ class Child:
         self._end_by(grace_s)
 
     def hurry(self, grace_s: float) -> None:
-        """Send SIGTERM again, which roles of ours take as "stop at once", and SIGKILL after `grace_s`."""
-        self.ending = True
-        self._signal(signal.SIGTERM)
+        """Tell it twice, which roles of ours take as "end at once", and send SIGKILL after `grace_s`.
+
+        The second time with SIGINT: two SIGTERMs that come before it runs again would be one.
+        """
+        if not self.ending:
+            self._signal(signal.SIGTERM)
+            self.ending = True
+        self._signal(signal.SIGINT)
         self._end_by(grace_s)
 
     def kill(self) -> None:

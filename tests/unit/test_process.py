@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -111,3 +112,28 @@ def test_process_names_are_readable_and_differ_by_chance() -> None:
     assert process_name("GPU-7.lab.example", 12, b"\x01\x02\x03\x04") == "gpu-7-12-01020304"
     assert process_name("häst", 12, b"\x00" * 4, part="w2") == "h-st-12w2-00000000"
     assert process_name("...", 1, b"\xff" * 4) == "host-1-ffffffff"
+
+
+HANGING = """
+import signal, sys, threading
+from heddle.launch.process import exit_when_hurried
+from heddle.stop import StopFlag, listen_to_signals
+stop = StopFlag()
+listen_to_signals(stop)
+exit_when_hurried(stop, 0.1)
+print("ready", flush=True)
+while True:
+    threading.Event().wait(600)
+"""
+
+
+def test_a_process_that_hangs_is_gone_soon_after_it_was_told_twice() -> None:
+    process = subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+    assert process.wait(10) == 130
+    process.stdout.close()
