@@ -1,21 +1,21 @@
 """The entry of the command `heddle` and of `python -m heddle`: loads the command line and runs it.
 
-It never does anything else, but that a Ctrl-C before all is loaded ends it without a traceback too.
+It never does anything else, but that a Ctrl-C while it loads ends it without a traceback.
 """
 
-import sys
-
-INTERRUPTED = 130
+import signal
 
 
 def main() -> None:
     """Run `heddle`, and exit."""
-    try:
-        from heddle.cli import main as run
+    heard = signal.getsignal(signal.SIGINT)
+    if heard is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from heddle.cli import main as run
 
-        run()
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    if heard is signal.default_int_handler:
+        signal.signal(signal.SIGINT, heard)
+    run()
 
 
 if __name__ == "__main__":

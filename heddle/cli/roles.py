@@ -3,6 +3,7 @@
 They never start a broker; each ends gently on the first SIGTERM or Ctrl-C and at once on the second.
 """
 
+import importlib
 import logging
 import os
 from pathlib import Path
@@ -23,20 +24,25 @@ HOST_EXIT_S = 1.5
 """Told twice, a role with children: they have a second to be gone, and it then sees to what they left."""
 
 
-def begin_role(exit_s: float | None = None) -> "StopFlag":
-    """What every role does first: logs, and ending when told to or when the one that started it is gone.
+def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
+    """What every role does first: load its code, logs, and ending when told to or when the one that started it is gone.
 
     Args:
+        modules: what it will need. Until they are loaded there is nothing to save, and nobody listens while a library
+            is mapped: a signal ends the process at once.
         exit_s: how long it may take to end once it was told twice.
     """
-    from heddle.launch.process import HURRIED_EXIT_S, die_with_parent, exit_when_hurried
+    from heddle.launch.process import HURRIED_EXIT_S, die_with_parent, exit_when_hurried, unheard
     from heddle.stop import StopFlag, listen_to_signals
 
     set_up_logs(logging.INFO)
-    stop = StopFlag()
-    listen_to_signals(stop)
+    with unheard():
+        die_with_parent()
+        for module in modules:
+            importlib.import_module(module)
+        stop = StopFlag()
+        listen_to_signals(stop)
     exit_when_hurried(stop, HURRIED_EXIT_S if exit_s is None else exit_s)
-    die_with_parent()
     return stop
 
 
@@ -48,7 +54,7 @@ def coordinator(redis_url: str | None) -> None:
     Several may run: one leads, another takes over within seconds.
     """
     url = find_url(redis_url)
-    stop = begin_role()
+    stop = begin_role("heddle.coord.coordinator")
     from heddle.coord.coordinator import Coordinator
 
     raise click.exceptions.Exit(Coordinator(url, stop=stop).run())
@@ -62,8 +68,8 @@ def worker(pool: str, redis_url: str | None) -> None:
     from heddle.launch.process import use_one_thread
 
     url = find_url(redis_url)
-    stop = begin_role()
     use_one_thread()
+    stop = begin_role("heddle.producers.worker")
     from heddle.producers.worker import Worker
 
     raise click.exceptions.Exit(Worker(url, pool, worker_id=os.environ.get(WORKER_ID_ENV) or None, stop=stop).run())
@@ -80,11 +86,12 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
     """Train EXP; without EXP, train every active experiment that has no trainer, each in a process of its own."""
     url = find_url(redis_url)
     need_torch("heddle trainer")
-    stop = begin_role(HOST_EXIT_S if experiment is None else None)
     if experiment is None:
+        stop = begin_role("heddle.launch.trainers", exit_s=HOST_EXIT_S)
         from heddle.launch.trainers import TrainerHost
 
         raise click.exceptions.Exit(TrainerHost(url, directory=Path(directory), most=most, stop=stop).run())
+    stop = begin_role("heddle.consumers.trainer", "heddle.launch.check")
     from heddle.broker import open_broker
     from heddle.consumers.trainer import Trainer
 

@@ -35,7 +35,7 @@ def workers() -> None:
 def start(number: int, most: int | None, log_dir: str | None, pool: str, redis_url: str | None) -> None:
     """Keep workers running on this host: N, or this host's part once `heddle workers scale` set the pool's size."""
     url = find_url(redis_url)
-    stop = begin_role(HOST_EXIT_S)
+    stop = begin_role("heddle.launch.supervisor", exit_s=HOST_EXIT_S)
     from heddle.launch.supervisor import Supervisor
 
     folder = Path(log_dir) if log_dir else None

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -82,6 +82,28 @@ def _watch_parent(parent: int, sent: signal.Signals, clock: Clock) -> None:
     while os.getppid() == parent:
         clock.sleep(0.5)
     os.kill(os.getpid(), sent)
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Within, SIGTERM and SIGINT end this process at once and without a word; main thread only.
+
+    For the time in which libraries are loaded: a handler of ours would run after the longest import, or never, for an
+    exception raised in the middle of one may be swallowed. A container's first process must listen: it has no default.
+    """
+    if os.getpid() == 1:
+        yield
+        return
+    heard = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number, handler in heard.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in heard.items():
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, handler)
 
 
 def exit_when_hurried(stop: StopFlag, after_s: float = HURRIED_EXIT_S, *, clock: Clock | None = None) -> None:

@@ -186,6 +186,7 @@ SPEC: dict[str, Any] = {
     "trainer": {"learner": LEARNER, "minibatch": 1, "batch_steps": 64, "checkpoints_kept": 60},
     "budget": {"env_steps": 1_000_000_000},
     "faults": {"lease_ttl": 1.0, "barren_deaths": 1_000_000},
+    "limits": {"max_entries": 128},
 }
 
 

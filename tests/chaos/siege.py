@@ -20,7 +20,7 @@ from tests.chaos.schedule import Action
 
 STEP_S = 0.01
 BOOKS_EVERY_S = 1.0
-SETTLE_S = 60.0
+SETTLE_S = 120.0
 """How long a healed fleet may take to play every shard again, and to stop: processes start on a busy machine."""
 
 

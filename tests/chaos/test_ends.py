@@ -11,7 +11,6 @@ import pytest
 from heddle.broker.server import LocalServer, start_server
 from tests.chaos.ends import (
     GRACE_S,
-    HURRIED_S,
     End,
     Moment,
     Search,
@@ -35,8 +34,6 @@ pytestmark = [
 EACH = int(os.environ.get("HEDDLE_ENDS", "20"))
 CARTPOLE = str(ROOT / "examples" / "cartpole.toml")
 ENDLESS = ("--set", "budget.env_steps=50_000_000")
-MARGIN = 3.0
-"""Times of a busy machine are multiples of what was promised for an idle one."""
 
 
 def check(what: str, ends: list[End]) -> None:
@@ -44,7 +41,6 @@ def check(what: str, ends: list[End]) -> None:
     print(told(what, ends))
     assert problems_of(ends) == []
     assert took(ends, twice=False).worst <= GRACE_S
-    assert took(ends, twice=True).worst <= HURRIED_S * MARGIN, told(what, ends)
 
 
 def left_in(folder: Path, *, besides: set[str]) -> list[str]:
@@ -75,7 +71,7 @@ def test_up_ends_cleanly_at_any_moment_and_its_experiment_goes_on_each_time(tmp_
         experiment = heddle("enqueue", CARTPOLE, *ENDLESS, cwd=tmp_path).stdout.strip()
 
     def search(_pid: int, _mark: str) -> list[str]:
-        extra = left_in(tmp_path / ".heddle", besides={"appendonlydir", "logs"})
+        extra = left_in(tmp_path / ".heddle", besides={"appendonlydir", "logs", "server.durability"})
         return left_in(tmp_path, besides={"runs", ".heddle"}) + extra
 
     ends = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle.launch.process import Child, describe_exit
+from heddle.launch.process import Child, describe_exit, unheard
 from heddle.producers.identity import process_name
 from tests.helpers import eventually
 
@@ -137,3 +137,34 @@ def test_a_process_that_hangs_is_gone_soon_after_it_was_told_twice() -> None:
     process.terminate()
     assert process.wait(10) == 130
     process.stdout.close()
+
+
+LOADING = """
+import signal, threading
+from heddle.launch.process import unheard
+with unheard():
+    print("loading", flush=True)
+    threading.Event().wait(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_is_still_loading_ends_at_once_without_a_word(number: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", LOADING], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"loading\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=10)
+    assert (process.returncode, said) == (-number, b"")
+
+
+def test_whoever_listened_before_loading_listens_again_afterwards() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
+    try:
+        with unheard():
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)
+        eventually(lambda: heard == [signal.SIGTERM])
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,14 +1,15 @@
 """Adam over one flat tensor that all parameters of a module are views of: a step is a few calls however many there are.
 
-It never computes a gradient.
+It never computes a gradient, and it makes no `torch.optim.Optimizer`: the first of those in a process loads torch's
+compiler, seconds in which a trainer that shall take over does nothing.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from heddle.consumers.learners.base import to_numpy
 from heddle.errors import CheckpointError, EnvError
@@ -16,6 +17,8 @@ from heddle.policies.base import Array, Arrays
 
 ADAM_EPSILON = 1e-5
 """As in the reference PPO and Stable-Baselines3, not torch's 1e-8."""
+BETAS = (0.9, 0.999)
+FIRST_LR = 1e-3
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -43,11 +46,13 @@ class FlatAdam:
         ):
             item.data = values
             item.grad = grads
-        self._adam = torch.optim.Adam([self.flat], eps=ADAM_EPSILON, fused=True)
+        self._lr = FIRST_LR
+        self._steps = torch.zeros((), dtype=torch.float32, device=self.grad.device)
+        self._moments = {moment: torch.zeros_like(self.grad) for moment in _MOMENTS}
 
     def set_lr(self, lr: float) -> None:
         """Learning rate from the next step on."""
-        self._adam.param_groups[0]["lr"] = lr
+        self._lr = lr
 
     def zero_grad(self) -> None:
         """Before each backward pass."""
@@ -57,16 +62,30 @@ class FlatAdam:
         """Scale the gradient down to `max_norm` where it is longer, and take one step. Returns the norm before."""
         norm: Tensor = torch.linalg.vector_norm(self.grad)
         self.grad.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
-        self._adam.step()
+        with torch.no_grad():
+            adam(
+                [self.flat],
+                [self.grad],
+                [self._moments["exp_avg"]],
+                [self._moments["exp_avg_sq"]],
+                [],
+                [self._steps],
+                fused=True,
+                amsgrad=False,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                lr=self._lr,
+                weight_decay=0.0,
+                eps=ADAM_EPSILON,
+                maximize=False,
+            )
         return norm
 
     def state(self) -> Arrays:
         """Moments by parameter name, and the number of steps."""
-        kept = self._adam.state.get(self.flat, {})
-        steps = float(kept["step"]) if kept else 0.0
-        arrays: Arrays = {"adam.step": to_numpy(torch.tensor(steps, dtype=torch.float64))}
+        arrays: Arrays = {"adam.step": to_numpy(self._steps.to(torch.float64))}
         for moment in _MOMENTS:
-            views = self._views(kept[moment]) if kept else self._views(torch.zeros_like(self.grad))
+            views = self._views(self._moments[moment])
             arrays |= {f"adam.{moment}.{name}": to_numpy(view) for name, view in zip(self.named, views, strict=True)}
         return arrays
 
@@ -81,11 +100,10 @@ class FlatAdam:
         if mine != given:
             odd = sorted(name for name in mine.keys() | given.keys() if mine.get(name) != given.get(name))
             raise CheckpointError(f"the optimizer's state is of another policy: {', '.join(odd[:5])} differ")
-        state: dict[str, Any] = {"step": torch.tensor(float(arrays["adam.step"]), device=self.grad.device)}
+        self._steps = torch.tensor(float(arrays["adam.step"]), dtype=torch.float32, device=self.grad.device)
         for moment in _MOMENTS:
             parts = [torch.from_numpy(arrays[f"adam.{moment}.{name}"].copy()).reshape(-1) for name in self.named]
-            state[moment] = torch.cat(parts).to(self.grad.device)
-        self._adam.state[self.flat] = state
+            self._moments[moment] = torch.cat(parts).to(self.grad.device)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         shapes = [item.shape for item in self.named.values()]
