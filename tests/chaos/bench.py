@@ -16,7 +16,7 @@ from tests.chaos.fleet import WORKER_ID, Fleet, Size
 from tests.chaos.history import History
 from tests.chaos.observer import Observer
 from tests.chaos.proxy import Proxy
-from tests.chaos.report import Times
+from tests.chaos.report import Times, shard_recovery
 from tests.chaos.schedule import Action
 from tests.chaos.siege import Hit
 
@@ -72,7 +72,9 @@ class Bench:
     @classmethod
     def open(cls, folder: Path, size: Size, *, seed: int = 1, proxy: Proxy | None = None, **kwargs: Any) -> "Bench":
         """A fleet in `folder`, without experiments yet."""
-        fleet = Fleet(folder, size, urls=proxy.urls() if proxy else None, **kwargs)
+        if proxy is not None:
+            kwargs["urls"] = proxy.urls()
+        fleet = Fleet(folder, size, **kwargs)
         return cls(fleet, Observer(fleet.server, fleet.home, folder / "kept").start(), np.random.default_rng(seed))
 
     def play(self, name: str, **sections: dict[str, Any]) -> str:
@@ -120,6 +122,16 @@ class Bench:
         deed()
         self.hits.setdefault(kind, []).append(hit)
         return hit
+
+    def is_back(self, hit: Hit) -> bool:
+        """All shards that the victim held have been played by others."""
+        return shard_recovery(hit, self.histories()) is not None
+
+    def took(self, hit: Hit) -> float:
+        """Seconds until they had."""
+        seconds = shard_recovery(hit, self.histories())
+        assert seconds is not None
+        return seconds
 
     def now_ms(self) -> int:
         """As the server counts."""

@@ -13,6 +13,7 @@ from tests.chaos.bench import CALM_S, TTL_S, Bench, Measured, leader
 from tests.chaos.fleet import Size, names_of, serve
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import times
+from tests.chaos.siege import Hit
 
 
 def measure_server(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]:
@@ -98,14 +99,30 @@ def measure_cuts(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]
 
 def _cut(bench: Bench, proxy: Proxy, name: str, deed: str) -> float | None:
     """Cut a host off for two TTLs; seconds from healing until its worker has a batch accepted."""
-    child = bench.fleet.member(name).child
-    assert child is not None
-    owners = bench.owners()
-    (worker,) = [w for w, pid in owners.items() if (found := procs.process(pid)) and found.parent == child.pid]
+    worker, _ = cut_off(bench, name)
     heal = proxy.hurt(name, deed)
     bench.pause(2 * TTL_S)
     healed_ms = bench.now_ms()
     heal()
+    try:
+        return await_played(bench, worker, healed_ms)
+    except AssertionError:
+        return None
+
+
+def cut_off(bench: Bench, name: str) -> tuple[str, Hit]:
+    """The worker of the supervisor `name`, and what it holds at this moment, before it is cut off."""
+    child = bench.fleet.member(name).child
+    assert child is not None
+    (found,) = [
+        (w, pid) for w, pid in bench.owners().items() if (one := procs.process(pid)) and one.parent == child.pid
+    ]
+    worker, pid = found
+    return worker, bench.hit("cut", pid, "worker", lambda: None)
+
+
+def await_played(bench: Bench, worker: str, since_ms: int) -> float:
+    """Seconds from then until `worker` has a batch accepted. Raises AssertionError when it has none in time."""
 
     def played_ms() -> int | None:
         return next(
@@ -114,14 +131,12 @@ def _cut(bench: Bench, proxy: Proxy, name: str, deed: str) -> float | None:
                 for history in bench.histories().values()
                 for shard in history.shards.values()
                 if shard.owner.worker == worker and shard.batches and shard.batches[-1].epoch == shard.owner.epoch
-                if shard.batches[-1].at_ms >= healed_ms
+                if shard.batches[-1].at_ms >= since_ms
             ),
             None,
         )
 
-    try:
-        bench.until(played_ms, f"{worker} plays again", timeout_s=30.0)
-    except AssertionError:
-        return None
+    bench.until(played_ms, f"{worker} plays again", timeout_s=30.0)
     at_ms = played_ms()
-    return None if at_ms is None else (at_ms - healed_ms) / 1000
+    assert at_ms is not None
+    return (at_ms - since_ms) / 1000
