@@ -190,7 +190,8 @@ class Shards(Leases, Failures):
             answer = [text(item) for item in reply]
             _check_leader(experiment, answer[0])
             if answer[0] == "OK":
-                reaped.append(Reaped(shard, answer[2], int(answer[3]), answer[1], answer[4], experiment, p))
+                stepping = answer[5] == "1"
+                reaped.append(Reaped(shard, answer[2], int(answer[3]), answer[1], answer[4], experiment, p, stepping))
         return reaped
 
 

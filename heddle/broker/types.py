@@ -183,6 +183,7 @@ class Reaped:
         state: queued (again), quarantined, or stopped.
         error: why, for people.
         experiment, partition: where.
+        stepping: it was being stepped when its owner was last heard of.
     """
 
     shard: int
@@ -192,6 +193,7 @@ class Reaped:
     error: str
     experiment: str = ""
     partition: int = 0
+    stepping: bool = False
 
 
 @dataclass(frozen=True, slots=True)

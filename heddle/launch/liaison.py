@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from heddle.broker import Broker
+from heddle.broker.failure_types import Cause, Failure
+from heddle.broker.types import Reaped
 from heddle.errors import HeddleError
 from heddle.lease import retry_delay_s
 
@@ -134,6 +136,20 @@ class Liaison:
                     f"freed shard={shard.shard} epoch={shard.epoch} of worker={worker}, which ended; now {shard.state}"
                 )
                 self._broker.events.log(shard.experiment, "supervisor", self._supervisor, "warning", told)
+                if shard.stepping and why is not None:
+                    self._blame(shard, worker, why)
+
+    def _blame(self, shard: Reaped, worker: str, why: str) -> None:
+        """Say which environment a worker was at when it died, and keep that with the shard."""
+        told = (
+            f"worker {worker} died while stepping shard {shard.shard} of {shard.experiment}; if an environment did"
+            f' that, isolation = "process" under [env] keeps it from workers'
+        )
+        log.warning("%s", told)
+        self._broker.events.log(shard.experiment, "supervisor", self._supervisor, "warning", told)
+        cause: Cause = "signal" if "signal" in why else "exit"
+        failure = Failure(cause, why, "step", worker=worker)
+        self._broker.shards.note_failure(shard.experiment, shard.partition, shard.shard, failure)
 
     def _report(self) -> None:
         while self._to_tell:

@@ -228,7 +228,9 @@ class Supervisor:
 
     def _cause(self, child: Child) -> str:
         last = next((line for line in reversed(child.tail()) if line.strip()), "")
-        return f"its worker ended with {describe_exit(child.code or 0)} while stepping it; last line: {last[:300]}"
+        hint = 'if it did that, isolation = "process" under [env] keeps it from workers'
+        how = describe_exit(child.code or 0)
+        return f"its worker ended with {how} while stepping it ({hint}); last line: {last[:300]}"
 
     def _epitaph(self, child: Child) -> str:
         if not child.code:  # one that was asked to drain ends like this

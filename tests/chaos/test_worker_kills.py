@@ -202,6 +202,12 @@ def test_an_environment_that_kills_its_process_is_set_aside_and_the_others_go_on
     eventually(lambda: broker.shards.shards(poison, 0)[0].state == "quarantined", timeout_s=60)
     assert poisoner.heard == {}
     poisoner.end()
+    failure = broker.shards.failures(poison, 0, 0)[0]
+    assert failure.cause == "exit"
+    assert "exit code 9" in failure.what
+    told = " ".join(event.message for event in broker.events.read(poison, count=100))
+    assert f"died while stepping shard 0 of {poison}" in told
+    assert 'isolation = "process"' in told
     others = [shard.deaths for shard in broker.shards.shards(experiment, 0)]
     assert others == [0, 0], "only the shard that was being stepped is blamed"
     heard = dict(pump.heard)

@@ -5,7 +5,7 @@
 --       7 waiting (sorted set); by name: the shard's snapshot (string)
 -- ARGV  1 shard index  2 leader epoch, "" when vouched  3 vouched dead worker, "" for whoever's lease is over
 --       4 barren deaths that quarantine, "" for the experiment's own  5 what to say of the death
--- Reply {"OK", state now, worker, epoch, error} | {"ALIVE"} | {"NO"}: not leased, or not by that worker
+-- Reply {"OK", state now, worker, epoch, error, "1" when it was being stepped} | {"ALIVE"} | {"NO"}: not leased, or not by that worker
 --     | {"FENCED"}: another coordinator leads | {"GONE"}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'barren_deaths')
 if not ctl[1] then
@@ -50,4 +50,4 @@ end
 if state == 'queued' then
   redis.call('HSET', KEYS[5], ARGV[1], '- ' .. now)
 end
-return {'OK', state, s[2], s[3], said}
+return {'OK', state, s[2], s[3], said, s[6] or '0'}
