@@ -3,6 +3,7 @@
 It never changes what is published.
 """
 
+import contextlib
 from pathlib import Path
 
 import click
@@ -30,16 +31,25 @@ def pull(experiment: str, file: Path, number: int | None, output: str, redis_url
     with connect(redis_url) as client:
         found = client.experiment(experiment)
         version, data = client.broker.policies.fetch(found.id, number)
-    if not file.name or (file.exists() and not file.is_file()):
-        raise UsageError(f"cannot write {file}: it is no file")
-    temporary = file.with_name(f".{file.name}.tmp")
     try:
-        temporary.write_bytes(data)
-        temporary.replace(file)
+        write_whole(file, data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
     if output == "json":
         print_json({"file": str(file), "experiment": found.id, "version": version, "bytes": len(data)})
         return
     click.echo(f"{file}: version {version} of {found.id}, {len(data):,} bytes")
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all. Raises OSError."""
+    if not file.name or (file.exists() and not file.is_file()):
+        raise OSError("it is no file")
+    temporary = file.with_name(f".{file.name}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

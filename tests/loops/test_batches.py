@@ -220,7 +220,7 @@ def test_what_cannot_be_used_stays_with_its_reason(broker: Broker, fleet: Fleet,
     assert len(broker.dead.ls(fleet.experiment)) == 3
 
 
-@pytest.mark.parametrize("file", [".", "/", "/dev/null", "no/such/folder/file"])
+@pytest.mark.parametrize("file", ["x" * 300, ".", "/", "/dev/null", "no/such/folder/file"])
 def test_a_file_that_cannot_be_written_is_said_in_one_line(
     broker: Broker, fleet: Fleet, heddle: Heddle, file: str
 ) -> None:
