@@ -190,3 +190,10 @@ def test_python_is_told_of_python_and_the_command_line_of_its_option(
     assert "--redis-url" not in str(caught.value)
     assert run(["ls"]) == 5
     assert "--redis-url URL" in capsys.readouterr().err
+
+
+def test_a_wait_that_is_over_tells_the_state_and_not_that_the_broker_is_away(say: Say, broker: Broker) -> None:
+    active = submit(broker)
+    for timeout in ("0s", "0.2s"):
+        code, _, err = say("wait", active, "--timeout", timeout)
+        assert code == 7 and f"{active} is queued, not over" in err
