@@ -29,15 +29,28 @@ def _rows(shape: Shape) -> list[Row]:
     pairs = alternate(ROUNDS, lambda: play_one(player), lambda: play_one(bare), within_s=WITHIN_S)
     with_them = alternate(ROUNDS, lambda: play_one(kept), lambda: play_one(player), within_s=WITHIN_S)
     seeded_us = spread(play_one(seeded).cpu_us for _ in pairs)
+    inline = stage.player(0)
     for one in (player, bare, seeded, kept):
         one.close()
     section = f"{SECTION}, {shape.envs} envs x {shape.steps}"
     rows = compare(section, ("player", "bare loop"), pairs)
     share = spread(a.cpu_us / b.cpu_us for a, b in with_them)
+    isolated = scene(w1(shape, isolation="process")).player(0)
+    play_for([isolated], 0.2, shape.batch)
+    apart = alternate(ROUNDS, lambda: play_one(isolated), lambda: play_one(inline), within_s=WITHIN_S)
+    isolated.close()
+    inline.close()
     return [
         *rows,
         Row(section, "bare loop that seeds its resets: CPU a step", "us", seeded_us),
         Row(section, "CPU a step, player with a snapshot at every batch / player", "x", share),
+        Row(
+            section,
+            "player, environments in a child: time a step",
+            "us",
+            spread(1e6 * a.wall_s / a.steps for a, _ in apart),
+        ),
+        Row(section, "player, inline: time a step", "us", spread(1e6 * b.wall_s / b.steps for _, b in apart)),
         Row(section, "a snapshot", "B", spread([len(kept.player.standing.pack())])),
     ]
 

@@ -57,9 +57,9 @@ def w1_source(shape: Shape) -> dict[str, Any]:
     }
 
 
-def w1(shape: Shape) -> ExperimentSpec:
+def w1(shape: Shape, *, isolation: str = "inline") -> ExperimentSpec:
     """The spec of W1."""
-    return load_spec(w1_source(shape)).spec
+    return load_spec(w1_source(shape), overrides=[f"env.isolation={isolation}"]).spec
 
 
 @dataclass(frozen=True, slots=True)
