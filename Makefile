@@ -3,7 +3,7 @@
 #   make test   unit, contract, machine and loop tests on real servers
 #   make lint   ruff, mypy, import floors, compose and Dockerfile checks
 #   make e2e    whole runs through the command line
-#   make chaos  real processes, real signals
+#   make chaos  2,000 simulated schedules and every planted bug, then real processes, real signals
 #   make bench  figures of this machine
 #   make soak   the long version of chaos, by hand
 PY ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)

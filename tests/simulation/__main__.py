@@ -4,6 +4,7 @@ Exit code 1 when a promise was broken; each failing seed is named with the comma
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import sys
@@ -13,6 +14,7 @@ from functools import partial
 
 from tests.simulation.bugs import MOST_SEEDS, bugs, hunt
 from tests.simulation.plan import Outcome, plan_of
+from tests.simulation.shrink import run, shrink, to_json
 from tests.simulation.world import World
 
 AT_ONCE = 20
@@ -83,7 +85,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="stop after so long")
     parser.add_argument("--bugs", action="store_true", help="plant every bug in turn, and look how soon it is found")
     parser.add_argument("--most", type=int, default=MOST_SEEDS, help="with --bugs: seeds for each")
+    parser.add_argument("--shrink", action="store_true", help="with --seed: take away what is not needed to break it")
+    parser.add_argument("--bug", default="", metavar="NAME", help="with --shrink: with this one planted")
     asked = parser.parse_args()
+    if asked.shrink:
+        print(json.dumps(to_json(shrink(plan_of(asked.seed), partial(run, bug=asked.bug))), indent=1))
+        return 0
     if asked.bugs:
         return hunt_all(asked.jobs, asked.most)
     if asked.seed is not None:
