@@ -24,6 +24,8 @@ from tests.helpers import eventually
 
 SOAK = bool(os.environ.get("HEDDLE_SOAK"))
 KILLS = 20 if SOAK else 2
+STEPS = 4_000 * KILLS
+"""So many that no run is over before its last kill."""
 LEVELS = ["strict", "fast"]
 TAIL_UPDATES = 400
 """Updates that two seconds may hold, by far: what `fast` may forget."""
@@ -181,7 +183,7 @@ def test_services_killed_with_their_server_go_on_where_every_experiment_was(dura
 @pytest.mark.parametrize("durability", LEVELS if SOAK else ["fast"])
 def test_a_run_killed_with_its_server_goes_on_by_the_same_command(durability: str, tmp_path: Path) -> None:
     places = Places(tmp_path)
-    command = ("run", spec(tmp_path, durability=durability, steps=8_000), "--workers", "2")
+    command = ("run", spec(tmp_path, durability=durability, steps=STEPS), "--workers", "2")
     # Given a run of which everything was killed
     for _ in range(KILLS - 1):
         with started(*command, cwd=tmp_path):
