@@ -23,6 +23,8 @@ from tests.fuzz.targets import TARGETS
 
 SILENT_S = 60.0
 """A mutant on which a child spends so long is a hang."""
+STARTING_S = 300.0
+"""What a child may take to import all it needs, on a machine with much else to do."""
 MEMORY = 6 << 30
 """What a child may map; a mutant that asks for more is found."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +71,8 @@ class _Lane:
         if child is None:
             return False
         if child.poll() is None:
-            if time.time() - self._mark.stat().st_mtime > SILENT_S:
+            trying = self._mark.read_bytes().endswith(b" ")  # as the child writes it
+            if time.time() - self._mark.stat().st_mtime > (SILENT_S if trying else STARTING_S):
                 child.send_signal(signal.SIGABRT)  # faulthandler tells where it is
                 child.wait()
                 self._ended("hung")
@@ -105,7 +108,7 @@ def _child(target: str, seed: int, folder: Path, indexes: range) -> None:
     place.mkdir(exist_ok=True)
     made = TARGETS[target](place)
     for index in indexes:
-        os.pwrite(mark, b"%-20d" % index, 0)
+        os.pwrite(mark, b"%-21d" % index, 0)
         made.trial(made.mutant(np.random.default_rng([seed, index])))
 
 
