@@ -61,6 +61,7 @@ bench: env
 	$(BIN)/python -m benchmarks
 
 soak: env
+	$(BIN)/python -m tests.chaos.soak --kills 3000 --stops 1000 --restarts 100 --minutes 30
 	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos tests/fuzz --timeout 7200
 
 # Only constraints.txt is committed: a uv.lock would record the addresses of whoever made it.

@@ -185,7 +185,7 @@ SPEC: dict[str, Any] = {
     "rollout": {"steps": 8, "max_policy_lag": 1_000_000},
     "trainer": {"learner": LEARNER, "minibatch": 1, "batch_steps": 64, "checkpoints_kept": 60},
     "budget": {"env_steps": 1_000_000_000},
-    "faults": {"lease_ttl": 1.0, "barren_deaths": 1_000_000},
+    "faults": {"lease_ttl": 1.0, "barren_deaths": 1_000_000, "snapshot_every": 1},
     "limits": {"max_entries": 128},
 }
 
