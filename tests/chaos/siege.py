@@ -19,6 +19,8 @@ from tests.chaos.observer import Observer, read_flow
 from tests.chaos.schedule import Action
 
 STEP_S = 0.01
+SERVER_DATA = ("appendonlydir", "server.durability")
+"""What a server leaves on purpose: its data, and how they were kept."""
 BOOKS_EVERY_S = 1.0
 SETTLE_S = 120.0
 """How long a healed fleet may take to play every shard again, and to stop: processes start on a busy machine."""
@@ -196,7 +198,7 @@ def left_over(fleet: Fleet) -> list[str]:
     """Processes of the fleet that live on after its end, and what its server left beside its data."""
     found = [f"process {one.pid}: {one.command}" for one in procs.marked(MARK, str(fleet.folder))]
     folder = fleet.server.settings.folder
-    found += [f"file {path.name}" for path in folder.iterdir() if path.name not in ("appendonlydir", "logs")]
+    found += [f"file {path.name}" for path in folder.iterdir() if path.name not in SERVER_DATA]
     return found
 
 
