@@ -11,6 +11,7 @@ import click
 from heddle.cli.options import command, connect, existing_file, output_option, print_json, redis_option, set_option
 
 if TYPE_CHECKING:
+    from heddle.broker.records import Status
     from heddle.client import Client
     from heddle.experiment import Experiment
 
@@ -59,16 +60,25 @@ def enqueue(
         loaded = load_spec(file, overrides=overrides, name=name)
     with connect(redis_url) as client:
         experiment = client.submit_loaded(loaded, resume=resume, spaces=spaces)
-        if output == "json":
-            print_json({"experiment": experiment.id, "created": experiment.created})
-        else:
+        told: dict[str, object] = {"experiment": experiment.id, "created": experiment.created}
+        if output == "json" and not (wait or follow):
+            print_json(told)
+        elif output != "json":
             click.echo(experiment.id)
             _tell(experiment, follow or wait)
         if follow:
             follow_experiment(client, experiment)
         if wait or follow:
-            status = experiment.wait()
-            click.echo(f"{experiment.id} is {status.state}", err=True)
+            try:
+                status = experiment.wait()
+                click.echo(f"{experiment.id} is {status.state}", err=True)
+            finally:
+                if output == "json":
+                    print_json({**told, **_as_json(experiment.status())})
+
+
+def _as_json(status: "Status") -> dict[str, object]:
+    return {"state": status.state, "reason": status.reason, "result": status.result}
 
 
 def _tell(experiment: "Experiment", stays: bool) -> None:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @command("ls", example="heddle ls\nheddle ls -o json")
 @click.option("--active", is_flag=True, help="Only those that are not over.")
+@click.option("--tag", metavar="WORD", help="Only those whose spec has WORD among experiment.tags.")
 @output_option
 @redis_option
-def ls(active: bool, output: str, redis_url: str | None) -> None:
+def ls(active: bool, tag: str | None, output: str, redis_url: str | None) -> None:
     """List experiments, newest first, each with how it really is and why."""
     from heddle.cli.facts import latest_metrics
     from heddle.states.look import look_at_all
@@ -31,6 +32,8 @@ def ls(active: bool, output: str, redis_url: str | None) -> None:
     with connect(redis_url) as client:
         seen, found = look_at_all(client.broker)
         found = [(status, judged) for status, judged in found if not (active and status.ended)]
+        if tag is not None:
+            found = [one for one in found if tag in client.experiment(one[0].experiment).spec().experiment.tags]
         if output == "json":
             print_json([status_as_json(status, judged, seen.now_ms) for status, judged in found])
             return

@@ -23,7 +23,11 @@ STEP_S = 0.05
 
 @command("up", example="heddle up\nheddle up --bind 0.0.0.0 --workers 8     # says how others reach it")
 @click.option("-n", "--workers", type=click.IntRange(0), help="Worker processes; one a core when not given.")
-@click.option("--bind", metavar="ADDR", help="Let other hosts in: listen on ADDR, with a password in a file.")
+@click.option(
+    "--bind",
+    metavar="ADDR",
+    help="Let other hosts in: listen on ADDR, with a password in a file, a new one at each start.",
+)
 @click.option("--port", type=click.IntRange(0, 65535), help="TCP port; 0 takes any free one.")
 @click.option(
     "--durability",

@@ -75,7 +75,7 @@ class Training:
             metrics = dict(self.learner.update(self._assemble(batches), share))
         except (ExperimentFailed, EnvError) as error:
             raise ExperimentFailed(f"{where}: {error}") from error
-        except Exception as error:  # the learner may be anybody's code
+        except (Exception, SystemExit) as error:  # the learner may be anybody's code
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}") from error
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
@@ -93,7 +93,7 @@ class Training:
         weights, state = self.learner.get_weights(), self.state()
         try:
             self.learner.update(self._assemble([loaded]), self._share(progress))
-        except Exception as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
+        except (Exception, SystemExit) as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
             log.info("a suspect raised when probed shard=%d error=%s", loaded.pointer.shard, describe_error(error))
         finally:
             self.learner.set_weights(weights)

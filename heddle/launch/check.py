@@ -73,9 +73,14 @@ def load_and_check(
     loaded, problems = load_leniently(source, overrides=overrides, name=name)
     if loaded is not None and not problems:
         return loaded, check(loaded, with_snapshot=with_snapshot)
-    if loaded is not None and not any(problem.key.partition(".")[0] == "env" for problem in problems):
+    if loaded is not None and not any(_makes_env(problem.key) for problem in problems):
         problems += _environment_problems(loaded)
     raise SpecError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+
+
+def _makes_env(key: str) -> bool:
+    """Whether an environment cannot be made as meant while `key` is wrong."""
+    return key == "env" or key.startswith(("env.id", "env.kwargs", "env.wrappers", "env.isolation"))
 
 
 def _environment_problems(loaded: LoadedSpec) -> list[Problem]:

@@ -71,7 +71,7 @@ def call_user_code(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *
         return target(*args, **kwargs)
     except EnvError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(f"raised {describe_error(error)}", key=key, value=name) from error
 
 

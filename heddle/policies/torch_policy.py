@@ -101,7 +101,7 @@ class TorchPolicy:
         try:
             with torch.no_grad():
                 answer: Any = self.net(self._tensors(probe), self._zero_tensors(2))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._unfit(f"forward raised {type(error).__name__}: {error}") from error
         if not isinstance(answer, Mapping):
             raise self._unfit(f"forward gave a {type(answer).__name__}, expected a dict")

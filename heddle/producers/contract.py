@@ -3,7 +3,7 @@
 It never imports Gymnasium and never decides what follows from a breach.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,8 @@ def first_breach(
     """
     choices = some_actions(action, steps, np.random.default_rng(seed))
     try:
-        first = _play(env, observation, choices, seed=seed, info_keys=info_keys)
-        second = _play(env, observation, choices, seed=seed, info_keys=info_keys)
+        first = _play(env, observation, action, choices, seed=seed, info_keys=info_keys)
+        second = _play(env, observation, action, choices, seed=seed, info_keys=info_keys)
     except BadAnswer as breach:
         return str(breach)
     for step, (one, other) in enumerate(zip(first, second, strict=True)):
@@ -47,12 +47,13 @@ def first_breach(
 
 
 def _play(
-    env: Any, observation: Space, choices: Sequence[Any], *, seed: int, info_keys: Sequence[str]
+    env: Any, observation: Space, action: Space, choices: Sequence[Any], *, seed: int, info_keys: Sequence[str]
 ) -> list[NDArray[Any]]:
     """Everything seen, one flat array a call, the first from reset."""
-    seen = [_reset(env, observation, seed)]
+    value = _reset(env, observation, seed)
+    seen = [_flat(observation, value)]
     for step, choice in enumerate(choices, start=1):
-        value, reward, terminated, truncated, info = _step(env, choice, step)
+        value, reward, terminated, truncated, info = _step(env, permitted(choice, value, action), step)
         where = f"step {step}"
         _expect(not (problem := observation_problem(observation, value)), f"{where}: {problem}")
         _expect(_is_number(reward), f"{where} returned the reward {_short(reward)}, expected one finite number")
@@ -61,27 +62,28 @@ def _play(
         _expect_info(info, where, info_keys)
         seen.append(np.append(_flat(observation, value), [float(reward), bool(terminated), bool(truncated)]))
         if terminated or truncated:
-            seen.append(_reset(env, observation, seed + step))
+            value = _reset(env, observation, seed + step)
+            seen.append(_flat(observation, value))
     return seen
 
 
-def _reset(env: Any, observation: Space, seed: int) -> NDArray[Any]:
+def _reset(env: Any, observation: Space, seed: int) -> Any:
     try:
         answer = env.reset(seed=seed)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadAnswer(f"reset raised {describe_error(error)}") from error
     is_pair = isinstance(answer, tuple) and len(answer) == 2
     _expect(is_pair, f"reset returned {_short(answer)}, expected (observation, info)")
     value, info = answer
     _expect(not (problem := observation_problem(observation, value)), f"reset: {problem}")
     _expect_info(info, "reset", ())
-    return _flat(observation, value)
+    return value
 
 
 def _step(env: Any, choice: Any, step: int) -> Any:
     try:
         answer = env.step(choice)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadAnswer(f"step {step} raised {describe_error(error)} for action {_short(choice)}") from error
     size = len(answer) if isinstance(answer, tuple) else 0
     described = f"a tuple of {size}" if size else _short(answer)
@@ -109,6 +111,18 @@ def some_actions(action: Space, steps: int, rng: np.random.Generator) -> Sequenc
     else:
         raw = rng.standard_normal((steps, *leaf.shape)).astype(leaf.dtype)
     return choices_for(action)(raw)
+
+
+def permitted(choice: Any, observation: Any, action: Space) -> Any:
+    """`choice`, or the next one that the observation's `action_mask` allows: no policy would choose another."""
+    if not isinstance(action, Discrete) or not isinstance(observation, Mapping):
+        return choice
+    mask = np.ravel(observation.get("action_mask", ()))
+    if len(mask) != action.n or not mask.any():
+        return choice
+    index = int(choice) - action.start
+    allowed = next(other % action.n for other in range(index, index + action.n) if mask[other % action.n])
+    return choice + (allowed - index)
 
 
 def _flat(space: Space, value: Any) -> NDArray[Any]:

@@ -223,7 +223,7 @@ def _call_gymnasium(env: Env) -> Any:
         hint = "it must be installed, or lie in the directory where the command runs"
         module = error.name or env.id.partition(":")[0]
         raise EnvError(f"there is no module {module!r}", value=env.id, hint=hint) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(f"making it raised {describe_error(error)}", value=env.id) from error
 
 
@@ -235,7 +235,7 @@ def _call_factory(env: Env, offered: Mapping[str, Any]) -> Any:
     kwargs = {name: value for name, value in offered.items() if name in _named_parameters(factory)} | env.kwargs
     try:
         made = factory(**kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(f"the factory raised {describe_error(error)}", value=env.id) from error
     if made is None:
         raise EnvError("the factory returned nothing", value=env.id, hint="does it lack a return ?")
@@ -264,7 +264,7 @@ def _wrap(env: Any, wrapper: Wrapper, place: int) -> Any:
             raise EnvError(reason, key=key, value=wrapper.id, hint=nearest(wrapper.id, known))
     try:
         wrapped = kind(env, **wrapper.kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(f"wrapping raised {describe_error(error)}", key=key, value=wrapper.id) from error
     if not hasattr(wrapped, "step"):
         raise EnvError(f"returned a {type(wrapped).__name__}, not an environment", key=key, value=wrapper.id)

@@ -11,7 +11,7 @@ import numpy as np
 
 from heddle.errors import EnvError, NotSnapshottable, SnapshotError
 from heddle.layout import make_layout
-from heddle.producers.contract import some_actions
+from heddle.producers.contract import permitted, some_actions
 from heddle.producers.envs import close_env, make_envs
 from heddle.producers.snapshot import restore, take
 from heddle.shard import ShardPlan, env_seed
@@ -65,20 +65,20 @@ def try_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> Sna
 def _compare(env: Any, other: Any, *, seed: int, action: Space) -> SnapshotTrial:
     actions = some_actions(action, 2 * STEPS, np.random.default_rng(seed))
     try:
-        env.reset(seed=seed)
-        _play(env, actions[:STEPS])
+        begin, _ = env.reset(seed=seed)
+        _, last = _play(env, action, actions[:STEPS], begin)
         data = take(env)
-        expected = _play(env, actions[STEPS:])
+        expected, _ = _play(env, action, actions[STEPS:], last)
     except NotSnapshottable:
         raise
-    except Exception as error:  # noqa: BLE001  the user's: that it raises is for the environment's own check to tell
+    except (Exception, SystemExit) as error:  # noqa: BLE001  told by its own check
         return SnapshotTrial(0, f"it raised {describe_error(error)} before there was one")
     try:
         restore(other, data)
-        found = _play(other, actions[STEPS:])
+        found, _ = _play(other, action, actions[STEPS:], last)
     except SnapshotError as error:
         return SnapshotTrial(0, f"it {error.reason}")
-    except Exception as error:  # noqa: BLE001  the user's, see above
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the user's, see above
         return SnapshotTrial(0, f"when it was brought back the environment raised {describe_error(error)}")
     for step, (one, another) in enumerate(zip(expected, found, strict=True), start=1):
         if one != another:
@@ -86,16 +86,20 @@ def _compare(env: Any, other: Any, *, seed: int, action: Space) -> SnapshotTrial
     return SnapshotTrial(len(data))
 
 
-def _play(env: Any, actions: Sequence[Any]) -> list[str]:
-    """What an environment shows, bit for bit; resets name no seed, so that its own chance shows as well."""
+def _play(env: Any, action: Space, choices: Sequence[Any], observation: Any) -> tuple[list[str], Any]:
+    """What an environment shows after `observation`, bit for bit, and the last that it showed.
+
+    Resets name no seed, so that its own chance shows as well.
+    """
     seen = []
-    for action in actions:
-        observation, reward, terminated, truncated, _ = env.step(action)
+    for choice in choices:
+        observation, reward, terminated, truncated, _ = env.step(permitted(choice, observation, action))
         text = f"{_exact(observation)} {float(reward).hex()} {bool(terminated)} {bool(truncated)}"
         if terminated or truncated:
-            text += _exact(env.reset()[0])
+            observation = env.reset()[0]
+            text += _exact(observation)
         seen.append(text)
-    return seen
+    return seen, observation
 
 
 def _exact(observation: Any) -> str:

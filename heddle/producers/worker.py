@@ -144,6 +144,7 @@ class Worker:
 
     def _start_parts(self) -> None:
         self._stop.on_request(self._wake)
+        self.desk.moved_at = self._clock.monotonic()  # the first heartbeat tells how long ago that was
         for part in (self._appender, self._keeper, self._listener, self._watchdog, self._heartbeat):
             part.start()
         self._ending.start()

@@ -60,7 +60,10 @@ def nearest(word: str, known: list[str]) -> str:
 
 def describe_error(error: BaseException) -> str:
     """One line: type, message and, where it can be told, file:line of the user's code that raised it."""
-    message = " ".join(str(error).split())
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001  the user's own __str__ may be broken, too
+        message = "its message cannot be shown"
     where = blame(error)
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return f"{text} at {where}" if where else text
@@ -87,14 +90,14 @@ def _import_module(module_name: str, name: str, key: str) -> ModuleType:
         sys.path.append(here)  # last, so that a file of the user's never hides a library
         importlib.invalidate_caches()
         return _import_again(module_name, name, key)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failure(module_name, name, key, error) from error
 
 
 def _import_again(module_name: str, name: str, key: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failure(module_name, name, key, error) from error
 
 

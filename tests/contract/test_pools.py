@@ -156,6 +156,13 @@ def test_a_worker_whose_parent_saw_it_die_is_not_alive_any_more(any_broker: Brok
     assert len(pools.workers(BEAT.pool)) == 1
 
 
+def test_a_worker_that_died_cannot_be_asked_to_drain(any_broker: Broker) -> None:
+    any_broker.pools.heartbeat(BEAT)
+    any_broker.pools.bury(BEAT.worker, "signal SIGKILL")
+    with pytest.raises(NotFound):
+        any_broker.pools.drain(BEAT.worker)
+
+
 def test_a_worker_is_found_by_its_id_alone(any_broker: Broker) -> None:
     pools = any_broker.pools
     pools.heartbeat(BEAT)

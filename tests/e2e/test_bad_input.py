@@ -58,6 +58,46 @@ class OldStep(Good):
         return np.zeros(2, np.float32), 0.0, False, {}
 
 
+class Leaving(Good):
+    def step(self, action):
+        raise SystemExit(0)
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError("even the message is broken")
+
+
+class Unspeakable(Good):
+    def step(self, action):
+        raise Silent
+
+
+class Masked(Good):
+    # refuses what its mask forbids, as game engines do
+
+    observation_space = spaces.Dict(
+        board=spaces.Box(-1, 1, (2,), np.float32), action_mask=spaces.Box(0, 1, (3,), np.int8)
+    )
+    action_space = spaces.Discrete(3)
+
+    def look(self):
+        mask = np.ones(3, np.int8)
+        mask[self.np_random.integers(3)] = 0
+        self.mask = mask
+        return {"board": np.zeros(2, np.float32), "action_mask": mask.copy()}
+
+    def reset(self, *, seed=None, options=None):
+        gymnasium.Env.reset(self, seed=seed)
+        self.n = 0
+        return self.look(), {}
+
+    def step(self, action):
+        assert self.mask[action], "not allowed"
+        self.n += 1
+        return self.look(), 1.0, self.n == 5, False, {}
+
+
 class Text(Good):
     observation_space = spaces.Text(5)
 
@@ -75,6 +115,10 @@ def wrong_shape(**_): return WrongShape()
 def old_step(**_): return OldStep()
 def text(**_): return Text()
 def raising(**_): raise RuntimeError("no display found")
+def leaving(**_): return Leaving()
+def leaving_early(**_): raise SystemExit("licence missing")
+def unspeakable(**_): return Unspeakable()
+def masked(**_): return Masked()
 def later_death(**_): return LaterDeath()
 
 
@@ -121,6 +165,9 @@ def only_line(text: str) -> str:
         ("bad_envs:wrong_shape", "mlp", "(3,)"),
         ("bad_envs:old_step", "mlp", "step"),
         ("bad_envs:text", "mlp", "Text"),
+        ("bad_envs:leaving", "mlp", "step 1 raised SystemExit: 0"),
+        ("bad_envs:leaving_early", "mlp", "licence missing"),
+        ("bad_envs:unspeakable", "mlp", "step 1 raised Silent: its message cannot be shown"),
         ("bad_envs:good", "bad_envs:NoPolicy", "policy"),
         ("bad_envs:good", "bad_envs:Missing", "Missing"),
     ],
@@ -132,6 +179,22 @@ def test_a_bad_environment_or_policy_is_found_before_anything_is_submitted(
     assert said in only_line(heddle("validate", spec, cwd=folder, code=3).stderr)
     assert said in only_line(heddle("enqueue", spec, cwd=folder, url=server.url, code=3).stderr)
     assert heddle_json("ls", cwd=folder, url=server.url) == []
+
+
+def test_an_environment_that_refuses_what_its_mask_forbids_is_checked_and_trained(folder: Path) -> None:
+    spec = write(folder, "bad_envs:masked")
+    heddle("validate", spec, cwd=folder)
+    done = heddle("run", spec, "-o", "json", cwd=folder, timeout_s=120)
+    assert '"state": "completed"' in done.stdout
+
+
+def test_an_unknown_environment_is_told_beside_other_mistakes_of_its_section(folder: Path) -> None:
+    spec = Path(write(folder, "CartPol-v1"))
+    spec.write_text(spec.read_text().replace("num_envs = 2", "num_envs = 0"))
+    said = heddle("validate", str(spec), cwd=folder, code=3).stderr
+    assert "env.num_envs = 0" in said
+    assert "CartPole-v1" in said
+    assert len(said.strip().splitlines()) == 2
 
 
 def test_an_environment_that_dies_in_the_workers_fails_the_experiment_with_its_reason(

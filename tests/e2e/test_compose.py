@@ -5,6 +5,7 @@ Skipped, with the reason, where no engine answers and none can be started (not r
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,7 +85,11 @@ def fleet(engine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
         return run("docker", "compose", "-f", "deploy/compose.yaml", *argv, env=env, cwd=source, timeout=timeout)
 
     compose("up", "-d", "--build", "--wait", timeout=900)
-    PASSWORD["REDISCLI_AUTH"] = compose("exec", "-T", "redis", "cat", "/run/heddle/password").strip()
+    typed = re.search(
+        r'export REDISCLI_AUTH="\$\(docker compose -f deploy/compose.yaml (.*)\)"', (ROOT / "README.md").read_text()
+    )
+    assert typed is not None, "README says how redis-cli gets the password"
+    PASSWORD["REDISCLI_AUTH"] = compose(*typed[1].split()).strip()
     yield compose
     compose("down", "-v", "--timeout", "20")
 
