@@ -130,7 +130,10 @@ def test_an_unknown_environment_is_told_together_with_the_other_mistakes_in_file
     assert lr.startswith("exp.toml:6:") and "trainer.lr = -1.0" in lr
     (here / "exp.toml").write_text(text.replace("[trainer]", "num_env = 3\n[trainer]"))
     assert run(["validate", "exp.toml"]) == 3
-    assert "CartPole-v1" not in capsys.readouterr().err, "nothing is made of a section that is wrong itself"
+    assert len(capsys.readouterr().err.splitlines()) == 3, "also beside a mistake of its own section"
+    (here / "exp.toml").write_text(text.replace("[trainer]", "kwargs = 3\n[trainer]"))
+    assert run(["validate", "exp.toml"]) == 3
+    assert "CartPole-v1" not in capsys.readouterr().err, "nothing is made with arguments that are wrong themselves"
 
 
 def test_a_wrapper_that_is_not_there_is_found_with_its_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
