@@ -16,7 +16,7 @@ def _asked_by() -> tuple[list[str], bool]:
     """The files and lines up the stack, and whether an import is under way."""
     frames: list[str] = []
     importing = False
-    frame: FrameType | None = sys._getframe().f_back
+    frame: FrameType | None = sys._getframe(1).f_back
     while frame is not None and len(frames) < FRAMES:
         name = frame.f_code.co_filename
         importing = importing or "importlib._bootstrap" in name

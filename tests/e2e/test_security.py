@@ -33,7 +33,7 @@ sync = true
 minibatch = 32
 passes = 2
 [budget]
-env_steps = 3_000
+env_steps = 100_000_000
 [eval]
 num_envs = 2
 episodes = 2
@@ -93,9 +93,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         found.look_at_processes(folder)
         worker = next(pid for pid, command in processes_of(folder).items() if " heddle worker" in command)
         os.kill(worker, signal.SIGKILL)
+        eventually(lambda: "pickle.find_class" in audit.read_text(), timeout_s=60, what="a snapshot restored")
         server = next(pid for pid, command in processes_of(folder).items() if "-server" in command)
         os.kill(server, signal.SIGKILL)
-        heddle("wait", experiment, "--timeout", "120s", cwd=folder, timeout_s=150)
+        before = _steps(folder, experiment)
+        eventually(lambda: _steps(folder, experiment) > before + 500, timeout_s=90, every_s=0.2, what="going on")
+        heddle("stop", experiment, cwd=folder)
+        heddle("wait", experiment, "--for", "stopped", "--timeout", "60s", cwd=folder, timeout_s=90)
         found.look_at_processes(folder)
         for argv in ("status watched", "ls", "shards watched", "workers ls", "batches ls watched"):
             found.keep(argv, heddle(*argv.split(), "-o", "json", "-vv", cwd=folder))
