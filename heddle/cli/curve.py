@@ -36,7 +36,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     shrunk = shrink(finite, width)
     low, high = min(shrunk), max(shrunk)
     if high <= low:
-        return _BARS[0] * len(shrunk)
+        return _BARS[3] * len(shrunk)  # level, neither lowest nor highest
     return "".join(_BARS[min(7, int(8 * (value - low) / (high - low)))] for value in shrunk)
 
 

@@ -3,6 +3,9 @@
 It never colours: what is printed here may be cut by `awk`.
 """
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 
 import click
@@ -23,8 +26,24 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
     """Print names and values, one a line; empty values are left out."""
     shown = [(name, str(value)) for name, value in facts if value not in ("", None)]
     width = max((len(name) for name, _ in shown), default=0)
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in shown:
-        click.echo(f"{name:<{width}}  {value}")
+        for line in fact_lines(f"{name:<{width}}  ", value, columns):
+            click.echo(line)
+
+
+def fact_lines(head: str, value: str, columns: int | None) -> list[str]:
+    """`head` and `value`, broken between words where `columns` end; paths stay whole, to be copied."""
+    if columns is None or len(head) + len(value) <= columns or columns < 2 * len(head):
+        return [head + value]
+    return textwrap.wrap(
+        value,
+        columns,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def duration(milliseconds: float) -> str:

@@ -9,7 +9,7 @@ from heddle.cli.curve import Curve, braille, save_png, short, shrink, sparkline
 
 def test_a_sparkline_goes_from_lowest_to_highest() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
-    assert sparkline([3.0, 3.0]) == "▁▁"
+    assert sparkline([3.0, 3.0]) == "▄▄"
     assert sparkline([float("nan")]) == ""
     assert len(sparkline(range(1000), 24)) == 24
 

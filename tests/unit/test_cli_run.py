@@ -11,6 +11,7 @@ from heddle.cli.facts import troubles
 from heddle.cli.live import Facts
 from heddle.cli.run import print_outcome
 from heddle.cli.running import Outcome
+from heddle.cli.tables import fact_lines
 
 
 def interrupted(directory: Path) -> Outcome:
@@ -89,3 +90,14 @@ def test_going_on_is_offered_with_the_same_overrides_and_counts_what_it_continue
     assert "heddle run exp.toml --set trainer.lr=1e-3 --set budget.env_steps=119_000 --resume exp-1a2b" in (
         capsys.readouterr().out.replace("\n", " ")
     )
+
+
+def test_long_facts_break_between_words_and_paths_stay_whole() -> None:
+    books = "appended 2,221 = trained 1,564 + evaluated 653 + in flight 0; lost 0"
+    assert fact_lines("batches  ", books, None) == [f"batches  {books}"]
+    assert fact_lines("batches  ", books, 50) == [
+        "batches  appended 2,221 = trained 1,564 +",
+        "         evaluated 653 + in flight 0; lost 0",
+    ]
+    path = "runs/cartpole-36f7e3/checkpoints/" + "x" * 60
+    assert fact_lines("best  ", path, 40)[-1].strip() == path
