@@ -100,4 +100,4 @@ def test_long_facts_break_between_words_and_paths_stay_whole() -> None:
         "         evaluated 653 + in flight 0; lost 0",
     ]
     path = "runs/cartpole-36f7e3/checkpoints/" + "x" * 60
-    assert fact_lines("best  ", path, 40)[-1].strip() == path
+    assert fact_lines("best  ", path, 40) == [f"best  {path}"]
