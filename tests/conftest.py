@@ -4,8 +4,10 @@ Valkey comes with the package and must be there. Redis is the one on PATH: witho
 and fail where HEDDLE_ALL_SERVERS is set, as in CI.
 """
 
+import logging
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,3 +111,18 @@ def full_memory(broker: Broker) -> Callable[[], None]:
         broker.conn.main.config_set("maxmemory", 1)
 
     return fill
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command that a test calls in this process sends logs to standard error, for that test alone."""
+    logger = logging.getLogger("heddle")
+    before = (list(logger.handlers), logger.level, logger.propagate)
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+def pytest_configure() -> None:
+    """A shell that runs the tests in its background has them ignore SIGINT, which every process they start inherits."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

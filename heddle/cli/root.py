@@ -7,7 +7,7 @@ import importlib
 import logging
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -133,11 +133,22 @@ def verbose_option() -> click.Option:
     )
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to whatever is standard error at that moment: who caught it for a while may have closed it since."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
 def set_up_logs(level: int) -> None:
     """Send the logs of `level` and above to standard error; a lower level set before stays."""
     root = logging.getLogger("heddle")
     if not root.handlers:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _StandardError()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s", "%H:%M:%S"))
         root.addHandler(handler)
         root.propagate = False

@@ -83,7 +83,7 @@ def test_a_failure_of_an_inline_environment_happens_again_in_a_child_and_answers
     experiment = failed(broker, url, "raise", isolation="inline")
     result = repro(url, f"{experiment}/1", "-o", "json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.output)
+    told = json.loads(result.stdout)
     assert (told["outcome"]["happened"], told["outcome"]["step"]) == (True, 3)
     assert told["failure"]["isolation"] == "inline"
 
