@@ -91,7 +91,7 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
         from heddle.launch.trainers import TrainerHost
 
         raise click.exceptions.Exit(TrainerHost(url, directory=Path(directory), most=most, stop=stop).run())
-    stop = begin_role("heddle.consumers.trainer", "heddle.launch.check")
+    stop = begin_role("heddle.consumers.trainer", "heddle.consumers.learners", "heddle.launch.check")
     from heddle.broker import open_broker
     from heddle.consumers.trainer import Trainer
 

@@ -22,6 +22,8 @@ STEP_S = 0.01
 SERVER_DATA = ("appendonlydir", "server.durability")
 """What a server leaves on purpose: its data, and how they were kept."""
 BOOKS_EVERY_S = 1.0
+AGAIN_S, PATIENCE_S = 0.2, 10.0
+"""When nobody of a role is alive, it is tried again so often, for so long."""
 SETTLE_S = 120.0
 """How long a healed fleet may take to play every shard again, and to stop: processes start on a busy machine."""
 
@@ -51,7 +53,7 @@ class Siege:
     """See the module.
 
     Attributes:
-        hits: what was done; missed: actions that found nobody alive.
+        hits: what was done; missed: actions that never found anybody alive.
         problems: found by looking, not by the observer.
         on_link: carries out an attack on a role's link; returns what takes it back.
     """
@@ -70,11 +72,18 @@ class Siege:
     def run(self) -> None:
         """Attack, then heal."""
         began = self.fleet.clock.monotonic()
-        waiting = list(self.actions)
+        waiting = [(action.at_s, action) for action in self.actions]
         while waiting or self._undo:
-            now = self.fleet.clock.monotonic()
-            while waiting and now - began >= waiting[0].at_s:
-                self._do(waiting.pop(0))
+            now_s = self.fleet.clock.monotonic() - began
+            due = [action for due_s, action in waiting if due_s <= now_s]
+            waiting = [entry for entry in waiting if entry[0] > now_s]
+            for action in due:
+                if self._do(action):
+                    continue
+                if now_s < action.at_s + PATIENCE_S:
+                    waiting.append((now_s + AGAIN_S, action))
+                else:
+                    self.missed.append(action)
             self.step()
 
     def step(self) -> None:
@@ -138,20 +147,21 @@ class Siege:
         with open_broker(self.fleet.server.url, role="test") as broker:
             return [f"{name} {broker.experiments.status(name).state}" for name in self.observer.watched]
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: Action) -> bool:
+        """Carry it out; False when nobody of its role is alive now."""
         if action.deed in ("kill", "freeze"):
-            self._hit_process(action)
-        elif self.on_link is not None:
+            return self._hit_process(action)
+        if self.on_link is not None:
             undo = self.on_link(action)
             hit = Hit(action, self._now_ms(), 0)
             self.hits.append(hit)
             self._later(action.lasts_s, undo, hit)
+        return True
 
-    def _hit_process(self, action: Action) -> None:
+    def _hit_process(self, action: Action) -> bool:
         pids = self.fleet.pids(action.role)
         if not pids:
-            self.missed.append(action)
-            return
+            return False
         pid = pids[min(int(action.pick * len(pids)), len(pids) - 1)]
         victim = procs.process(pid)
         hit = Hit(action, 0, pid, victim.command if victim else "", self._held(pid) if action.role == "worker" else {})
@@ -159,11 +169,11 @@ class Siege:
         if action.role == "server":
             self.fleet.kill_server(action.lasts_s)
         elif not _signal(pid, signal.SIGKILL if action.deed == "kill" else signal.SIGSTOP):
-            self.missed.append(action)
-            return
+            return False
         if action.deed == "freeze":
             self._later(action.lasts_s, lambda: _thaw(pid), hit)
         self.hits.append(hit)
+        return True
 
     def _later(self, lasts_s: float, undo: Callable[[], None], hit: Hit) -> None:
         def take_back() -> None:

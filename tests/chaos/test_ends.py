@@ -13,7 +13,6 @@ from tests.chaos.ends import (
     GRACE_S,
     End,
     Moment,
-    Search,
     end_all,
     end_at,
     keys_left,
@@ -65,51 +64,49 @@ def test_run_ends_cleanly_at_any_moment(tmp_path: Path) -> None:
     check("run", end_all([partial(one, number, moment) for number, moment in enumerate(chosen)], at_once=2))
 
 
-def test_up_ends_cleanly_at_any_moment_and_its_experiment_goes_on_each_time(tmp_path: Path) -> None:
-    with started("up", "--workers", "1", cwd=tmp_path) as first:
+def ends_of_up(folder: Path) -> list[End]:
+    """`up` in one folder, again and again; its experiment goes on each time."""
+    with started("up", "--workers", "1", cwd=folder) as first:
         first.says("heddle enqueue")
-        experiment = heddle("enqueue", CARTPOLE, *ENDLESS, cwd=tmp_path).stdout.strip()
+        experiment = heddle("enqueue", CARTPOLE, *ENDLESS, cwd=folder).stdout.strip()
 
     def search(_pid: int, _mark: str) -> list[str]:
-        extra = left_in(tmp_path / ".heddle", besides={"appendonlydir", "logs", "server.durability"})
-        return left_in(tmp_path, besides={"runs", ".heddle"}) + extra
+        extra = left_in(folder / ".heddle", besides={"appendonlydir", "logs", "server.durability"})
+        return left_in(folder, besides={"runs", ".heddle"}) + extra
 
     ends = []
     for number, moment in enumerate(moments(2, EACH, within_s=6.0)):
         mark = f"up-{os.getpid()}-{number}"
-        ends.append(end_at(("up", "--workers", "1"), moment, cwd=tmp_path, mark=mark, search=search))
-    check("up", ends)
-    with started("up", "--workers", "1", cwd=tmp_path) as last:
+        ends.append(end_at(("up", "--workers", "1"), moment, cwd=folder, mark=mark, search=search))
+    with started("up", "--workers", "1", cwd=folder) as last:
         last.says("heddle enqueue")
 
         def batches() -> dict[str, int]:
-            counts: dict[str, int] = heddle_json("status", experiment, cwd=tmp_path)["accounting"]["batches"]
+            counts: dict[str, int] = heddle_json("status", experiment, cwd=folder)["accounting"]["batches"]
             return counts
 
         eventually(lambda: batches()["trained"] > 0, timeout_s=60, every_s=0.5, what="it is trained")
         assert batches()["lost"] == batches()["duplicated"] == 0
+    return ends
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[LocalServer]:
-    with start_server(tmp_path / "server") as running:
-        yield running
+def ends_of_role(url: str, folder: Path, role: str, arguments: tuple[str, ...], within_s: float) -> list[End]:
+    """A role that is given a broker; told once, no key names it afterwards."""
 
+    def search(moment: Moment, pid: int, mark: str) -> list[str]:
+        return keys_left(url, [mark, f"-{pid}-", f"-{pid}w"]) if moment.again_s is None else []
 
-def test_a_coordinator_ends_cleanly_at_any_moment(server: LocalServer, tmp_path: Path) -> None:
-    heddle("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=server.url)
-    ends = [
+    return [
         end_at(
-            ("coordinator",),
+            arguments,
             moment,
-            cwd=tmp_path,
-            mark=f"coordinator-{os.getpid()}-{number}",
-            url=server.url,
-            search=lambda pid, _mark: keys_left(server.url, [f"-{pid}-"]) if moment.again_s is None else [],  # noqa: B023
+            cwd=folder,
+            mark=f"{role}-{os.getpid()}-{number}",
+            url=url,
+            search=partial(search, moment),
         )
-        for number, moment in enumerate(moments(3, EACH, within_s=2.5))
+        for number, moment in enumerate(moments(len(role), EACH, within_s=within_s))
     ]
-    check("coordinator", ends)
 
 
 @pytest.fixture
@@ -121,36 +118,38 @@ def fleet(tmp_path: Path) -> Iterator[tuple[Fleet, str]]:
         yield running, experiment
 
 
-def test_workers_trainers_and_supervisors_end_cleanly_at_any_moment(fleet: tuple[Fleet, str], tmp_path: Path) -> None:
+@pytest.fixture
+def lonely(tmp_path: Path) -> Iterator[LocalServer]:
+    """A server with an experiment and no coordinator."""
+    with start_server(tmp_path / "lonely") as running:
+        heddle("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=running.url)
+        yield running
+
+
+def test_up_and_each_role_alone_end_cleanly_at_any_moment(
+    fleet: tuple[Fleet, str], lonely: LocalServer, tmp_path: Path
+) -> None:
     running, experiment = fleet
-    url, folder = running.server.url, tmp_path / "home"
-    folder.mkdir()
+    url, home, up = running.server.url, tmp_path / "home", tmp_path / "up"
+    home.mkdir()
+    up.mkdir()
     commands = {
-        "worker": (("worker",), 4.0),
-        "trainer": (("trainer", experiment, "--dir", str(folder / "runs")), 6.0),
-        "supervisor": (("workers", "start", "-n", "2"), 5.0),
+        "worker": partial(ends_of_role, url, home, "worker", ("worker",), 4.0),
+        "trainer": partial(
+            ends_of_role, url, home, "trainer", ("trainer", experiment, "--dir", str(home / "runs")), 6.0
+        ),
+        "supervisor": partial(ends_of_role, url, home, "supervisor", ("workers", "start", "-n", "2"), 5.0),
+        "coordinator": partial(ends_of_role, lonely.url, home, "coordinator", ("coordinator",), 2.5),
+        "up": partial(ends_of_up, up),
     }
-
-    def all_of(role: str) -> list[End]:
-        arguments, within_s = commands[role]
-        return [
-            end_at(arguments, moment, cwd=folder, mark=f"{role}-{os.getpid()}-{number}", url=url, search=keys(moment))
-            for number, moment in enumerate(moments(len(role), EACH, within_s=within_s))
-        ]
-
-    def keys(moment: Moment) -> Search:
-        def search(pid: int, mark: str) -> list[str]:
-            return keys_left(url, [mark, f"-{pid}-", f"-{pid}w"]) if moment.again_s is None else []
-
-        return search
 
     def all_done() -> bool:
         running.step()
         return all(future.done() for future in futures.values())
 
     with ThreadPoolExecutor(len(commands)) as pool:
-        futures = {role: pool.submit(all_of, role) for role in commands}
-        eventually(all_done, timeout_s=500, every_s=0.05)
-    for role, future in futures.items():
-        check(role, future.result())
-    assert left_in(folder, besides={"runs"}) == []
+        futures = {name: pool.submit(command) for name, command in commands.items()}
+        eventually(all_done, timeout_s=550, every_s=0.05)
+    for name, future in futures.items():
+        check(name, future.result())
+    assert left_in(home, besides={"runs"}) == []

@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 def test_a_hundred_kills_of_every_role_on_a_server_that_keeps_all_lose_nothing_and_train_nothing_twice(
     tmp_path: Path,
 ) -> None:
-    order = Order(seed=11, seconds=80, kills=105, freezes=26, restarts=5)
+    order = Order(seed=11, seconds=60, kills=105, freezes=26, restarts=5)
     report = fight(Plan(order, Size(hosts=(2, 1), durability="strict"), ("fast", "slow")), tmp_path)
     check(report)
     assert report.unknown_steps == 0
@@ -55,7 +55,7 @@ def test_a_hundred_kills_of_every_role_on_a_server_that_keeps_all_lose_nothing_a
 def test_a_hundred_kills_of_every_role_on_a_server_that_may_forget_two_seconds_train_nothing_twice(
     tmp_path: Path,
 ) -> None:
-    order = Order(seed=12, seconds=80, kills=105, freezes=26, restarts=5)
+    order = Order(seed=12, seconds=60, kills=105, freezes=26, restarts=5)
     report = fight(Plan(order, Size(hosts=(2, 1), durability="fast"), ("cartpole",)), tmp_path)
     check(report)
     assert count(report, "kill", of_server=False) >= 100
@@ -64,7 +64,7 @@ def test_a_hundred_kills_of_every_role_on_a_server_that_may_forget_two_seconds_t
 
 
 def test_delays_resets_and_cuts_in_one_or_both_directions_lose_nothing_and_train_nothing_twice(tmp_path: Path) -> None:
-    order = Order(seed=13, seconds=40, network=24, kills=4, roles=tuple(role for role in ROLES if role != "server"))
+    order = Order(seed=13, seconds=30, network=24, kills=4, roles=tuple(role for role in ROLES if role != "server"))
     report = fight(Plan(order, Size(hosts=(1, 1)), ("fast",)), tmp_path)
     check(report)
     assert sum(report.deeds.values()) >= 24
