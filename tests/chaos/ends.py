@@ -135,10 +135,11 @@ def _wait(process: "subprocess.Popen[bytes]", told_at: float, clock: SystemClock
 
 
 def _judge(code: int, output: str) -> list[str]:
+    trace = output.partition("Traceback")[2]
+    if trace and "heddle" not in trace:
+        return []  # a Ctrl-C that meets the interpreter before a line of ours has run is answered by Python itself
     problems = [] if code in FINE else [f"ended with {code}"]
-    # A Ctrl-C that meets the interpreter before a line of ours has run is answered by Python itself.
-    if "Traceback" in output and "heddle" in output.partition("Traceback")[2]:
-        problems.append("showed a traceback")
+    problems += ["showed a traceback"] if trace else []
     return [f"{problem}: {output[-600:]}" for problem in problems]
 
 
