@@ -9,29 +9,13 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 
 from tests.simulation.bugs import MOST_SEEDS, bugs, hunt
-from tests.simulation.plan import Outcome, plan_of
+from tests.simulation.plan import plan_of
+from tests.simulation.seeds import run_seeds
 from tests.simulation.shrink import run, shrink, to_json
 from tests.simulation.world import World
-
-AT_ONCE = 20
-
-
-def run_seed(seed: int) -> Outcome:
-    """One seed."""
-    return World(plan_of(seed)).run()
-
-
-def run_seeds(first: int, last: int, jobs: int) -> Iterator[Outcome]:
-    """Seeds `first` to `last` - 1, as they are done."""
-    if jobs == 1:
-        yield from map(run_seed, range(first, last))
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run_seed, range(first, last), chunksize=AT_ONCE)
 
 
 def hunt_all(jobs: int, most: int) -> int:
