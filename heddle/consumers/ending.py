@@ -19,6 +19,8 @@ FINAL_EVALUATION_S = 30.0
 """How long the end waits for an evaluation of the last weights."""
 SAVE_S = 60.0
 """How long the end waits for a disk that does not take the last checkpoint."""
+SETTLE_TRIES = 3
+"""Looks for batches that are in flight although all were settled."""
 
 
 def leave(loop: Loop) -> None:
@@ -67,7 +69,13 @@ def _end(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
     parts = loop.parts
     say_stop(parts.broker, parts.experiment, parts.patience, seat_epoch=parts.seat.epoch)
     _settle_rest(loop, train=outcome == "stopped", save=True)
-    return _finish(loop, outcome, reason)
+    final = _finish(loop, outcome, reason)
+    for _ in range(SETTLE_TRIES):
+        if not loop.flow().entries:
+            break
+        parts.intake.look_again()  # a broker that was killed meanwhile came back with what had been acked
+        _settle_rest(loop, train=False, save=True)
+    return final
 
 
 def _settle_rest(loop: Loop, *, train: bool, save: bool) -> None:

@@ -122,12 +122,15 @@ class Leader:
             return status.state != "queued"
         spec = read_spec(stored)
         reason = spec if isinstance(spec, str) else lacking(spec.limits.durability, self._broker.conn.kept())
-        if status.command == "stop":
-            self._set_status(entry.experiment, "stopped", "stopped before it was admitted")
-        elif isinstance(spec, str) or reason:
+        if isinstance(spec, str) or (reason and status.command != "stop"):
             self._refuse(entry.experiment, reason)
-        else:
+        elif status.command != "stop":
             return self._make_shards(stored, spec, now_ms)
+        elif self._broker.shards.shards(entry.experiment, PARTITION):
+            # An admission that was cut short, by an outage or for want of memory: workers may have begun.
+            return self._guarded(self._watch(stored, spec, now_ms), now_ms)
+        else:
+            self._set_status(entry.experiment, "stopped", "stopped before it was admitted")
         return True
 
     def _turn_away(self, entry: QueueEntry, error: Exception) -> None:

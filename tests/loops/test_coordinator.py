@@ -19,6 +19,7 @@ from heddle.clock import SystemClock
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.leader import Leader
 from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnreachable, Gone
+from heddle.shard import plan_shards
 from heddle.spec import load_spec
 from heddle.stop import StopFlag
 from tests.helpers import eventually
@@ -184,6 +185,24 @@ def test_an_experiment_stopped_before_it_was_admitted_never_starts(
     broker.experiments.set_command(experiment, "stop")
     coordinate()
     assert await_state(broker, experiment, "stopped") == "stopped before it was admitted"
+
+
+def test_a_stop_after_half_an_admission_waits_for_the_workers_that_have_begun(broker: Broker) -> None:
+    experiment = submit(broker)
+    epoch = broker.coordinators.claim_leader("c1")
+    assert epoch is not None
+    plans = plan_shards(load_spec(SPEC).spec)
+    broker.shards.create(experiment, 0, plans, leader_epoch=epoch)
+    broker.shards.queue_tickets(experiment, 0, [0], "default")
+    ticket = broker.shards.read_ticket("default", "w1", block_ms=0)
+    assert ticket is not None
+    claim = broker.shards.claim(ticket, worker="w1", nonce="n1", ttl_ms=60_000)
+    assert isinstance(claim, Claim)
+    broker.experiments.set_command(experiment, "stop")
+    leader = Leader(broker, "c1", epoch, contact_since_ms=0)
+    leader.wait(broker.conn.now_ms())
+    assert broker.experiments.status(experiment).state == "stopping"
+    broker.shards.release(claim.lease)
 
 
 def test_the_final_state_waits_for_workers_to_release_and_the_trainer_to_leave(

@@ -200,7 +200,7 @@ class Faults:
         world.clock_ms += 1000.0 * by_s
         world.watcher.truth.clock_went_back |= by_s < 0
         if by_s >= LONG_S:
-            world.net.back_at = world.hub.now
+            world.net.back_at = world.net.frozen_at = world.hub.now
 
     # ---- the rest
 

@@ -49,8 +49,8 @@ class Hosts:
     def is_healthy(self, name: str, by: str) -> bool:
         """True for a worker that nothing but the broker's absence, over since less than a TTL, kept from renewing.
 
-        A coordinator that was born while the broker was frozen cannot know that it was: the broker looks as if it had
-        been there for long. That one is not blamed.
+        A coordinator that was born after the broker was frozen, or its clock set, cannot know: the broker looks as if
+        it had been there for long. That one is not blamed.
         """
         process, net, now = self._ever.get(name), self._world.net, self._world.hub.now
         if process is None or not process.alive or process.paused or now - net.back_at >= LEASE_TTL_S:

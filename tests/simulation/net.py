@@ -68,7 +68,7 @@ class Net:
     Attributes:
         weather: chances now.
         is_up, is_frozen: the server answers at all; it is stopped in its tracks, and will go on.
-        frozen_at: when it was frozen last.
+        frozen_at: when it was frozen, or its clock set, last.
         published: told the messages that a command published.
         back_at: when it was last seen again by everybody after it had been away for long.
     """

@@ -143,7 +143,12 @@ class World:
     def _end_well(self) -> None:
         if not self.has_ended():
             self._order(self._stop)
-        self._await(self.has_ended, END_S, "liveness: a stopped run did not end")
+        self._await(self.has_ended, END_S + self._forgotten_s, "liveness: a stopped run did not end")
+
+    @property
+    def _forgotten_s(self) -> float:
+        """With little memory: batches that nobody ever accepts hold it until their time is over."""
+        return BLOB_TTL_S if "memory" in self.plan.permanent else 0.0
 
     def _wait_for_progress(self) -> None:
         """Every shard that counts gives another batch, and the model learns from it."""
@@ -160,9 +165,7 @@ class World:
             given = all(int(state.get(b"seq", b"0")) > begun[i] for i, state in counted.items())
             return given and (len(self.model()) > learned or not counted) and bool(states[0])
 
-        # Batches that nobody ever accepts hold memory until their time is over.
-        within_s = PROGRESS_S + (BLOB_TTL_S if "memory" in self.plan.permanent else 0.0)
-        self._await(moves, within_s, "liveness: a shard, or the trainer, does not go on")
+        self._await(moves, PROGRESS_S + self._forgotten_s, "liveness: a shard, or the trainer, does not go on")
 
     def _await(self, fact: Callable[[], bool], within_s: float, promise: str) -> None:
         deadline = self.hub.now + within_s
