@@ -131,7 +131,6 @@ def test_up_and_each_role_alone_end_cleanly_at_any_moment(
 ) -> None:
     running, experiment = fleet
     url, home, up = running.server.url, tmp_path / "home", tmp_path / "up"
-    runs = str(home / "runs")
     home.mkdir()
     up.mkdir()
     commands = {
