@@ -54,7 +54,6 @@ e2e: env
 
 chaos: env
 	$(BIN)/python -m tests.simulation --seeds 0:2000
-	$(BIN)/python -m tests.simulation --bugs
 	$(BIN)/python -m pytest -q tests/chaos --timeout 300
 
 bench: env
