@@ -59,7 +59,9 @@ def left_here() -> str:
     """What was cut short in this directory and how to go on with it; "" for nothing."""
     from heddle.launch.cut_short import cut_short
 
-    left = [str(run) for run in cut_short(FOLDER, is_running)]
+    working = [find_running(folder) for folder in sorted(FOLDER.glob("run*"))]
+    left = [f"a `heddle run` works here, look at it with --redis-url {url}" for url in working if url]
+    left += [str(run) for run in cut_short(FOLDER, is_running)]
     if has_data(FOLDER):
         left.append("`heddle up` goes on with the experiments that its broker here held")
     return "".join(f"; {one}" for one in left)

@@ -53,6 +53,19 @@ def restart_delay_s(failures: int, chance: float) -> float:
     return bound * (0.5 + 0.5 * chance)
 
 
+def telling(lines: Sequence[str]) -> list[str]:
+    """Of the last lines that a process printed those that say why it died.
+
+    Of Python's dump at a fatal signal that is its first line and the innermost call, which comes first in it.
+    """
+    said = [line for line in lines if line.strip() and not line.startswith("Extension modules:")]
+    dump = next((at for at, line in enumerate(said) if "(most recent call first)" in line), None)
+    if dump is None:
+        return said
+    fatal = [line for line in said[:dump] if line.startswith("Fatal Python error")]
+    return fatal + said[dump + 1 : dump + 2]
+
+
 @dataclass(slots=True)
 class Slot:
     """One worker that shall run, whichever process is it now.
@@ -227,7 +240,7 @@ class Supervisor:
         self._liaison.tell(logging.getLevelName(level).lower(), worker, why)
 
     def _cause(self, child: Child) -> str:
-        last = next((line for line in reversed(child.tail()) if line.strip()), "")
+        last = (telling(child.tail()) or [""])[-1].strip()
         hint = 'if it did that, isolation = "process" under [env] keeps it from workers'
         how = describe_exit(child.code or 0)
         return f"its worker ended with {how} while stepping it ({hint}); last line: {last[:300]}"
@@ -235,7 +248,7 @@ class Supervisor:
     def _epitaph(self, child: Child) -> str:
         if not child.code:  # one that was asked to drain ends like this
             return f"worker {child.name} left by itself after {child.lifetime_s():.1f} s"
-        last = " | ".join(line for line in child.tail(SHOWN_LINES) if line.strip())
+        last = " | ".join(telling(child.tail())[-SHOWN_LINES:])
         said = f"; last lines: {last}" if last else "; it printed nothing"
         return f"worker {child.name} ended with {describe_exit(child.code or 0)} after {child.lifetime_s():.1f} s{said}"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heddle.errors import BrokerUnreachable
-from heddle.launch.supervisor import Supervisor, restart_delay_s, share, worker_command
+from heddle.launch.supervisor import Supervisor, restart_delay_s, share, telling, worker_command
 from heddle.stop import StopFlag
 from tests.helpers import eventually
 
@@ -261,3 +261,18 @@ def test_a_worker_that_was_drained_is_replaced_without_an_alarm(begin: Begin, ca
     said = [record for record in caplog.records if "left by itself" in record.getMessage()]
     assert [record.levelname for record in said] == ["INFO"]
     assert first.worker in said[0].getMessage()
+
+
+def test_of_a_dump_at_a_fatal_signal_the_innermost_call_is_told() -> None:
+    dump = [
+        "played a while",
+        "Fatal Python error: Aborted",
+        "",
+        "Current thread 0x01 (most recent call first):",
+        '  File "myenv.py", line 23 in step',
+        '  File "player.py", line 9 in _roll',
+        "",
+        "Extension modules: numpy._core (total: 1)",
+    ]
+    assert telling(dump) == ["Fatal Python error: Aborted", '  File "myenv.py", line 23 in step']
+    assert telling(["one", " ", "two"]) == ["one", "two"]
