@@ -54,7 +54,7 @@ e2e: env
 
 chaos: env
 	$(BIN)/python -m tests.simulation --seeds 0:2000
-	$(BIN)/python -m pytest -q tests/chaos --timeout 300
+	$(BIN)/python -m pytest -q tests/chaos --timeout 900
 
 bench: env
 	$(BIN)/python -m benchmarks
