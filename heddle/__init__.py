@@ -1,14 +1,17 @@
 """Heddle: reinforcement learning rollouts as a fleet, through Redis Streams.
 
-Importing it loads nothing heavy: each public name is fetched from its module when it is first used.
+Importing it loads nothing heavy: each public name is fetched from its module when it is first used. Not even `typing`,
+which takes as long as all else: until a first line of `__main__` has run, a Ctrl-C shows Python's own traceback.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from heddle.version import __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from heddle.client import Client, connect, submit, trainer
     from heddle.errors import HeddleError, SpecError
     from heddle.experiment import Experiment
@@ -47,7 +50,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'heddle' has no attribute {name!r}")

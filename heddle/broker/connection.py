@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from heddle.broker.address import open_pool, secret_of
 from heddle.broker.durability import Kept, kept_by
-from heddle.broker.faults import redact, translated
+from heddle.broker.faults import redact, translate, translated
 from heddle.broker.fitness import ServerInfo, check_fit
 from heddle.broker.scripts import Script, script
 from heddle.errors import BrokerBlocked, Denied, UsageError
@@ -91,7 +91,8 @@ class Pipe(redis.client.Pipeline):
         """Send all; a script that the server did not know did not run, and only that one is run again.
 
         Args:
-            raise_on_error: raise the first error among the replies; else they stand in their places, as redis-py's.
+            raise_on_error: raise the first error among the replies; else they stand in their places, as redis-py's, but
+                for trouble with the server, which stands there in Heddle's words.
         """
         named: dict[int, str] = getattr(self, "_named", {})
         self._named = {}
@@ -106,7 +107,12 @@ class Pipe(redis.client.Pipeline):
                     raise reply
                 if isinstance(reply, redis.exceptions.ReadOnlyError):
                     leave(self)
-        return replies
+        return [self._in_our_words(reply) for reply in replies]
+
+    def _in_our_words(self, reply: Any) -> Any:
+        if not isinstance(reply, Exception):
+            return reply
+        return translate(reply, self.url_redacted, self.secret, known=self.known) or reply
 
     def _run_again(self, name: str, command: tuple[Any, ...]) -> Any:
         """Load a script and run its call; an error becomes its reply, as in the pipeline."""

@@ -6,18 +6,17 @@ This module never plays or retries; every rule about who may write a shard is in
 import logging
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import Pipe
-from heddle.broker.faults import translate
 from heddle.broker.records import integer, text
 from heddle.broker.streams import NO_MORE_IDS
 from heddle.broker.tickets import Tickets
 from heddle.broker.types import AppendMeta, AppendReply, Claim, Lease, Renewal, Ticket
-from heddle.errors import BatchesForgotten
+from heddle.errors import BatchesForgotten, BrokerFull
 
 log = logging.getLogger("heddle.broker")
 
@@ -223,16 +222,16 @@ class Leases(Tickets):
 
     def _append_reply(self, pipe: Pipe) -> AppendReply:
         replies = pipe.execute(raise_on_error=False)
-        refused = next((reply for reply in replies[:-1] if isinstance(reply, OutOfMemoryError)), None)
+        refused = next((reply for reply in replies[:-1] if isinstance(reply, BrokerFull)), None)
         answer = replies[-1]
         if isinstance(answer, Exception):
-            self._raise(answer)
+            raise answer
         status = text(answer[0])
         if status == "NOBLOB" and refused is not None:
-            self._raise(refused)
+            raise refused
         for reply in replies[:-1]:
             if isinstance(reply, Exception) and reply is not refused:
-                self._raise(reply)
+                raise reply
         return AppendReply(
             status=status,  # type: ignore[arg-type]
             command=text(answer[1]),  # type: ignore[arg-type]
@@ -243,10 +242,6 @@ class Leases(Tickets):
             room_bytes=integer(answer[6]),
             accepted_before=integer(answer[7]) == 1,
         )
-
-    def _raise(self, error: Exception) -> NoReturn:
-        main = self._conn.main
-        raise translate(error, main.url_redacted, main.secret, known=main.known) or error
 
 
 def shard_keys(experiment: str, p: int, shard: int) -> list[str]:

@@ -129,12 +129,15 @@ class Tickets:
     # ---- inside
 
     def _read(self, stream: str, worker: str, block_ms: int) -> tuple[Any, int]:
-        """What XREADGROUP answered, or its ResponseError, and the server's time then."""
+        """What XREADGROUP answered, or its error, and the server's time then."""
         pipe = (self._conn.blocking() if block_ms > 0 else self._conn.main).pipeline(transaction=False)
         block = block_ms if block_ms > 0 else None
         pipe.xreadgroup(keys.TICKET_GROUP, worker, {stream: ">"}, count=1, block=block)
         pipe.time()
-        found, (seconds, micros) = pipe.execute(raise_on_error=False)
+        found, now = pipe.execute(raise_on_error=False)
+        if isinstance(now, Exception):
+            raise now
+        seconds, micros = now
         return found, int(seconds) * 1000 + int(micros) // 1000
 
     def _make_group(self, stream: str) -> None:

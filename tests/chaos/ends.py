@@ -4,6 +4,7 @@ It never looks inside: exit code, seconds, processes, files and keys.
 """
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ TORCH_CACHE = "torchinductor_"
 """What torch keeps for its next start, whoever imports it."""
 FINE = frozenset({0, 130, -signal.SIGTERM, -signal.SIGINT})
 """Ended as asked, or before it could listen."""
+
+OURS = re.compile(r'File "[^"]*/heddle/(?!__init__\.py|__main__\.py", line \d+, in <module>)')
+"""A line of a traceback that is of Heddle, past the import of the package and of its entry."""
 
 Search = Callable[[int, str], list[str]]
 """Of pid and mark: what is left of that process."""
@@ -136,7 +140,7 @@ def _wait(process: "subprocess.Popen[bytes]", told_at: float, clock: SystemClock
 
 def _judge(code: int, output: str) -> list[str]:
     trace = output.partition("Traceback")[2]
-    if trace and "heddle" not in trace:
+    if trace and trace.endswith("KeyboardInterrupt\n") and OURS.search(trace) is None:
         return []  # a Ctrl-C that meets the interpreter before a line of ours has run is answered by Python itself
     problems = [] if code in FINE else [f"ended with {code}"]
     problems += ["showed a traceback"] if trace else []

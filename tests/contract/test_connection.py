@@ -473,3 +473,24 @@ def test_a_url_cannot_change_the_shape_of_replies(redis_server: LocalServer, pic
 def pick(redis_server: LocalServer) -> Callable[[str], str]:
     """The server's URL with options."""
     return lambda options: f"{redis_server.url}?{options}"
+
+
+def test_refused_writes_are_told_in_our_words_where_errors_stand_among_the_replies_and_on_every_way_of_a_worker(
+    broker: Broker, raw: redis.Redis
+) -> None:
+    # Given a pool whose group is there, on a server that misses its replicas from now on
+    assert broker.shards.read_ticket("p", "w", block_ms=0) is None
+    raw.config_set("min-replicas-to-write", 1)
+    try:
+        # Then a reading pipe holds our error, and who reads a ticket is told to wait, not of a fault of ours
+        pipe = broker.conn.pipeline()
+        pipe.set("k", "v")
+        pipe.get("k")
+        refused, read = pipe.execute(raise_on_error=False)
+        assert isinstance(refused, BrokerBlocked) and read is None
+        with pytest.raises(BrokerBlocked):
+            broker.shards.read_ticket("p", "w", block_ms=0)
+        with pytest.raises(BrokerBlocked):
+            broker.shards.read_ticket("p", "w", block_ms=50)
+    finally:
+        raw.config_set("min-replicas-to-write", 0)
