@@ -21,23 +21,30 @@ export UV_TORCH_BACKEND ?= cpu
 endif
 INSTALL = $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(BIN)/python -m pip install -q)
 
-.PHONY: demo test lint e2e chaos bench soak fmt clean env lock
+.PHONY: demo test lint e2e chaos bench soak fmt clean env dev lock
 
 env: $(VENV)/.ready
+dev: $(VENV)/.ready-dev
 
+# What a user has; it is all that the demo needs.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(if $(UV),$(UV) venv -q --python $(PY) $(VENV),$(PY) -m venv $(VENV))
 	$(INSTALL) -c constraints.txt torch
+	$(INSTALL) -c constraints.txt -e '.[torch]'
+	touch $@
+
+# The tests want more: tools, and every package of environments, networks and data that Heddle works with.
+$(VENV)/.ready-dev: $(VENV)/.ready
 	$(INSTALL) -c constraints.txt -e '.[torch,dev]'
 	touch $@
 
 demo: env
 	$(BIN)/heddle demo
 
-test: env
+test: dev
 	$(BIN)/python -m pytest -q
 
-lint: env
+lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff check --ignore-noqa --config tests/ruff-unsafe.toml heddle
 	$(BIN)/ruff format --check .
@@ -45,21 +52,21 @@ lint: env
 	$(BIN)/lint-imports --no-cache
 	tests/check_deploy.sh $(BIN)
 
-fmt: env
+fmt: dev
 	$(BIN)/ruff check --fix-only -q .
 	$(BIN)/ruff format -q .
 
-e2e: env
+e2e: dev
 	$(BIN)/python -m pytest -q tests/e2e --timeout 600
 
-chaos: env
+chaos: dev
 	$(BIN)/python -m tests.simulation --seeds 0:2000
 	$(BIN)/python -m pytest -q tests/chaos --timeout 900
 
-bench: env
+bench: dev
 	$(BIN)/python -m benchmarks
 
-soak: env
+soak: dev
 	$(BIN)/python -m tests.chaos.soak --kills 3000 --stops 1000 --restarts 100 --minutes 30
 	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos tests/fuzz --timeout 7200
 
