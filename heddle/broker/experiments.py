@@ -177,7 +177,7 @@ class Experiments:
             self._check_leader(experiment, answer)
         if answer == "CONFLICT":
             raise Conflict(f"{experiment} changed meanwhile: its command is {current} at rev {now}; look and try again")
-        go_on = f"continue it in a new run: heddle enqueue exp.toml --resume {experiment}"
+        go_on = f"continue it in a new run: heddle enqueue --resume {experiment}"
         if answer == "STOPPED":
             raise Conflict(f"{experiment} is stopping, which cannot be undone; {go_on}")
         if answer == "ENDED" and command != "stop":

@@ -53,6 +53,12 @@ class WorkerBeat:
     protocol: int = keys.PROTOCOL
     code: str = ""
 
+    @property
+    def steps_per_second(self) -> float:
+        """Environment steps per second since it first held a shard, its waits included; 0 before the first step."""
+        busy_s = self.play_s + self.wait_s
+        return self.steps / busy_s if busy_s > 0 else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class BeatReply:

@@ -6,10 +6,16 @@ They never wait for what they asked for to have happened; `wait` does.
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
+from heddle.errors import Conflict
+
+if TYPE_CHECKING:
+    from heddle.client import Client
+    from heddle.experiment import Experiment
 
 STATES = ("queued", "running", "paused", "stopping", "completed", "stopped", "failed", "ended")
 SEEN = ("waiting", "stalled", "degraded")
@@ -83,7 +89,7 @@ def stop(experiment: str, redis_url: str | None) -> None:
         found = client.experiment(experiment)
         before = found.status()
         found.stop()
-        go_on = f"heddle enqueue exp.toml --resume {found.id}"
+        go_on = f"heddle enqueue --resume {found.id}"
         if before.ended:
             click.echo(f"{found.id} is {before.state} already; go on from its last checkpoint with: {go_on}")
         elif before.command == "stop":
@@ -100,7 +106,10 @@ def stop(experiment: str, redis_url: str | None) -> None:
 def rm(experiments: Sequence[str], force: bool, yes: bool, redis_url: str | None) -> None:
     """Delete every key that the broker holds of EXP; checkpoints on disk stay."""
     with connect(redis_url) as client:
-        found = [client.experiment(experiment) for experiment in dict.fromkeys(experiments)]
+        found = [_only_one(client, experiment) for experiment in dict.fromkeys(experiments)]
+        for one in found:
+            if not force and not (status := one.status()).ended:
+                raise Conflict(f"{one.id} is {status.state}: stop it first (heddle stop {one.id}), or say --force")
         if not yes and sys.stdin.isatty():
             for one in found:
                 click.echo(f"{one.id} is {one.status().state}: its spec, status, metrics and policies are deleted")
@@ -108,3 +117,17 @@ def rm(experiments: Sequence[str], force: bool, yes: bool, redis_url: str | None
         for one in found:
             one.remove(force=force)
             click.echo(f"removed {one.id}")
+
+
+def _only_one(client: "Client", name_or_id: str) -> "Experiment":
+    """The experiment of that id, or the only one of that name.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: the name is that of several: what is deleted is gone, so nobody guesses which.
+    """
+    found = client.experiment(name_or_id)
+    named = [one.experiment for one in client.experiments() if one.experiment.rpartition("-")[0] == name_or_id]
+    if found.id != name_or_id and len(named) > 1:
+        raise Conflict(f"{name_or_id} is the name of {len(named)} runs, say which: {', '.join(named)}")
+    return found

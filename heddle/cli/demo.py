@@ -131,27 +131,15 @@ def _score(outcome: "Outcome") -> "Score | None":
 
 def _tell(outcome: "Outcome", kill: Kill, score: "Score | None") -> None:
     """The result, the curve, and what to do next."""
-    from heddle.cli.curve import Curve, braille, save_png
-    from heddle.cli.run import best_checkpoint
+    from heddle.cli.curve import Curve, braille
+    from heddle.cli.run import best_checkpoint, draw_curve
     from heddle.cli.tables import print_facts
 
     facts = outcome.facts
-    curves = [
-        Curve("training, mean of the last 100 episodes", facts.returns),
-        Curve("evaluation", facts.eval_returns),
-    ]
     click.echo("\nmean return of the last 100 training episodes")
-    for line in braille(curves[:1], x_label="environment steps"):
+    for line in braille([Curve("training", facts.returns)], x_label="environment steps"):
         click.echo(line)
-    picture = outcome.directory / "curve.png"
-    save_png(
-        picture,
-        curves,
-        title=f"CartPole-v1, PPO, {outcome.experiment}",
-        x_label="environment steps",
-        y_label="return",
-        goal=GOAL,
-    )
+    picture = draw_curve(outcome, title=f"CartPole-v1, PPO, {outcome.experiment}", goal=GOAL)
     best = best_checkpoint(outcome)
     slowest = max((seconds for _, _, seconds in kill.back), default=0.0)
     killed = f"worker {kill.worker} with SIGKILL; {len(kill.back)} shards back within {slowest:.1f} s"
@@ -164,7 +152,7 @@ def _tell(outcome: "Outcome", kill: Kill, score: "Score | None") -> None:
             ("speed", f"{facts.steps:,} steps in {facts.elapsed_s:.0f} s"),
             ("killed", killed if kill.worker else "nobody: it was over too soon"),
             ("batches", outcome.line),
-            ("curve", picture),
+            ("curve", picture or ""),
             ("checkpoint", best),
         ]
     )

@@ -3,30 +3,34 @@
 It never starts a process; what it submits goes on when it ends.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from heddle.cli.options import command, connect, existing_file, output_option, print_json, redis_option, set_option
+from heddle.errors import UsageError
 
 if TYPE_CHECKING:
     from heddle.broker.records import Status
     from heddle.client import Client
     from heddle.experiment import Experiment
+    from heddle.spec import LoadedSpec
 
 
 @command(
     "enqueue",
-    example="heddle enqueue exp.toml --follow\nid=$(heddle enqueue exp.toml --set experiment.seed=2 --name seed2)",
+    example="heddle enqueue exp.toml --follow\nid=$(heddle enqueue exp.toml --set experiment.seed=2 --name seed2)\n"
+    "heddle enqueue --resume cartpole-7f3a2b --set budget.env_steps=400000",
 )
-@click.argument("file", metavar="exp.toml", callback=existing_file)
+@click.argument("file", metavar="[exp.toml]", callback=existing_file, required=False)
 @set_option
 @click.option("--name", metavar="NAME", help="Takes the place of experiment.name.")
 @click.option(
     "--resume",
     metavar="EXP",
-    help="Go on from EXP's newest checkpoint; its steps and time count.",
+    help="Go on from EXP's newest checkpoint; its steps and time count. Without a file, EXP's own spec is taken.",
 )
 @click.option("--wait", is_flag=True, help="Return when it is over; exit code 1 when it failed.")
 @click.option("--follow", is_flag=True, help="Show it until it is over; Ctrl-C stops showing, not the experiment.")
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 @output_option
 @redis_option
 def enqueue(
-    file: Path,
+    file: Path | None,
     overrides: tuple[str, ...],
     name: str | None,
     resume: str | None,
@@ -49,15 +53,15 @@ def enqueue(
     The same spec while it is active is the same experiment; after it ended it is a new run. With --resume the budget
     counts what EXP used of it already, so give more: --set budget.env_steps=... It plays other episodes than EXP did.
     """
-    from heddle.launch.check import load_and_check
-    from heddle.spec import load_spec
-
-    spaces = ""
-    if check:
-        loaded, checked = load_and_check(file, overrides, name)
-        spaces = checked.spaces_json()
+    if file is None and resume is None:
+        raise UsageError("say what to submit: heddle enqueue exp.toml")
+    source: Path | Mapping[str, object]
+    if file is not None:
+        source = file
     else:
-        loaded = load_spec(file, overrides=overrides, name=name)
+        with connect(redis_url) as client:
+            source = client.experiment(str(resume)).spec().model_dump(mode="json")
+    loaded, spaces = _load(source, overrides, name, check=check)
     with connect(redis_url) as client:
         experiment = client.submit_loaded(loaded, resume=resume, spaces=spaces)
         told: dict[str, object] = {"experiment": experiment.id, "created": experiment.created}
@@ -72,9 +76,41 @@ def enqueue(
             try:
                 status = experiment.wait()
                 click.echo(f"{experiment.id} is {status.state}", err=True)
+                if output != "json":
+                    _tell_end(client, status)
             finally:
                 if output == "json":
                     print_json({**told, **_as_json(experiment.status())})
+
+
+def _load(
+    source: "Path | Mapping[str, object]", overrides: tuple[str, ...], name: str | None, *, check: bool
+) -> "tuple[LoadedSpec, str]":
+    """The spec, and its spaces as JSON when it is tried out."""
+    from heddle.launch.check import load_and_check
+    from heddle.spec import load_spec
+
+    if not check:
+        return load_spec(source, overrides=overrides, name=name), ""
+    loaded, checked = load_and_check(source, overrides, name)
+    return loaded, checked.spaces_json()
+
+
+def _tell_end(client: "Client", status: "Status") -> None:
+    """What came of it, on standard error."""
+    from heddle.cli.accounts import accounting_line
+    from heddle.cli.tables import number, print_facts
+
+    result = status.result
+    print_facts(
+        [
+            ("reason", status.reason),
+            ("return", number(result["return"]) if "return" in result else ""),
+            ("batches", accounting_line(client.broker.experience.flow(status.experiment, 0))),
+            ("checkpoint", result.get("best") or result.get("checkpoint") or ""),
+        ],
+        to_stderr=True,
+    )
 
 
 def _as_json(status: "Status") -> dict[str, object]:

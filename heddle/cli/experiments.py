@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heddle.cli.commands import experiment_argument
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 from heddle.cli.tables import duration, number, print_facts, print_table
+from heddle.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from heddle.broker.records import Status
+    from heddle.client import Client
     from heddle.states.experiments import Picture
     from heddle.states.judgement import Judgement
 
@@ -57,18 +58,18 @@ def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[s
     return {**asdict(status), "state": judged.state, "phase": status.state, **judgement}
 
 
-@command("status", example="heddle status cartpole\nheddle status cartpole-7f3a2b -o json")
-@experiment_argument
+@command("status", example="heddle status cartpole\nheddle status\nheddle status cartpole-7f3a2b -o json")
+@click.argument("experiment", metavar="[EXP]", required=False)
 @output_option
 @redis_option
-def status(experiment: str, output: str, redis_url: str | None) -> None:
-    """Show how EXP (a name or an id) really is, and why."""
+def status(experiment: str | None, output: str, redis_url: str | None) -> None:
+    """Show how EXP (a name or an id) really is, and why; without EXP, the only one that is active."""
     from heddle.cli.accounts import accounting, accounting_line
     from heddle.cli.facts import latest_metrics, troubles
     from heddle.states.look import look_at
 
     with connect(redis_url) as client:
-        broker, found = client.broker, client.experiment(experiment)
+        broker, found = client.broker, client.experiment(experiment or _only_active(client))
         facts, picture = look_at(broker, found.id)
         latest = latest_metrics(broker, found.id)
         told = broker.events.find(lambda one: one.experiment == found.id and one.level != "debug", count=5)
@@ -106,6 +107,17 @@ def status(experiment: str, output: str, redis_url: str | None) -> None:
             *(("event", f"{duration(now_ms - event.time_ms)} ago  {event.message}") for event in told),
         ]
     )
+
+
+def _only_active(client: "Client") -> str:
+    """The one experiment that goes on, else the newest of all that ended. Raises NotFound, UsageError."""
+    known = client.experiments()
+    active = [one.experiment for one in known if not one.ended]
+    if len(active) > 1:
+        raise UsageError(f"{len(active)} experiments are active, say which: {', '.join(active[:8])}")
+    if not known:
+        raise NotFound("there is no experiment; submit one with: heddle enqueue exp.toml")
+    return active[0] if active else known[0].experiment
 
 
 def _waits(latest: Mapping[str, float]) -> str:

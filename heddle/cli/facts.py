@@ -265,7 +265,7 @@ def _worker_facts(
             alive=judged[info.beat.worker].state not in ("dead", "unknown"),
             shards=tuple(sorted(held.get(info.beat.worker, ()))),
             state=judged[info.beat.worker].state,
-            steps_per_second=1000 / info.beat.ms_per_step if info.beat.ms_per_step else 0.0,
+            steps_per_second=info.beat.steps_per_second,
             why=judged[info.beat.worker].line(now_ms),
         )
         for info in infos

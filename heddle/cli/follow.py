@@ -17,6 +17,8 @@ from heddle.clock import Clock, SystemClock
 PLAIN_S = 1.0
 DRAW_S = 0.25
 STEP_S = 0.05
+MARGIN = 2
+"""Columns left free: the ^C that a terminal shows there must not start a line, or the next picture stands one lower."""
 
 
 class Screen:
@@ -56,7 +58,8 @@ class Screen:
     def _draw(self) -> None:
         facts = self._reader.facts()
         if self._live is not None:
-            self._live.update(render(facts, title=self._title), refresh=True)
+            width = max(MARGIN, self._console.width - MARGIN)
+            self._live.update(render(facts, title=self._title, width=width), refresh=True)
             return
         new = facts.events_told - self._events_shown
         for event in facts.events[-new:] if new else ():

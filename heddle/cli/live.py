@@ -6,6 +6,7 @@ It never reads the broker or a clock: facts come in, renderables and lines go ou
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -119,14 +120,15 @@ def clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def render(facts: Facts, *, title: str = "heddle") -> RenderableType:
-    """The live view of `facts`."""
+def render(facts: Facts, *, title: str = "heddle", width: int | None = None) -> RenderableType:
+    """The live view of `facts`, `width` columns wide; as wide as there is room when not given."""
     parts: list[RenderableType] = [_header(facts), _numbers(facts)]
     if facts.workers:
         parts += [Text(""), _workers(facts.workers)]
     if facts.events:
         parts += [Text(""), *(Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in _recent(facts))]
-    return Panel(Group(*parts), title=f"[b]{title}[/b]", title_align="left", border_style="cyan", padding=(0, 1))
+    look: Any = {"title": f"[b]{title}[/b]", "title_align": "left", "border_style": "cyan", "padding": (0, 1)}
+    return Panel(Group(*parts), width=width, **look)
 
 
 def _header(facts: Facts) -> RenderableType:
@@ -170,10 +172,11 @@ def _numbers(facts: Facts) -> RenderableType:
 
 
 def _workers(workers: Sequence[WorkerFact]) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    for _ in range(4):
+    table = Table.grid(padding=(0, 2), expand=True)
+    for _ in range(3):
         table.add_column(no_wrap=True)
-    for worker in workers[:8]:
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for worker in sorted(workers, key=lambda worker: not worker.alive)[:8]:
         held = " ".join(str(shard) for shard in worker.shards) or "none"
         mark = Text("✗", style="red") if worker.state == "dead" else Text("●", style=MARKS.get(worker.state, ""))
         speed = f"{worker.steps_per_second:,.0f} steps/s" if worker.steps_per_second else ""

@@ -98,6 +98,6 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(json.loads(dump_json(value)), indent=2))
 
 
-def existing_file(_ctx: click.Context, _parameter: click.Parameter, value: str) -> Path:
+def existing_file(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:
     """A path argument as a Path; whether it can be read is found out where it is read."""
-    return Path(value)
+    return None if value is None else Path(value)

@@ -118,6 +118,7 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
     # What an earlier session of the same run took counts, too: the steps are those of all.
     wall = max(facts.elapsed_s, float(outcome.result.get("wall_s") or 0.0), 1e-9)
     best = best_checkpoint(outcome)
+    curve = draw_curve(outcome, title=outcome.experiment)
     spent = _more(outcome)
     kept = [one for one in overrides if not (spent and one.startswith("budget.env_steps"))]
     again = shlex.join([str(file), *(part for one in kept for part in ("--set", one))])
@@ -133,6 +134,7 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
             ("restarts", len(outcome.restarts) or ""),
             *(("", why) for why in outcome.restarts[-5:]),
             *(("trouble", what) for what in outcome.troubles[:5]),
+            ("curve", curve or ""),
             ("checkpoint", best or "none yet"),
         ]
     )
@@ -143,6 +145,30 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
     else:
         click.echo(f"  heddle run {again}")
     click.echo("  heddle up      # services that stay, for several experiments and other hosts")
+
+
+def draw_curve(outcome: "Outcome", *, title: str, goal: float | None = None) -> "Path | None":
+    """Write the learning curve as a picture beside the checkpoints; None where there is nothing to draw with."""
+    from heddle.cli.curve import Curve, save_png
+
+    facts = outcome.facts
+    training = Curve("training, mean of the last 100 episodes", facts.returns)
+    picture = outcome.directory / "curve.png"
+    if not facts.returns:
+        return None
+    try:
+        save_png(
+            picture,
+            [training, Curve("evaluation", facts.eval_returns)],
+            title=title,
+            x_label="environment steps",
+            y_label="return",
+            goal=goal,
+        )
+    except (ImportError, OSError) as error:
+        click.echo(f"no picture of the curve: {error}", err=True)
+        return None
+    return picture
 
 
 def _more(outcome: "Outcome") -> str:

@@ -213,7 +213,7 @@ def _services(order: Order, stop: StopFlag) -> Iterator[tuple[Local, Client]]:
     try:
         local.start_server()
         local.start_roles()
-        _say_where(local, order.to_stderr)
+        _say_where(order, local)
         _say_others(order, setup.folder)
         with connect(local.url) as client:
             if local.server is not None:
@@ -230,11 +230,14 @@ def _default_workers(order: Order) -> int:
     return max(1, min(cores(), len(plan_shards(order.loaded.spec))))
 
 
-def _say_where(local: Local, to_stderr: bool) -> None:
+def _say_where(order: Order, local: Local) -> None:
     if local.server is not None:
-        click.echo(f"broker  {local.server.settings.binary}; look inside with: {local.server.redis_cli}", err=to_stderr)
+        look = f"look inside with: {local.server.redis_cli}"
+        click.echo(f"broker  {local.server.settings.binary}; {look}", err=order.to_stderr)
     else:
-        click.echo("broker  the one given; this terminal adds a coordinator, workers and a trainer", err=to_stderr)
+        which = "the one given" if order.url else "that of `heddle up` in this folder"
+        adds = f"this terminal adds a coordinator, workers to pool {local.setup.pool} and a trainer"
+        click.echo(f"broker  {which}; {adds}", err=order.to_stderr)
 
 
 @contextlib.contextmanager

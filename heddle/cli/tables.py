@@ -22,14 +22,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, empt
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def print_facts(facts: Sequence[tuple[str, object]]) -> None:
+def print_facts(facts: Sequence[tuple[str, object]], *, to_stderr: bool = False) -> None:
     """Print names and values, one a line; empty values are left out."""
     shown = [(name, str(value)) for name, value in facts if value not in ("", None)]
     width = max((len(name) for name, _ in shown), default=0)
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    columns = shutil.get_terminal_size().columns if (sys.stderr if to_stderr else sys.stdout).isatty() else None
     for name, value in shown:
         for line in fact_lines(f"{name:<{width}}  ", value, columns):
-            click.echo(line)
+            click.echo(line, err=to_stderr)
 
 
 def fact_lines(head: str, value: str, columns: int | None) -> list[str]:

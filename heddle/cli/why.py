@@ -16,6 +16,7 @@ from heddle.cli.tables import duration, print_table
 from heddle.errors import UsageError
 
 if TYPE_CHECKING:
+    from heddle.broker.failure_types import Failure
     from heddle.states.story import Story
 
 count_option = click.option(
@@ -86,14 +87,22 @@ def _tell(story: "Story", output: str) -> None:
     for depth, reason in story.judgement.chain():
         click.echo(f"{'  ' * depth}because {shown_reason(reason, story.now_ms)}")
     for failure in story.failures[:1]:
-        actions = ", ".join(str(action) for action in failure.last_actions[-8:])
-        click.echo(f"  last actions before it failed: {actions}" if actions else "  no action came before it failed")
+        click.echo(f"  {_before(failure)}")
     click.echo("\nwhat happened")
     rows = [
         (f"  {clock_time(moment.time_ms)}", f"{duration(story.now_ms - moment.time_ms)} ago", moment.who, moment.what)
         for moment in story.moments
     ]
     print_table(("  TIME", "AGE", "WHO", "WHAT"), rows, empty="  nothing that the log remembers")
+
+
+def _before(failure: "Failure") -> str:
+    """What was done before it failed."""
+    if failure.last_actions:
+        return f"last actions before it failed: {', '.join(str(action) for action in failure.last_actions[-8:])}"
+    if failure.doing in ("make", "reset"):
+        return "no action came before it failed"
+    return 'its last actions died with its worker; isolation = "process" in [env] keeps them'
 
 
 def clock_time(time_ms: int) -> str:

@@ -60,7 +60,7 @@ def ls(pool: str, output: str, redis_url: str | None) -> None:
     rows = []
     for worker, judged in found:
         beat = worker.beat
-        speed = f"{1000 / beat.ms_per_step:,.0f}" if beat.ms_per_step else "-"
+        speed = f"{beat.steps_per_second:,.0f}" if beat.steps_per_second else "-"
         heard = f"{duration(worker.silent_ms)} ago"
         busy = beat.play_s + beat.wait_s
         waits = f"{beat.wait_s / busy:.0%}" if busy else "-"
@@ -69,9 +69,9 @@ def ls(pool: str, output: str, redis_url: str | None) -> None:
     header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "WAITS", "SEEN", "WHY")
     way = "heddle workers start -n 2" if info.desired is None else f"heddle workers scale N --pool {pool}"
     print_table(header, rows, empty=f"no workers in pool {pool}; start some with: {way}")
-    desired = "each supervisor's own" if info.desired is None else info.desired
     alive = sum(judged.state in ("alive", "waiting", "draining") for _, judged in found)
-    click.echo(f"alive {alive}, desired {desired}")
+    size = "as many as its supervisors were started with" if info.desired is None else str(info.desired)
+    click.echo(f"alive {alive}, desired {size}")
 
 
 def _judgement(told: dict[str, Any]) -> dict[str, Any]:
@@ -110,4 +110,4 @@ def drain(worker: tuple[str, ...], redis_url: str | None) -> None:
     with connect(redis_url) as client:
         for one in worker:
             client.broker.pools.drain(one)
-            click.echo(f"{one} drains")
+            click.echo(f"{one} drains; its supervisor starts another one, for fewer say: heddle workers scale N")

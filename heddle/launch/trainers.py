@@ -4,6 +4,7 @@ It never trains itself and holds no seat: a trainer that loses the race for one 
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from heddle.lease import retry_delay_s
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.trainers")
+
+_STAMP = re.compile(r"^\d\d:\d\d:\d\d (?:INFO +)?")
 
 LOOK_S = 0.5
 LOOP_S = 0.05
@@ -125,5 +128,5 @@ class TrainerHost:
 
 
 def _tell(experiment: str, line: str) -> None:
-    """What a trainer prints, in our log."""
-    log.info("%s | %s", experiment, line)
+    """What a trainer prints, in our log; a line of its own log without the time, which ours has."""
+    log.info("%s | %s", experiment, _STAMP.sub("", line))

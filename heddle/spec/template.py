@@ -68,6 +68,10 @@ env_steps = 100_000
 """
 
 
+_COMMENTS_AT = 30
+"""Column at which comments begin, where the value leaves room."""
+
+
 def template(*, name: str = "my-run", env_id: str = "CartPole-v1") -> str:
     """A commented exp.toml for `env_id`.
 
@@ -75,4 +79,11 @@ def template(*, name: str = "my-run", env_id: str = "CartPole-v1") -> str:
         name: experiment.name; must be a slug.
         env_id: env.id; must hold no quotes.
     """
-    return _TEMPLATE.replace("@NAME@", name).replace("@ENV@", env_id)
+    filled = _TEMPLATE.replace("@NAME@", name).replace("@ENV@", env_id)
+    return "".join(_aligned(line) for line in filled.splitlines(keepends=True))
+
+
+def _aligned(line: str) -> str:
+    """A line whose value was filled in, with its comment where those of the others begin."""
+    value, mark, comment = line.partition("  # ")
+    return line if not mark or line.startswith("#") else f"{value.rstrip():<{_COMMENTS_AT - 2}}  # {comment.lstrip()}"

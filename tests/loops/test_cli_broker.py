@@ -86,9 +86,9 @@ def test_a_run_without_a_checkpoint_is_not_continued(
 def test_the_way_on_from_a_run_that_is_over_can_be_typed(say: Say, broker: Broker) -> None:
     over = ended(broker, steps=10, checkpoint="x")
     code, _, err = say("resume", over)
-    assert (code, f"heddle enqueue exp.toml --resume {over}" in err) == (8, True)
+    assert (code, f"heddle enqueue --resume {over}" in err) == (8, True)
     code, out, _ = say("stop", over)
-    assert code == 0 and f"{over} is completed already" in out and "exp.toml --resume" in out
+    assert code == 0 and f"{over} is completed already" in out and f"heddle enqueue --resume {over}" in out
     active = submit(broker)
     assert "stops" in say("stop", active)[1]
     assert "is stopping already" in say("stop", active)[1]
@@ -197,3 +197,44 @@ def test_a_wait_that_is_over_tells_the_state_and_not_that_the_broker_is_away(say
     for timeout in ("0s", "0.2s"):
         code, _, err = say("wait", active, "--timeout", timeout)
         assert code == 7 and f"{active} is queued, not over" in err
+
+
+# ---- which experiment is meant
+
+
+def test_a_name_of_several_runs_is_not_removed_by_guess(say: Say, client: Client, broker: Broker) -> None:
+    first = client.submit(SPEC).id
+    client.experiment(first).stop()
+    broker.conn.main.hset(keys.status(first), "state", "stopped")
+    second = client.submit(SPEC).id
+    broker.conn.main.hset(keys.status(second), "state", "stopped")
+    assert first != second
+    code, _, err = say("rm", "--yes", "on")
+    assert code == 8 and first in err and second in err
+    assert {first, second} <= {one.experiment for one in client.experiments()}
+    assert say("rm", "--yes", first)[0] == 0
+    assert say("rm", "--yes", "on")[1].strip() == f"removed {second}"
+
+
+def test_status_without_a_name_is_of_the_only_active_one_and_asks_where_there_are_several(
+    say: Say, client: Client
+) -> None:
+    code, _, err = say("status")
+    assert code == 4 and "heddle enqueue exp.toml" in err
+    only = client.submit(SPEC).id
+    assert only in say("status")[1]
+    other = client.submit({**SPEC, "experiment": {"name": "other"}}).id
+    code, _, err = say("status")
+    assert code == 2 and only in err and other in err
+
+
+def test_a_run_is_continued_by_its_id_alone_with_its_own_spec_changed_where_asked(say: Say, broker: Broker) -> None:
+    before = ended(broker, steps=1_000, checkpoint="runs/x/checkpoints/a.safetensors")
+    code, out, err = say("enqueue", "--no-check", "--resume", before, "--set", "budget.env_steps=5_000")
+    assert code == 0, err
+    spec = json.loads(broker.experiments.spec(out.strip()).json)
+    assert (
+        spec["budget"]["env_steps"] == 5_000 and spec["env"] == json.loads(broker.experiments.spec(before).json)["env"]
+    )
+    code, _, err = say("enqueue")
+    assert code == 2 and "heddle enqueue exp.toml" in err
