@@ -20,6 +20,7 @@ from heddle.clock import Clock, SystemClock
 from heddle.consumers.budget import Spent, reached
 from heddle.errors import BrokerUnfit, BrokerUnreachable, Conflict, NotFound
 from heddle.experiment import Experiment
+from heddle.group import Group
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at_pool
@@ -193,6 +194,10 @@ class Client:
     def experiment(self, name_or_id: str) -> "Experiment":
         """An experiment by id, or the newest of a name. Raises NotFound."""
         return Experiment(self, self.broker.experiments.resolve(name_or_id))
+
+    def group(self, name: str) -> Group:
+        """The experiments whose spec names this group, such as those of a sweep."""
+        return Group(self, name)
 
     def experiments(self) -> list[Status]:
         """How every experiment is, newest first."""

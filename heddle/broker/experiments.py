@@ -82,6 +82,10 @@ class Experiments:
         )
         return submission.submit(self._conn, made, end)
 
+    def check_name(self, name: str, sha256: str) -> None:
+        """Whether a spec of that digest could be submitted under `name` now. Raises Conflict."""
+        submission.check_name(self._conn, name, sha256)
+
     def resolve(self, name_or_id: str) -> str:
         """The id of an experiment given by id, or by name: the newest run of that name.
 

@@ -120,6 +120,7 @@ class Status:
         active, active_eval: train and eval shards that count.
         rev: of the command, for compare-and-set.
         resume_from: id of the experiment it continues, or None.
+        group: of experiments that it belongs to; "" for none.
     """
 
     experiment: str
@@ -140,6 +141,7 @@ class Status:
     active_eval: int
     rev: int
     resume_from: str | None
+    group: str = ""
 
     @property
     def ended(self) -> bool:
@@ -155,7 +157,7 @@ class QueueEntry:
     experiment: str
 
 
-SPEC_FIELDS = ("name", "pool", "created", "resume_from")
+SPEC_FIELDS = ("name", "pool", "group", "created", "resume_from")
 """Fields of the spec hash that a status needs."""
 
 
@@ -198,6 +200,7 @@ def read_status(experiment: str, status: Mapping[str, str], ctl: Mapping[str, st
         active_eval=integer(ctl.get("active_eval")),
         rev=integer(ctl.get("rev")),
         resume_from=spec.get("resume_from") or None,
+        group=spec.get("group", ""),
     )
 
 

@@ -79,6 +79,13 @@ def submit(conn: Connection, submission: Submission, suffix: str) -> Submitted:
     raise Conflict(f"{submission.name}: other clients keep taking this name; try again, or pass --name")
 
 
+def check_name(conn: Connection, name: str, sha256: str) -> None:
+    """Raise Conflict where `submit` would: another spec is active under `name`."""
+    holder, digest = _holder(conn, name)
+    if holder and digest != sha256 and _is_active(conn, holder):
+        raise _taken(name, holder)
+
+
 def _holder(conn: Connection, name: str) -> tuple[str, str]:
     """Id and spec digest that the name points to; ("", "") when it is free."""
     held = conn.main.hmget(keys.name(name), "id", "sha256")
@@ -137,10 +144,11 @@ def _announce(conn: Connection, experiment: str, created_ms: int | None = None) 
 
 
 def _spec_fields(submission: Submission) -> dict[str, str]:
-    resolved = _resolved(submission.json)
+    experiment = _section(_resolved(submission.json), "experiment")
     fields = {
         "name": submission.name,
-        "pool": str(_section(resolved, "experiment").get("pool", "default")),
+        "pool": str(experiment.get("pool", "default")),
+        "group": str(experiment.get("group") or ""),
         "owner": submission.owner,
         "toml": submission.toml,
         "json": submission.json,

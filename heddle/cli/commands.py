@@ -4,9 +4,9 @@ They never wait for what they asked for to have happened; `wait` does.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,14 +14,29 @@ from heddle.cli.options import command, connect, output_option, print_json, redi
 from heddle.errors import Conflict
 
 if TYPE_CHECKING:
+    from heddle.broker.records import Status
     from heddle.client import Client
     from heddle.experiment import Experiment
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 STATES = ("queued", "running", "paused", "stopping", "completed", "stopped", "failed", "ended")
 SEEN = ("waiting", "stalled", "degraded")
 """States that follow from what is seen; nobody writes them down."""
 
 experiment_argument = click.argument("experiment", metavar="EXP")
+optional_argument = click.argument("experiment", metavar="[EXP]", required=False)
+
+
+def group_option(function: F) -> F:
+    """--group, instead of EXP."""
+    return click.option("--group", metavar="NAME", help="All experiments of a group, such as a sweep's.")(function)
+
+
+def check_one_of(experiment: object, group: str | None) -> None:
+    """Refuse neither and both of EXP and --group."""
+    if bool(experiment) == (group is not None):
+        raise click.UsageError("name an experiment, or a group with --group; not both")
 
 
 def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -39,54 +54,102 @@ def seconds(_context: click.Context, _parameter: click.Parameter, value: str | N
     return number
 
 
-@command("wait", example="heddle wait cartpole --for completed --timeout 10m")
-@experiment_argument
+@command("wait", example="heddle wait cartpole --for completed --timeout 10m\nheddle wait --group lr")
+@optional_argument
+@group_option
 @click.option(
     "--for", "state", type=click.Choice((*STATES, *SEEN)), default="ended", show_default=True, help="The state."
 )
 @click.option("--timeout", metavar="TIME", callback=seconds, help="Give up after this long, with exit code 7.")
 @output_option
 @redis_option
-def wait(experiment: str, state: str, timeout: float | None, output: str, redis_url: str | None) -> None:
-    """Wait until EXP is in a state. Exit code 1 when it ends in another one, 7 at the time-out."""
+def wait(
+    experiment: str | None, group: str | None, state: str, timeout: float | None, output: str, redis_url: str | None
+) -> None:
+    """Wait until EXP, or every experiment of a group, is in a state. Exit code 1 when it ends in another one, 7 at the
+    time-out."""
+    check_one_of(experiment, group)
+    wanted = None if state == "ended" else state
     with connect(redis_url) as client:
-        found = client.experiment(experiment)
-        status = found.wait(None if state == "ended" else state, timeout)
-        if output == "json":
-            print_json(asdict(status))
+        if group is not None:
+            statuses = wait_for_all(client, [one.id for one in client.group(group).experiments()], wanted, timeout)
         else:
-            click.echo(f"{found.id} is {status.state}")
+            statuses = [client.experiment(str(experiment)).wait(wanted, timeout)]
+    if output == "json":
+        print_json([asdict(status) for status in statuses] if group is not None else asdict(statuses[0]))
+        return
+    for status in statuses:
+        click.echo(f"{status.experiment} is {status.state}")
 
 
-@command("pause", example="heddle pause cartpole-7f3a2b")
-@experiment_argument
+def wait_for_all(
+    client: "Client", experiments: Sequence[str], state: str | None = None, timeout: float | None = None
+) -> list["Status"]:
+    """Wait for each, at most `timeout` seconds in all; those that failed are told once the others are over, too.
+
+    Raises:
+        ExperimentFailed, TimedOut, Gone: as `Experiment.wait`, of the first that did.
+    """
+    from heddle.errors import ExperimentFailed
+
+    deadline = None if timeout is None else client.clock.monotonic() + timeout
+    found, failed = [], []
+    for experiment in experiments:
+        left = None if deadline is None else max(0.0, deadline - client.clock.monotonic())
+        try:
+            found.append(client.experiment(experiment).wait(state, left))
+        except ExperimentFailed as error:
+            failed.append(error)
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise ExperimentFailed(f"{failed[0]}{more}")
+    return found
+
+
+@command("pause", example="heddle pause cartpole-7f3a2b\nheddle pause --group lr")
+@optional_argument
+@group_option
 @redis_option
-def pause(experiment: str, redis_url: str | None) -> None:
+def pause(experiment: str | None, group: str | None, redis_url: str | None) -> None:
     """Stop collecting for EXP until `heddle resume`; nothing is lost."""
+    check_one_of(experiment, group)
     with connect(redis_url) as client:
-        found = client.experiment(experiment)
+        if group is not None:
+            _tell_each(client.group(group).pause(), group, "pauses")
+            return
+        found = client.experiment(str(experiment))
         found.pause()
         click.echo(f"{found.id} pauses; go on with: heddle resume {found.id}")
 
 
-@command("resume", example="heddle resume cartpole-7f3a2b")
-@experiment_argument
+@command("resume", example="heddle resume cartpole-7f3a2b\nheddle resume --group lr")
+@optional_argument
+@group_option
 @redis_option
-def resume(experiment: str, redis_url: str | None) -> None:
+def resume(experiment: str | None, group: str | None, redis_url: str | None) -> None:
     """Let EXP go on after a pause."""
+    check_one_of(experiment, group)
     with connect(redis_url) as client:
-        found = client.experiment(experiment)
+        if group is not None:
+            _tell_each(client.group(group).resume(), group, "goes on")
+            return
+        found = client.experiment(str(experiment))
         found.resume()
         click.echo(f"{found.id} goes on")
 
 
-@command("stop", example="heddle stop cartpole-7f3a2b && heddle wait cartpole-7f3a2b --for stopped")
-@experiment_argument
+@command("stop", example="heddle stop cartpole-7f3a2b && heddle wait cartpole-7f3a2b\nheddle stop --group lr")
+@optional_argument
+@group_option
 @redis_option
-def stop(experiment: str, redis_url: str | None) -> None:
+def stop(experiment: str | None, group: str | None, redis_url: str | None) -> None:
     """End EXP: workers let go, the trainer trains on what came, saves a checkpoint and leaves."""
+    check_one_of(experiment, group)
     with connect(redis_url) as client:
-        found = client.experiment(experiment)
+        if group is not None:
+            _tell_each(client.group(group).stop(), group, "stops")
+            return
+        found = client.experiment(str(experiment))
         before = found.status()
         found.stop()
         go_on = f"heddle enqueue --resume {found.id}"
@@ -98,15 +161,27 @@ def stop(experiment: str, redis_url: str | None) -> None:
             click.echo(f"{found.id} stops; its last checkpoint can be continued: {go_on}")
 
 
-@command("rm", example="heddle rm cartpole-7f3a2b\nheddle rm --yes cartpole-7f3a2b pendulum-0c4d11")
-@click.argument("experiments", metavar="EXP...", nargs=-1, required=True)
+def _tell_each(experiments: Sequence[str], group: str, what: str) -> None:
+    for experiment in experiments:
+        click.echo(f"{experiment} {what}")
+    if not experiments:
+        click.echo(f"every experiment of {group} is over, or told to stop, already")
+
+
+@command("rm", example="heddle rm cartpole-7f3a2b\nheddle rm --yes --group lr")
+@click.argument("experiments", metavar="[EXP]...", nargs=-1)
+@group_option
 @click.option("--force", is_flag=True, help="Also while it is active.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
 @redis_option
-def rm(experiments: Sequence[str], force: bool, yes: bool, redis_url: str | None) -> None:
-    """Delete every key that the broker holds of EXP; checkpoints on disk stay."""
+def rm(experiments: Sequence[str], group: str | None, force: bool, yes: bool, redis_url: str | None) -> None:
+    """Delete every key that the broker holds of EXP, or of a whole group; checkpoints on disk stay."""
+    check_one_of(experiments, group)
     with connect(redis_url) as client:
-        found = [_only_one(client, experiment) for experiment in dict.fromkeys(experiments)]
+        if group is not None:
+            found = client.group(group).experiments()
+        else:
+            found = [_only_one(client, experiment) for experiment in dict.fromkeys(experiments)]
         for one in found:
             if not force and not (status := one.status()).ended:
                 raise Conflict(f"{one.id} is {status.state}: stop it first (heddle stop {one.id}), or say --force")

@@ -5,7 +5,7 @@ It never starts a process; what it submits goes on when it ends.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 @command(
     "enqueue",
     example="heddle enqueue exp.toml --follow\nid=$(heddle enqueue exp.toml --set experiment.seed=2 --name seed2)\n"
-    "heddle enqueue --resume cartpole-7f3a2b --set budget.env_steps=400000",
+    "heddle enqueue --resume cartpole-7f3a2b --set budget.env_steps=400000\n"
+    "heddle enqueue exp.toml --sweep trainer.lr=1e-3,3e-4 --seeds 5",
 )
 @click.argument("file", metavar="[exp.toml]", callback=existing_file, required=False)
 @set_option
+@click.option("--sweep", "sweeps", metavar="KEY=V,V", multiple=True, help="One experiment for each value; repeatable.")
+@click.option("--seeds", type=click.IntRange(1), metavar="N", help="N experiments, each with the next seed.")
+@click.option("--group", metavar="NAME", help="Group of a sweep; the experiment's name when not given.")
 @click.option("--name", metavar="NAME", help="Takes the place of experiment.name.")
 @click.option(
     "--resume",
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
 def enqueue(
     file: Path | None,
     overrides: tuple[str, ...],
+    sweeps: tuple[str, ...],
+    seeds: int | None,
+    group: str | None,
     name: str | None,
     resume: str | None,
     wait: bool,
@@ -52,15 +59,17 @@ def enqueue(
 
     The same spec while it is active is the same experiment; after it ended it is a new run. With --resume the budget
     counts what EXP used of it already, so give more: --set budget.env_steps=... It plays other episodes than EXP did.
+    With --sweep or --seeds it is one experiment for each combination, all of one group; see `heddle results`.
     """
-    if file is None and resume is None:
-        raise UsageError("say what to submit: heddle enqueue exp.toml")
-    source: Path | Mapping[str, object]
-    if file is not None:
-        source = file
-    else:
-        with connect(redis_url) as client:
-            source = client.experiment(str(resume)).spec().model_dump(mode="json")
+    if sweeps or seeds is not None:
+        if file is None or resume is not None or follow:
+            raise UsageError("a sweep takes exp.toml, and neither --resume nor --follow; see it with: heddle results")
+        how = {"sweeps": sweeps, "seeds": seeds, "overrides": overrides, "name": name, "group": group, "try_out": check}
+        enqueue_sweep(file, how, wait=wait, output=output, redis_url=redis_url)
+        return
+    if group is not None:
+        overrides = (*overrides, f"experiment.group={group}")
+    source = _source(file, resume, redis_url)
     loaded, spaces = _load(source, overrides, name, check=check)
     with connect(redis_url) as client:
         experiment = client.submit_loaded(loaded, resume=resume, spaces=spaces)
@@ -73,14 +82,56 @@ def enqueue(
         if follow:
             follow_experiment(client, experiment)
         if wait or follow:
-            try:
-                status = experiment.wait()
-                click.echo(f"{experiment.id} is {status.state}", err=True)
-                if output != "json":
-                    _tell_end(client, status)
-            finally:
-                if output == "json":
-                    print_json({**told, **_as_json(experiment.status())})
+            _wait(client, experiment, told, output=output)
+
+
+def _wait(client: "Client", experiment: "Experiment", told: dict[str, object], *, output: str) -> None:
+    """Wait until it is over, and tell what came of it."""
+    try:
+        status = experiment.wait()
+        click.echo(f"{experiment.id} is {status.state}", err=True)
+        if output != "json":
+            _tell_end(client, status)
+    finally:
+        if output == "json":
+            print_json({**told, **_as_json(experiment.status())})
+
+
+def _source(file: Path | None, resume: str | None, redis_url: str | None) -> "Path | Mapping[str, object]":
+    """What to submit: the file, or what the run to resume was."""
+    if file is not None:
+        return file
+    if resume is None:
+        raise UsageError("say what to submit: heddle enqueue exp.toml")
+    with connect(redis_url) as client:
+        return client.experiment(resume).spec().model_dump(mode="json")
+
+
+def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, redis_url: str | None) -> None:
+    """Load every experiment of a sweep (`how`: as `load_sweep`), then submit them; prints their ids."""
+    from heddle.cli.commands import wait_for_all
+    from heddle.launch.sweep import load_sweep
+
+    swept = load_sweep(file, **how)
+    named = str(swept[0].loaded.spec.experiment.group)
+    with connect(redis_url) as client:
+        for one in swept:
+            client.broker.experiments.check_name(one.loaded.spec.experiment.name, one.loaded.spec.sha256())
+        made = [client.submit_loaded(one.loaded, spaces=one.spaces) for one in swept]
+        if output == "json":
+            told = [
+                {"experiment": experiment.id, "created": experiment.created, "values": one.combination.values}
+                | {"seed": one.combination.seed}
+                for experiment, one in zip(made, swept, strict=True)
+            ]
+            print_json({"group": named, "experiments": told})
+        else:
+            click.echo("\n".join(experiment.id for experiment in made))
+            old = sum(not experiment.created for experiment in made)
+            click.echo(f"group {named}: {len(made) - old} submitted, {old} active already", err=True)
+            click.echo(f"see how they go with: heddle ls --group {named}; heddle results {named}", err=True)
+        if wait:
+            wait_for_all(client, [experiment.id for experiment in made])
 
 
 def _load(

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from heddle.states.judgement import Judgement
 
 
-@command("ls", example="heddle ls\nheddle ls -o json")
+@command("ls", example="heddle ls\nheddle ls --group lr -o json")
 @click.option("--active", is_flag=True, help="Only those that are not over.")
 @click.option("--tag", metavar="WORD", help="Only those whose spec has WORD among experiment.tags.")
+@click.option("--group", metavar="NAME", help="Only those of a group, such as a sweep's.")
 @output_option
 @redis_option
-def ls(active: bool, tag: str | None, output: str, redis_url: str | None) -> None:
+def ls(active: bool, tag: str | None, group: str | None, output: str, redis_url: str | None) -> None:
     """List experiments, newest first, each with how it really is and why."""
     from heddle.cli.facts import latest_metrics
     from heddle.states.look import look_at_all
@@ -33,6 +34,7 @@ def ls(active: bool, tag: str | None, output: str, redis_url: str | None) -> Non
     with connect(redis_url) as client:
         seen, found = look_at_all(client.broker)
         found = [(status, judged) for status, judged in found if not (active and status.ended)]
+        found = [one for one in found if group is None or one[0].group == group]
         if tag is not None:
             found = [one for one in found if tag in client.experiment(one[0].experiment).spec().experiment.tags]
         if output == "json":
@@ -94,6 +96,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
             *(("because", f"{'  ' * (depth - 1)}{shown_reason(one, now_ms)}") for depth, one in judged.chain()),
             ("age", duration((now.ended_ms or now_ms) - now.created_ms)),
             ("pool", now.pool),
+            ("group", now.group),
             ("trainer", _trainer(picture, now_ms, is_over=now.ended)),
             ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(picture).items())),
             ("version", now.policy),

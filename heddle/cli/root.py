@@ -54,6 +54,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     EXPERIMENTS: {
         "enqueue": Entry("heddle.cli.enqueue", "enqueue", "Hand exp.toml to a fleet."),
         "ls": Entry("heddle.cli.experiments", "ls", "List experiments."),
+        "results": Entry("heddle.cli.results", "results", "Show what a group reached, with mean and interval."),
         "status": Entry("heddle.cli.experiments", "status", "Show how one experiment is doing."),
         "shards": Entry("heddle.cli.shards", "shards", "Show who plays each shard; release quarantined ones."),
         "why": Entry("heddle.cli.why", "why", "Say why an experiment, a shard or a worker is as it is."),

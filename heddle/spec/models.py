@@ -51,12 +51,14 @@ class Experiment(Frozen):
         name: short name; the id is this plus a suffix.
         seed: root of every random stream of the experiment.
         tags: free words to find it by.
+        group: of experiments that belong together, such as those of a sweep; None for none.
         pool: the pool of workers that plays it.
     """
 
     name: Slug
     seed: int = Field(default=0, ge=0, lt=2**63)
     tags: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    group: Slug | None = None
     pool: Slug = "default"
 
 

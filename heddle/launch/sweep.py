@@ -1,0 +1,104 @@
+"""Loading a sweep: every combination read, checked and tried out before any is submitted.
+
+It runs the user's code where it tries environments out, and never talks to the broker.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from heddle.errors import Problem, SpecError
+from heddle.launch.check import check
+from heddle.spec import LoadedSpec
+from heddle.spec.load import load_leniently
+from heddle.spec.overrides import SET
+from heddle.spec.sweep import SWEEP, Combination, combine, parse_axes, told_by_combination
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """One experiment of a sweep, ready to be submitted.
+
+    Attributes:
+        combination: which one.
+        loaded: its spec.
+        spaces: JSON of its spaces; "" when it was not tried out.
+    """
+
+    combination: Combination
+    loaded: LoadedSpec
+    spaces: str = ""
+
+
+def load_sweep(
+    source: Path | str | Mapping[str, Any],
+    *,
+    sweeps: Sequence[str] = (),
+    seeds: int | None = None,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    group: str | None = None,
+    try_out: bool = True,
+) -> list[Swept]:
+    """Every experiment of a sweep.
+
+    Args:
+        source: a file, TOML text, or nested dicts: the spec that is swept.
+        sweeps: "key=value,value" each.
+        seeds: so many experiments of each combination; None: one, with the spec's own seed.
+        overrides: "key=value" each, for all of them.
+        name: takes the place of experiment.name, with which all names begin.
+        group: of all of them.
+        try_out: build an environment and the policy of every combination.
+
+    Raises:
+        NotFound: the file cannot be read.
+        SpecError: everything that is wrong with any of them; which, where not with all.
+    """
+    axes = parse_axes(sweeps)
+    base, problems = load_leniently(source, overrides=overrides, name=name)
+    if base is None:
+        raise SpecError(problems)
+    made = combine(axes, seeds, base.spec.experiment, group=group)
+    swept_keys = {axis.key for axis in axes}
+    found = [_load(source, combination, [*overrides, *combination.overrides], swept_keys) for combination in made]
+    _raise_any([(combination, faults) for combination, (_, faults) in zip(made, found, strict=True)])
+    whole = [Swept(combination, loaded) for combination, (loaded, _) in zip(made, found, strict=True) if loaded]
+    return _tried(whole) if try_out else whole
+
+
+def _load(
+    source: Path | str | Mapping[str, Any], combination: Combination, overrides: Sequence[str], swept_keys: set[str]
+) -> tuple[LoadedSpec | None, list[Problem]]:
+    loaded, problems = load_leniently(source, overrides=overrides, name=combination.name)
+    return loaded, [_by_sweep(problem, swept_keys) for problem in problems]
+
+
+def _by_sweep(problem: Problem, swept_keys: set[str]) -> Problem:
+    """With the option that the value really came by."""
+    return replace(problem, file=SWEEP) if problem.file == SET and problem.key in swept_keys else problem
+
+
+def _tried(whole: Sequence[Swept]) -> list[Swept]:
+    """With their spaces: one environment and policy are built for each combination, whatever its seeds."""
+    spaces: dict[tuple[str, ...], str] = {}
+    found: list[tuple[Combination, list[Problem]]] = []
+    for one in whole:
+        values = one.combination.values
+        if values in spaces:
+            continue
+        spaces[values] = ""
+        problems: list[Problem] = []
+        try:
+            spaces[values] = check(one.loaded).spaces_json()
+        except SpecError as error:
+            problems = list(error.problems)
+        found.append((one.combination, problems))
+    _raise_any(found)
+    return [replace(one, spaces=spaces[one.combination.values]) for one in whole]
+
+
+def _raise_any(found: Sequence[tuple[Combination, Sequence[Problem]]]) -> None:
+    if problems := told_by_combination(found):
+        raise SpecError(sorted(problems, key=lambda problem: (problem.line, problem.column)))

@@ -1,0 +1,133 @@
+"""Sweeps against a broker: submitted once, found by their group, commanded together, shared fairly, compared."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.broker import Broker, keys, open_broker
+from heddle.broker.server import LocalServer
+from heddle.cli.main import run
+
+SPEC = """
+[experiment]
+name = "pole"
+seed = 1
+[env]
+id = "CartPole-v1"
+num_envs = 2
+envs_per_shard = 1
+[budget]
+env_steps = 1000
+"""
+SWEEP = ("enqueue", "exp.toml", "--sweep", "trainer.lr=1e-3,3e-4", "--seeds", "2", "--no-check")
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def broker(valkey_server: LocalServer) -> Any:
+    with open_broker(valkey_server.url, role="test") as connected:
+        yield connected
+
+
+@pytest.fixture
+def say(
+    valkey_server: LocalServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Say:
+    """Runs a command; exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEDDLE_REDIS_URL", valkey_server.url)
+    (tmp_path / "exp.toml").write_text(SPEC)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def end(broker: Broker, experiment: str, **result: float) -> None:
+    broker.conn.main.hset(
+        keys.status(experiment), mapping={"state": "completed", "result": json.dumps({"env_steps": 1_000, **result})}
+    )
+
+
+def test_the_same_sweep_while_it_is_active_gives_the_same_experiments(say: Say) -> None:
+    first = say(*SWEEP)
+    assert first[0] == 0 and len(first[1].split()) == 4
+    again = say(*SWEEP)
+    assert again[1] == first[1] and "0 submitted, 4 active already" in again[2]
+    told = json.loads(say(*SWEEP, "-o", "json")[1])
+    assert told["group"] == "pole"
+    assert [one["experiment"] for one in told["experiments"]] == first[1].split()
+    assert told["experiments"][3]["values"] == ["trainer.lr=3e-4"] and told["experiments"][3]["seed"] == 2
+
+
+def test_nothing_of_a_sweep_is_submitted_when_one_of_its_names_is_taken(say: Say, broker: Broker) -> None:
+    taken = say("enqueue", "exp.toml", "--name", "pole-lr-3e-4-s2", "--no-check")[1].strip()
+    code, _, err = say(*SWEEP)
+    assert code == 8 and taken in err
+    assert [status.experiment for status in broker.experiments.ls()] == [taken]
+
+
+def test_nothing_of_a_sweep_is_submitted_when_one_combination_is_wrong(say: Say, broker: Broker) -> None:
+    code, _, err = say("enqueue", "exp.toml", "--sweep", "trainer.gamma=0.9,7", "--no-check")
+    assert code == 3 and "trainer.gamma=7, seed 1" in err
+    assert broker.experiments.ls() == []
+
+
+def test_a_group_is_listed_paused_resumed_stopped_and_removed_as_one(say: Say, broker: Broker) -> None:
+    ids = say(*SWEEP, "--group", "lr")[1].split()
+    other = say("enqueue", "exp.toml", "--no-check")[1].strip()
+    listed = json.loads(say("ls", "--group", "lr", "-o", "json")[1])
+    assert sorted(one["experiment"] for one in listed) == sorted(ids)
+    assert len(json.loads(say("ls", "--tag", "trainer.lr=1e-3", "-o", "json")[1])) == 2
+    for command, state in (("pause", "pause"), ("resume", "run"), ("stop", "stop")):
+        code, out, _ = say(command, "--group", "lr")
+        assert code == 0 and [line.split()[0] for line in out.splitlines()] == ids
+        assert {broker.experiments.ctl(one).command for one in ids} == {state}
+    assert broker.experiments.ctl(other).command == "run"
+    for one in ids:
+        end(broker, one)
+    assert "over, or told to stop, already" in say("stop", "--group", "lr")[1]
+    assert say("wait", "--group", "lr")[0] == 0
+    assert len(say("rm", "--yes", "--group", "lr")[1].splitlines()) == 4
+    assert [status.experiment for status in broker.experiments.ls()] == [other]
+
+
+def test_a_group_that_is_unknown_and_commands_without_a_subject_are_refused(say: Say) -> None:
+    say(*SWEEP)
+    code, _, err = say("stop", "--group", "pol")
+    assert code == 4 and "there are: pole" in err
+    assert say("stop")[0] == 2
+    assert say("stop", "x", "--group", "pole")[0] == 2
+    assert say(*SWEEP, "--follow")[0] == 2
+
+
+def test_results_are_a_table_with_mean_and_interval_over_the_seeds(say: Say, broker: Broker) -> None:
+    ids = say(*SWEEP)[1].split()
+    for experiment, score in zip(ids, (100.0, 200.0, 10.0, 20.0), strict=True):
+        end(broker, experiment, **{"return": score})
+    told = json.loads(say("results", "pole", "-o", "json")[1])
+    assert told["metric"] == "return"
+    first, second = told["results"]
+    assert (first["values"], first["mean"], first["scores"]) == ({"trainer.lr": "1e-3"}, 150.0, [100.0, 200.0])
+    assert (second["mean"], second["done"], second["seeds"]) == (15.0, 2, [1, 2])
+    # Student's t with one degree of freedom: 12.706 * sd / sqrt(2), sd = 70.7107
+    assert (first["low"], first["high"]) == pytest.approx((150 - 635.3, 150 + 635.3), abs=0.1)
+    out = say("results", "pole")[1]
+    assert "COMBINATION" in out and "trainer.lr=3e-4" in out and "2/2" in out and "15.00" in out
+    assert say("results", "pole", "--metric", "nothing")[0] == 4
+
+
+def test_waiting_for_a_group_tells_the_first_failure_once_all_are_over(say: Say, broker: Broker) -> None:
+    ids = say(*SWEEP)[1].split()
+    for experiment in ids[1:]:
+        end(broker, experiment)
+    broker.conn.main.hset(keys.status(ids[0]), mapping={"state": "failed", "reason": "broke"})
+    code, _, err = say("wait", "--group", "pole")
+    assert code == 1 and f"{ids[0]} failed: broke" in err
+    assert say("wait", "--group", "pole", "--for", "running", "--timeout", "0")[0] == 1
