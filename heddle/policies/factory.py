@@ -3,18 +3,20 @@
 It never trains and never acts.
 """
 
+import importlib.util
 import inspect
 import sys
 from typing import Any
 
 import numpy as np
 
-from heddle.errors import EnvError
+from heddle.errors import EnvError, MissingExtra
 from heddle.policies.base import Policy
 from heddle.policies.mlp import MlpPolicy
 from heddle.spaces import Space
 from heddle.spec import PolicySpec
 from heddle.spec.objects import describe_error, import_object
+from heddle.spec.policy import POLICIES
 
 _NEEDED = ("noise", "outputs", "state", "initial_state", "act", "get_weights", "set_weights")
 
@@ -38,6 +40,8 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
             shared=spec.shared,
             rng=np.random.default_rng([seed, 0x4D4C50]),  # a stream of its own, apart from those of environments
         )
+    if spec.id in POLICIES:
+        return _with_torch(spec, observation, action, seed)
     target = import_object(spec.id, key="policy.id")
     _seed_torch(seed)
     made = call_user_code(target, (observation, action), {**spec.kwargs, "seed": seed}, key="policy.id", name=spec.id)
@@ -55,6 +59,17 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
         )
     policy: Policy = made
     return policy
+
+
+def _with_torch(spec: PolicySpec, observation: Space, action: Space, seed: int) -> Policy:
+    """A built-in policy that is a torch module."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(f"policy.id = {spec.id}", "torch")
+    from heddle.policies.torch_nets import make_net
+    from heddle.policies.torch_policy import TorchPolicy
+
+    _seed_torch(seed)
+    return TorchPolicy(make_net(spec, observation, action), observation, action, name=spec.id)
 
 
 def call_user_code(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, key: str, name: str) -> Any:

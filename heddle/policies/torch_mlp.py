@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heddle.policies.features import IMAGE_SCALE
 from heddle.policies.mlp import MlpPolicy, layer_shapes
+from heddle.policies.torch_torso import encode
 from heddle.policies.weights import split_norm
 from heddle.spaces import Discrete
 
@@ -35,7 +35,7 @@ class MlpModule(nn.Module):
         self.load_state_dict({name: torch.from_numpy(array) for name, array in proper.items()})
 
     def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
-        hidden = self.encode(observations)
+        hidden = encode(self.parts, observations)
         for layer in self.trunk:
             hidden = self.activation(layer(hidden))
         value = self._tower(self.value, hidden).squeeze(1)
@@ -43,19 +43,6 @@ class MlpModule(nn.Module):
         if self.discrete:
             return {"logits": chosen, "value": value}
         return {"mean": chosen, "log_std": self.log_std, "value": value}
-
-    def encode(self, observations: Mapping[str, Tensor]) -> Tensor:
-        """leaf -> [N, ...] becomes [N, width] float32, as `Features.encode`; normalising was done before."""
-        columns = []
-        for part in self.parts:
-            space, values = part.leaf.space, observations[part.leaf.name]
-            if isinstance(space, Discrete):
-                columns.append(nn.functional.one_hot(values - space.start, space.n).float())
-            elif space.dtype == "uint8":
-                columns.append(values.flatten(1).float() * float(IMAGE_SCALE))
-            else:
-                columns.append(values.reshape(len(values), -1).float())
-        return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
     def _tower(self, layers: nn.ModuleList, hidden: Tensor) -> Tensor:
         last = len(layers) - 1

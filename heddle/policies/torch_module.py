@@ -15,6 +15,7 @@ from heddle.policies.base import Array, Arrays, OutputSpec, Policy
 from heddle.policies.features import action_size, find_mask
 from heddle.policies.normalise import CLIP, Normaliser
 from heddle.policies.torch_heads import judge, value_of
+from heddle.policies.torch_memory import renewed
 from heddle.policies.weights import check, split_norm
 from heddle.spaces import Space
 
@@ -93,14 +94,24 @@ class ActorCritic:
             actions: [B, T, ...].
             ended: [B, T] bool; the state starts anew after such a step.
             state: name -> [B, ...] before step 0.
+
+        A module with `unroll`, as the built-in ones have it, does all steps at once.
         """
+        if (unroll := getattr(self.net, "unroll", None)) is not None:
+            rows, steps = ended.shape
+            shown = {name: values[:, :steps] for name, values in observations.items()}
+            answer, _ = unroll(shown, ended, state)
+            mask = self._mask_of({name: values.flatten(0, 1) for name, values in shown.items()})
+            judged = judge(answer, self.action, actions.flatten(0, 1), mask)
+            done = (part.view(rows, steps) for part in (*judged, value_of(answer)))
+            return Evaluated(*done)
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for step in range(actions.shape[1]):
             now = {name: values[:, step] for name, values in observations.items()}
             answer = self.answer(now, state)
             log_prob, entropy = judge(answer, self.action, actions[:, step], self._mask_of(now))
             columns.append((log_prob, entropy, value_of(answer)))
-            state = _reset(answer["state"], ended[:, step])
+            state = renewed(answer["state"], ended[:, step])
         log_prob, entropy, value = (torch.stack(parts, dim=1) for parts in zip(*columns, strict=True))
         return Evaluated(log_prob, entropy, value)
 
@@ -148,6 +159,13 @@ class ActorCritic:
     ) -> tuple[Tensor, Tensor]:
         columns: list[Tensor] = []
         after = self.zero_state(len(final_index))
+        if (unroll := getattr(self.net, "unroll", None)) is not None:
+            answer, kept = unroll(observations, nn.functional.pad(ended, (0, 1)), state)
+            for name, finals in after.items():
+                for index, (row, step) in enumerate(final_index.tolist()):
+                    finals[index] = kept[step][name][row]
+            value = value_of(answer).view(len(ended), -1)
+            return value, value_of(self.answer(final_observations, after)) if len(final_index) else value.new_zeros(0)
         for step in range(next(iter(observations.values())).shape[1]):
             answer = self.answer({name: values[:, step] for name, values in observations.items()}, state)
             columns.append(value_of(answer))
@@ -156,7 +174,7 @@ class ActorCritic:
             for name, kept in after.items():
                 here = final_index[:, 1] == step
                 kept[here] = answer["state"][name][final_index[here, 0]]
-            state = _reset(answer["state"], ended[:, step])
+            state = renewed(answer["state"], ended[:, step])
         value = torch.stack(columns, dim=1)
         final = value_of(self.answer(final_observations, after)) if len(final_index) else value.new_zeros(0)
         return value, final
@@ -225,9 +243,3 @@ def _pieces(observations: Mapping[str, Tensor]) -> Iterator[Tensors]:
     parts = {name: torch.split(values, PIECE_ROWS) for name, values in observations.items()}
     for index in range(len(next(iter(parts.values())))):
         yield {name: pieces[index] for name, pieces in parts.items()}
-
-
-def _reset(state: Mapping[str, Tensor], ended: Tensor) -> Tensors:
-    """Zeros where an episode ended."""
-    kept = ~ended
-    return {name: values * kept.view(-1, *[1] * (values.dim() - 1)).to(values.dtype) for name, values in state.items()}

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 from heddle.spec.explain import Fault
 from heddle.spec.models import ExperimentSpec
+from heddle.spec.policy import PolicySpec
 
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    return [*_env(spec), *_rollout(spec), *_trainer(spec), *_eval(spec), *_budget(spec), *_limits(spec)]
+    return [*_env(spec), *_policy(spec), *_rollout(spec), *_trainer(spec), *_eval(spec), *_budget(spec), *_limits(spec)]
 
 
 def batches_per_update(spec: ExperimentSpec) -> int:
@@ -48,6 +49,20 @@ def _env(spec: ExperimentSpec) -> Iterator[Fault]:
             'has no meaning with env.isolation = "inline", where environments share the memory of their worker',
             'add isolation = "process" to [env], or leave it out',
         )
+
+
+def _policy(spec: ExperimentSpec) -> Iterator[Fault]:
+    policy, default = spec.policy, PolicySpec()
+    uses = {
+        "torso": policy.recurrent,
+        "recurrent_size": policy.recurrent,
+        "filters": policy.looks_through == "cnn",
+        "image": policy.looks_through in ("cnn", "impala"),
+    }
+    for key, used in uses.items():
+        value = getattr(policy, key)
+        if not used and value != getattr(default, key):
+            yield Fault(("policy", key), value, f"has no meaning with policy.id = {policy.id!r}", "remove it")
 
 
 def _rollout(spec: ExperimentSpec) -> Iterator[Fault]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from heddle.spec.policy import derived_policy
+
 MOST_ENVS_PER_SHARD = 64
 """A shard is what one worker steps in one thread and what is lost at once: 64 keeps both small."""
 SHARDS_AIMED_AT = 4
@@ -46,6 +48,9 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     give("trainer", "batch_steps", num_envs * steps)
     update = num_envs * steps if sync else _positive(section("trainer").get("batch_steps"))
     give("trainer", "minibatch", min(MOST_IN_MINIBATCH, update))
+    policy = section("policy")
+    for key, value in derived_policy(policy.get("id", "mlp"), policy.get("torso", "mlp")).items():
+        give("policy", key, value)
     seed = section("experiment").get("seed", 0)
     if isinstance(filled.get("eval"), dict):
         give("eval", "seed", _positive(seed, least=0) + EVAL_SEED_OFFSET)

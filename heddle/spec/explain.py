@@ -11,7 +11,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from heddle.spec.locate import KeyPath
-from heddle.spec.models import LEARNERS, POLICIES, ExperimentSpec
+from heddle.spec.models import LEARNERS, ExperimentSpec
+from heddle.spec.policy import POLICIES
 
 _REASONS = {
     "missing": "is required",

@@ -6,26 +6,16 @@ It never reads a file and never checks one key against another; `load.py` and `c
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from heddle.spec.derive import with_derived
-from heddle.spec.values import Bytes, Frozen, Kwargs, Schedule, Seconds, Slug, Word, constant, is_user_code
+from heddle.spec.policy import PolicySpec
+from heddle.spec.values import Bytes, Frozen, Kwargs, Schedule, Seconds, Slug, Word, builtin_or_own, constant
 
 LEARNERS = ("ppo",)
 """Built-in learners; others are named "package.module:Name"."""
-POLICIES = ("mlp",)
-"""Built-in policies; others are named "package.module:Name"."""
-
-
-def _one_of(builtin: tuple[str, ...]) -> Any:
-    def check(value: object) -> object:
-        if isinstance(value, str) and value not in builtin and not is_user_code(value):
-            raise ValueError(f"must be {' or '.join(builtin)}, or your own as package.module:Name")
-        return value
-
-    return BeforeValidator(check)
 
 
 def _wrapper(value: object) -> object:
@@ -100,24 +90,6 @@ class Env(Frozen):
     memory: Bytes | None = Field(default=None, ge=64 * 2**20)
 
 
-class PolicySpec(Frozen):
-    """[policy]: what acts.
-
-    Attributes:
-        id: built-in name, or "package.module:Name".
-        hidden: widths of the hidden layers.
-        activation: between the layers.
-        shared: one trunk for policy and value.
-        kwargs: passed to a policy of your own.
-    """
-
-    id: Annotated[str, _one_of(POLICIES)] = "mlp"
-    hidden: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = (64, 64)
-    activation: Literal["tanh", "relu"] = "tanh"
-    shared: bool = False
-    kwargs: Kwargs = Field(default_factory=dict)
-
-
 class Rollout(Frozen):
     """[rollout]: how experience is cut and how old it may be.
 
@@ -166,7 +138,7 @@ class Trainer(Frozen):
         kwargs: passed to a learner of your own.
     """
 
-    learner: Annotated[str, _one_of(LEARNERS)] = "ppo"
+    learner: Annotated[str, builtin_or_own(LEARNERS)] = "ppo"
     lr: Schedule = constant(3e-4)
     gamma: float = Field(default=0.99, ge=0, le=1)
     gae_lambda: float = Field(default=0.95, ge=0, le=1)

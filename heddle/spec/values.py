@@ -111,6 +111,17 @@ def is_user_code(name: str) -> bool:
     return _CODE.fullmatch(name) is not None
 
 
+def builtin_or_own(builtin: tuple[str, ...]) -> Any:
+    """Validates a name that is one of `builtin`, or the user's own code."""
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and value not in builtin and not is_user_code(value):
+            raise ValueError(f"must be {' or '.join(builtin)}, or your own as package.module:Name")
+        return value
+
+    return BeforeValidator(check)
+
+
 class Schedule(Frozen):
     """A number that moves in a straight line over the budget; a plain number is one that stays.
 

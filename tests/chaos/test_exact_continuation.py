@@ -33,8 +33,11 @@ CASES: dict[str, dict[str, Any]] = {
     "walk": {"id": "tests.snapshot_zoo:Walk", "num_envs": 1, "envs_per_shard": 1},
     "robot": {"id": "tests.snapshot_zoo:Robot", "num_envs": 2, "envs_per_shard": 2},
     "layers": {"id": "tests.snapshot_zoo:layered", "num_envs": 4, "envs_per_shard": 2},
+    "memory": {"id": "tests.snapshot_zoo:Walk", "num_envs": 2, "envs_per_shard": 2, "kwargs": {"length": 10}},
     "child": {"id": "tests.snapshot_zoo:layered", "num_envs": 2, "envs_per_shard": 2, "isolation": "process"},
 }
+MEMORY = {"id": "lstm", "hidden": [8], "recurrent_size": 8}
+"""Of one case; all others act with a policy that dawdles."""
 pytestmark = pytest.mark.timeout(max(300, 60 * KILLS))
 
 
@@ -126,7 +129,7 @@ def _submit(broker: Broker, name: str, env: dict[str, Any], **faults: Any) -> st
         broker,
         experiment={"name": name, "seed": 11},
         env=env,
-        policy=SLOWLY,
+        policy=MEMORY if name.startswith("memory") else SLOWLY,
         rollout={"steps": 6},
         faults={"lease_ttl": TTL_S, "barren_deaths": 50, "snapshot_every": 1, **faults},
     )

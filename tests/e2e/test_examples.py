@@ -22,6 +22,8 @@ TESTED = {
     "own_trainer.py",
     "pendulum.toml",
     "read_experience.py",
+    "recall.toml",
+    "recall_env.py",
     "slurm.sbatch",
     "submit_and_follow.py",
 }
@@ -66,6 +68,14 @@ def test_an_environment_of_ones_own_is_learned(folder: Path) -> None:
     assert '"state": "completed"' in done.stdout
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
     assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["return_mean"] > 0.6
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_what_only_memory_can_tell_is_learned_by_a_recurrent_policy(folder: Path, memory: str) -> None:
+    done = heddle("run", "recall.toml", "--set", f"policy.id={memory}", "-o", "json", cwd=folder)
+    assert "reached target_return" in done.stdout + done.stderr
+    path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
+    assert heddle_json("eval", str(path), "--episodes", "100", cwd=folder)["return_mean"] > 0.9
 
 
 def test_continuous_actions_are_played_and_trained_without_a_barrier(folder: Path) -> None:

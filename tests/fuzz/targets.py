@@ -113,7 +113,7 @@ def _refused(call: Callable[[], object]) -> None:
 
 def weights(_folder: Path) -> Target:
     """Published weights, up to a policy that plays with them."""
-    from heddle.spec.models import PolicySpec
+    from heddle.spec import PolicySpec
 
     policy = make_policy(PolicySpec(hidden=(4,)), Box((4,), "float32"), Discrete(2), seed=1)
     own = policy.get_weights()

@@ -12,6 +12,7 @@ from heddle.policies.features import action_size
 from heddle.spaces import Box, DictSpace, Discrete, Space, leaves
 from heddle.spec import ExperimentSpec, load_spec
 
+torch.set_num_threads(1)  # as trainers and workers do; on a busy machine more of them wait for each other
 CARTPOLE = Box((4,), "float32")
 MASKED = DictSpace(
     {"action_mask": Box((3,), "int8", 0, 1), "goal": Discrete(4, start=2), "position": Box((2,), "float64")}

@@ -27,6 +27,10 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "many layers": {"env": {"id": "tests.snapshot_zoo:layered"}, "policy": BROODING},
     "segments longer than a block of noise": {"rollout": {"steps": 150}, "policy": BROODING},
     "actions of any number": {"env": {"id": "Pendulum-v1"}},
+    "an LSTM over episodes that end within segments": {
+        "env": {"id": "tests.snapshot_zoo:Walk", "kwargs": {"length": 5}},
+        "policy": {"id": "lstm", "hidden": [8], "recurrent_size": 8, "shared": False},
+    },
     "in a child": {"env": {"id": "tests.snapshot_zoo:layered", "isolation": "process"}, "policy": BROODING},
 }
 
