@@ -5,7 +5,7 @@ It never encodes and never plays: `batch.py` turns Segments into bytes and back,
 Arrays of `Segments.arrays`; R rows (one segment each), T steps, K kept-apart final observations:
 
     obs leaves        [R, T+1, ...]  as the environment returned them; the last valid row is the bootstrap observation
-    action            [R, T, ...]    as the policy chose: Discrete counted from 0, Box before it is clipped
+    action leaves     [R, T, ...]    as the policy chose: integers counted from 0, Box before it is clipped
     reward            [R, T]         float32, raw
     terminated, truncated [R, T]     bool; both true means terminated
     out.<name>        [R, T, ...]    what the policy gave per step: log_prob, value ...
@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.spaces import ACTION, OBSERVATION, DictSpace, Leaf, Space, leaves
+from heddle.spaces import ACTION, OBSERVATION, Leaf, Space, leaves
 
 Per: TypeAlias = Literal["step", "step+1", "segment"]
 
@@ -95,9 +95,14 @@ class Layout:
         return leaves(self.observation, OBSERVATION)
 
     @property
+    def action_leaves(self) -> list[Leaf]:
+        """Leaves of the action space: one, "action", unless that is a dict or tuple."""
+        return leaves(self.action, ACTION)
+
+    @property
     def action_leaf(self) -> Leaf:
-        """The one leaf of the action space."""
-        return leaves(self.action, ACTION)[0]
+        """The first leaf of the action space; the only one unless that is a dict or tuple."""
+        return self.action_leaves[0]
 
     def column(self, name: str) -> Column:
         """The column of that name. Raises KeyError."""
@@ -125,14 +130,12 @@ def make_layout(
         info_keys: numeric keys of the environment's info to record.
 
     Raises:
-        ValueError: steps below 1, or an action space that is a dict.
+        ValueError: steps below 1.
     """
     if steps < 1:
         raise ValueError(f"steps = {steps} must be at least 1")
-    if isinstance(action, DictSpace):
-        raise ValueError("dict action spaces are not supported")
     columns = [Column(leaf.name, leaf.space.dtype, leaf.space.shape, "step+1") for leaf in leaves(observation)]
-    columns.append(Column(ACTION, action.dtype, action.shape, "step"))
+    columns += [Column(leaf.name, leaf.chosen_dtype, leaf.space.shape, "step") for leaf in leaves(action, ACTION)]
     columns.append(Column("reward", "float32", (), "step"))
     columns += [Column(name, "bool", (), "step") for name in ("terminated", "truncated")]
     columns += [Column(f"out.{name}", *_described(outputs[name]), "step") for name in sorted(outputs)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.layout import Segments
-from heddle.spaces import Discrete
+from heddle.spaces import index_range
 
 
 def first_problem(segments: Segments) -> str | None:
@@ -60,18 +60,19 @@ def _numbers(segments: Segments) -> str | None:
 
 
 def _choices(segments: Segments) -> str | None:
-    """Discrete observations and actions outside their space."""
-    layout, action = segments.layout, segments.layout.action_leaf.space
-    if isinstance(action, Discrete) and (bad := _outside_valid(segments, "action", 0, action.n - 1)):
-        return f"action {bad} is outside 0..{action.n - 1}"
+    """Integers of observations and actions outside their space."""
+    arrays, layout = segments.arrays, segments.layout
+    for leaf in layout.action_leaves:
+        found = index_range(leaf.space, chosen=True)
+        if found and (bad := _misplaced(arrays[leaf.name], *found, valid=segments)):
+            return f"{leaf.name} {bad}"
     for leaf in layout.observation_leaves:
-        if isinstance(leaf.space, Discrete):
-            low, high = leaf.space.start, leaf.space.start + leaf.space.n - 1
-            bad = _outside_valid(segments, leaf.name, low, high) or _outside(
-                segments.arrays[f"final.{leaf.name}"], low, high
-            )
-            if bad:
-                return f"{leaf.name} {bad} is outside {low}..{high}"
+        found = index_range(leaf.space, chosen=False)
+        if found is None:
+            continue
+        bad = _misplaced(arrays[leaf.name], *found, valid=segments) or _misplaced(arrays[f"final.{leaf.name}"], *found)
+        if bad:
+            return f"{leaf.name} {bad}"
     return None
 
 
@@ -118,10 +119,26 @@ def _valid(segments: Segments, width: int) -> NDArray[np.bool_]:
     return valid
 
 
-def _outside_valid(segments: Segments, name: str, low: int, high: int) -> str:
-    array = segments.arrays[name]
-    bad = _outside(array, low, high)
-    return _outside(array[_valid(segments, array.shape[1])], low, high) if bad else ""
+def _misplaced(
+    array: NDArray[Any], low: NDArray[np.int64], high: NDArray[np.int64], *, valid: Segments | None = None
+) -> str:
+    """The first value outside low..high, told with those; "" when there is none.
+
+    Args:
+        valid: the segments that [R, T or T + 1, ...] belongs to, of which only the valid steps are looked at.
+    """
+    outside = (array < low) | (array > high)
+    if not outside.any():
+        return ""
+    if valid is not None:
+        played = _valid(valid, array.shape[1])
+        outside &= played.reshape(*played.shape, *(1,) * (array.ndim - 2))
+    places = np.argwhere(outside)
+    if not len(places):
+        return ""
+    place = tuple(places[0])
+    inner = place[array.ndim - low.ndim :]
+    return f"{array[place]} is outside {low[inner]}..{high[inner]}"
 
 
 def _outside(array: NDArray[Any], low: int, high: int | None) -> str:

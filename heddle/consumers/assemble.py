@@ -14,7 +14,7 @@ from torch import Tensor
 from heddle.consumers.learners.base import TrainBatch
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Array
-from heddle.spaces import Discrete
+from heddle.spaces import index_range
 
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 """Types that torch cannot compute with, and what they become."""
@@ -81,7 +81,7 @@ class Assembler:
         observation_leaves = [leaf.name for leaf in self.layout.observation_leaves]
         return TrainBatch(
             observations={name: on_device[name] for name in observation_leaves},
-            actions={self.layout.action_leaf.name: on_device[self.layout.action_leaf.name]},
+            actions={leaf.name: on_device[leaf.name] for leaf in self.layout.action_leaves},
             reward=on_device["reward"],
             terminated=on_device["terminated"],
             truncated=on_device["truncated"],
@@ -101,9 +101,10 @@ class Assembler:
     def _fill_unplayed(self, rows: int) -> None:
         """Beyond a segment's length lie zeros: a network that looks up an index must not be shown one there is not."""
         for leaf in self.layout.observation_leaves:
-            if isinstance(leaf.space, Discrete) and leaf.space.start:
+            limits = index_range(leaf.space, chosen=False)
+            if limits is not None and limits[0].any():
                 beyond = np.arange(self.layout.steps + 1) > self._views["length"][:rows, None]
-                self._views[leaf.name][:rows][beyond] = leaf.space.start
+                self._views[leaf.name][:rows][beyond] = limits[0]
 
     def _finals(self, batches: Sequence[Segments]) -> tuple[Tensor, dict[str, Tensor]]:
         """Final observations of all batches, their rows counted through."""

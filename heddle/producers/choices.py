@@ -1,42 +1,73 @@
 """What an environment is given for what a policy chose: the only place where actions are shifted or clipped.
 
-It never changes the array that is recorded.
+It never changes the arrays that are recorded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.spaces import Box, DictSpace, Discrete, Space
+from heddle.spaces import ACTION, Box, DictSpace, Discrete, MultiDiscrete, Space, TupleSpace, parts
 
-Choices = Callable[[NDArray[Any]], Sequence[Any]]
+Chosen = Mapping[str, NDArray[Any]]
+"""Actions by leaf."""
+Choices = Callable[[Chosen], Sequence[Any]]
 
 
-def choices_for(action: Space) -> Choices:
-    """A function from the policy's actions [N, ...] to N values for `env.step`.
+def choices_for(action: Space, *, raw: bool = True, root: str = ACTION) -> Choices:
+    """A function from the policy's actions, by leaf [N, ...], to N values for `env.step`.
 
-    Discrete: Python integers, `start` added. Box: rows of a fresh array, clipped to the bounds.
+    Discrete: Python integers, `start` added. MultiDiscrete: arrays of the space's dtype, `start` added. MultiBinary:
+    arrays of int8. Box: arrays clipped to the bounds. Dict and Tuple: dicts and tuples of these. All arrays are fresh.
 
-    Raises:
-        ValueError: a dict action space.
+    Args:
+        raw: False where the arrays hold what `env.step` takes already, and only need to be put together.
+        root: name of the leaf, or what the names of the leaves begin with.
     """
-    if isinstance(action, DictSpace):
-        raise ValueError("dict action spaces are not supported")
+    if isinstance(action, DictSpace | TupleSpace):
+        within = [choices_for(part, raw=raw, root=f"{root}.{key}") for key, part in parts(action)]
+        return _together(within, tuple(action.spaces) if isinstance(action, DictSpace) else None)
     if isinstance(action, Discrete):
-        return _indexes(action.start)
-    return _clipped(action)
+        return _indexes(root, action.start if raw else 0)
+    if isinstance(action, Box) and raw:
+        return _clipped(root, action)
+    if isinstance(action, MultiDiscrete):
+        return _arrays(root, action.dtype, action.starts() if raw and any(action.start) else None)
+    return _arrays(root, action.dtype, None)
 
 
-def _indexes(start: int) -> Choices:
+def _together(within: Sequence[Choices], keys: tuple[str, ...] | None) -> Choices:
+    if keys is None:
+        return lambda chosen: list(zip(*(choose(chosen) for choose in within), strict=True))
+    return lambda chosen: [
+        dict(zip(keys, values, strict=True)) for values in zip(*(choose(chosen) for choose in within), strict=True)
+    ]
+
+
+def _indexes(name: str, start: int) -> Choices:
     if start == 0:
-        return lambda actions: actions.tolist()
-    return lambda actions: (actions + start).tolist()
+        return lambda chosen: chosen[name].tolist()
+    return lambda chosen: (chosen[name] + start).tolist()
 
 
-def _clipped(action: Box) -> Choices:
-    low, high = (bound.astype(action.dtype) for bound in action.bounds())
-    if not (np.isfinite(low).any() or np.isfinite(high).any()):
-        return lambda actions: list(actions.copy())
-    return lambda actions: list(np.minimum(np.maximum(actions, low), high))
+def _arrays(name: str, dtype: str, start: NDArray[np.int64] | None) -> Choices:
+    if start is None:
+        return lambda chosen: list(chosen[name].astype(dtype))
+    return lambda chosen: list((chosen[name] + start).astype(dtype))
+
+
+def _clipped(name: str, action: Box) -> Choices:
+    low, high = action.limits()
+    if not _binds(low, high):
+        return lambda chosen: list(chosen[name].astype(action.dtype))
+    return lambda chosen: list(np.minimum(np.maximum(chosen[name], low), high).astype(action.dtype, copy=False))
+
+
+def _binds(low: NDArray[Any], high: NDArray[Any]) -> bool:
+    """Whether the bounds leave anything out: infinite ones and the ends of an integer type do not."""
+    if low.dtype.kind == "f":
+        return bool(np.isfinite(low).any() or np.isfinite(high).any())
+    least, most = (0, 1) if low.dtype.kind == "b" else (np.iinfo(low.dtype).min, np.iinfo(low.dtype).max)
+    return bool((low != least).any() or (high != most).any())

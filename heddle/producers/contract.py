@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.producers.choices import choices_for
-from heddle.spaces import ACTION, Box, Discrete, Space, leaves, validate_value
+from heddle.spaces import ACTION, Box, Discrete, LeafSpace, Space, index_range, leaves, validate_value
 from heddle.spec.objects import describe_error
 
 _TOLERANCE = 1e-5
@@ -93,24 +93,32 @@ def _step(env: Any, choice: Any, step: int) -> Any:
 
 
 def observation_problem(space: Space, value: Any) -> str | None:
-    """Why `value` is not an observation of `space` as the player needs it: arrays in Box leaves; None when it is."""
+    """Why `value` is not an observation of `space` as the player needs it: arrays but for Discrete; else None."""
     if problem := validate_value(space, value):
         return problem
     for leaf in leaves(space):
         part = leaf.pick(value)
-        if isinstance(leaf.space, Box) and not isinstance(part, np.ndarray | np.generic):
+        if not isinstance(leaf.space, Discrete) and not isinstance(part, np.ndarray | np.generic):
             return f"{leaf.name} is a {type(part).__name__}, expected a numpy array"
     return None
 
 
 def some_actions(action: Space, steps: int, rng: np.random.Generator) -> Sequence[Any]:
     """As the player would pass them."""
-    leaf = leaves(action, ACTION)[0].space
-    if isinstance(leaf, Discrete):
-        raw: NDArray[Any] = rng.integers(0, leaf.n, size=steps)
-    else:
-        raw = rng.standard_normal((steps, *leaf.shape)).astype(leaf.dtype)
-    return choices_for(action)(raw)
+    return choices_for(action)({leaf.name: _drawn(leaf.space, steps, rng) for leaf in leaves(action, ACTION)})
+
+
+def _drawn(space: LeafSpace, steps: int, rng: np.random.Generator) -> NDArray[Any]:
+    """[steps, ...], as a policy might choose them."""
+    shape = (steps, *space.shape)
+    if isinstance(space, Box):
+        if np.dtype(space.dtype).kind == "f":
+            return np.asarray(rng.standard_normal(shape), space.dtype)
+        low, high = space.limits()
+        return np.asarray(rng.integers(low, high, size=shape, dtype=space.dtype, endpoint=True))
+    found = index_range(space, chosen=True)
+    assert found is not None
+    return np.asarray(rng.integers(*found, size=shape, endpoint=True))
 
 
 def permitted(choice: Any, observation: Any, action: Space) -> Any:

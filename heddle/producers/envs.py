@@ -25,7 +25,7 @@ from heddle.layout import Layout
 from heddle.producers.contract import first_breach
 from heddle.producers.isolation.shard import IsolatedEnv, check_isolated, make_isolated
 from heddle.shard import ShardPlan, env_seed
-from heddle.spaces import Box, DictSpace, Discrete, Space, bound
+from heddle.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace, bound
 from heddle.spec import Env, ExperimentSpec
 from heddle.spec.models import Wrapper
 from heddle.spec.objects import describe_error, import_object, is_object_name, nearest
@@ -152,28 +152,30 @@ def describe(space: Any, *, what: str = "observation space", value: object = Non
             return Discrete(int(space.n), int(space.start))
         if isinstance(space, gym_spaces.Box):
             return Box(space.shape, np.dtype(space.dtype).name, bound(space.low), bound(space.high))
+        if isinstance(space, gym_spaces.MultiDiscrete):
+            sizes = tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist())
+            return MultiDiscrete(*sizes, space.shape, np.dtype(space.dtype).name)
+        if isinstance(space, gym_spaces.MultiBinary):
+            return MultiBinary(space.shape)
         if isinstance(space, gym_spaces.Dict):
             parts = {key: describe(part, what=f"{what}[{key!r}]", value=value) for key, part in space.spaces.items()}
             return DictSpace(parts)
+        if isinstance(space, gym_spaces.Tuple):
+            places = enumerate(space.spaces)
+            return TupleSpace(tuple(describe(part, what=f"{what}[{key}]", value=value) for key, part in places))
     except ValueError as error:
         raise EnvError(f"its {what} {_shown(space)} cannot be used: {error}", value=value) from error
-    hint = "use Box, Discrete or Dict; a wrapper such as FlattenObservation may translate"
+    hint = "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple; a wrapper may translate"
     raise EnvError(f"its {what} {_shown(space)} is not supported", value=value, hint=hint)
 
 
 def describe_action(space: Any, *, value: object = None) -> Space:
-    """Translate an action space: Discrete, or a Box of floats.
+    """Translate an action space. Whether a policy can choose in it, the policy says.
 
     Raises:
-        EnvError: anything else; the reason names the space.
+        EnvError: a kind, dtype or key that Heddle does not carry; the reason names the space.
     """
-    hint = "use Discrete or a Box of floats; an action wrapper may translate"
-    if not isinstance(space, gym_spaces.Discrete | gym_spaces.Box):
-        raise EnvError(f"its action space {_shown(space)} is not supported", value=value, hint=hint)
-    described = describe(space, what="action space", value=value)
-    if isinstance(described, Box) and np.dtype(described.dtype).kind != "f":
-        raise EnvError(f"its action space {_shown(space)} is a Box of {described.dtype}", value=value, hint=hint)
-    return described
+    return describe(space, what="action space", value=value)
 
 
 def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:

@@ -18,6 +18,7 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Arrays, Policy
+from heddle.producers.action_rows import ActionRows
 from heddle.producers.choices import choices_for
 from heddle.producers.envs import close_env, counter_of, make_envs
 from heddle.producers.episodes import Episodes
@@ -31,7 +32,6 @@ from heddle.producers.standing import Standing, identity_of
 from heddle.producers.tally import Tally
 from heddle.producers.track import Track
 from heddle.shard import ShardPlan, root_seed
-from heddle.spaces import ACTION
 from heddle.spec import ExperimentSpec
 
 Doing = Literal["step", "reset", "act"]
@@ -78,7 +78,7 @@ class Player:
         self._steps = [env.step for env in self._envs]
         self._counters = [counter_of(env) for env in self._envs]
         self._choose = choices_for(layout.action)
-        self._report = Reporter(plan, spec, Track(n, layout.action_leaf.space))
+        self._report = Reporter(plan, spec, Track(n, ActionRows(layout.action)))
         self._tape = tape = NoiseTape(policy.noise, chance)
         self._tally = tally = Tally(n, layout.steps)
         self._episodes = episodes = Episodes(chance, first_episode)
@@ -199,7 +199,7 @@ class Player:
         segments = reel.finish(version)
         if problem := first_bad_number(segments):
             raise self._report.bad_number(problem, reel)
-        self._report.track.keep(reel.action, steps)
+        self._report.track.keep(reel.arrays, steps)
         return segments
 
     def _roll(self, reel: Reel, active: list[int], deterministic: bool) -> int:
@@ -248,7 +248,7 @@ class Player:
             check_answer(reel, acted, self._fresh_state)
         reel.record(t, acted)
         self.standing.state = acted.state
-        choices = self._choose(acted.actions[ACTION])
+        choices = self._choose(acted.actions)
         if self._ahead is not None:
             self.standing.state = _copied(acted.state)  # another shard may use the policy before the answer comes
             self._ahead(choices, self._episodes.active())

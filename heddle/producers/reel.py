@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from heddle.layout import Layout, Segments, has_blanks
 from heddle.policies.base import Acted
 from heddle.producers.contract import BadAnswer
-from heddle.spaces import ACTION, Discrete
+from heddle.spaces import Discrete
 
-Part = tuple[tuple[str, ...], NDArray[Any], tuple[int, ...] | None]
+Part = tuple[tuple[str | int, ...], NDArray[Any], tuple[int, ...] | None]
 """Path within an observation, the array [T + 1, ...] it goes to, and the shape it must have (None: any number)."""
 
 
@@ -37,7 +37,7 @@ class Reel:
         self.outputs = _prefixed(layout, self.arrays, "out.")
         self.states = _prefixed(layout, self.arrays, "state.")
         self.infos = _prefixed(layout, self.arrays, "info.")
-        self.action = self.arrays[ACTION]
+        self.actions = [(leaf.name, self.arrays[leaf.name]) for leaf in layout.action_leaves]
         self.parts: list[list[Part]] = [
             [
                 (leaf.path, self.arrays[leaf.name][env], None if isinstance(leaf.space, Discrete) else leaf.space.shape)
@@ -75,7 +75,8 @@ class Reel:
 
     def record(self, step: int, acted: Acted) -> None:
         """Copy what the policy answered at `step`."""
-        self.action[:, step] = acted.actions[ACTION]
+        for name, array in self.actions:
+            array[:, step] = acted.actions[name]
         for name, array in self.outputs:
             array[:, step] = acted.outputs[name]
 
@@ -130,7 +131,7 @@ def put(parts: Sequence[Part], row: int, observation: Any) -> None:
             for key in path:
                 value = value[key]
         except (KeyError, TypeError, IndexError) as error:
-            raise BadAnswer(f"the observation has no {'.'.join(path)}") from error
+            raise BadAnswer(f"the observation has no {'.'.join(map(str, path))}") from error
         if shape is not None and np.shape(value) != shape:
             raise BadAnswer(f"the observation has shape {np.shape(value)}, its space {shape}")
         array[row] = value

@@ -16,7 +16,7 @@ from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadNumber
 from heddle.producers.track import Spot, Track
 from heddle.shard import ShardPlan
-from heddle.spaces import ACTION
+from heddle.spaces import ACTION, is_action
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import describe_error
 
@@ -52,16 +52,17 @@ class Reporter:
 
     def bad_number(self, problem: BadNumber, reel: Reel) -> PlayError:
         """A value that nobody can learn from, found when a segment was over."""
-        if problem.name == ACTION:
+        if is_action(problem.name):
             where = f"at step {problem.step} of a segment"
-            reason = f"chose an action that {problem.reason}, {where}, in {self._name(problem.env)}"
+            which = "an action" if problem.name == ACTION else f"{problem.name}, one"
+            reason = f"chose {which} that {problem.reason}, {where}, in {self._name(problem.env)}"
             failure = self._failure("answer", reason, "act", problem.env, None, "", ())
             return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
         env, row = problem.env, problem.step  # the observation in row r is what step r - 1 gave, or a reset
         of_reset = problem.name != "reward" and self.track.reset(env, row) is not None
         spot = self.track.reset(env, row) if of_reset else None
         if not of_reset:
-            spot = self.track.spot(env, row if problem.name == "reward" else row - 1, reel.action)
+            spot = self.track.spot(env, row if problem.name == "reward" else row - 1, reel.arrays)
         what = f"gave {problem.name} that {problem.reason}"
         failure = self._failure("answer", what, "reset" if of_reset else "step", env, spot, "", ())
         return PlayError(f"{self._name(env)} {what}{_where(failure)}", failure, _replay(spot), value=self._spec.env.id)
@@ -75,7 +76,7 @@ class Reporter:
     def _spot(self, doing: str, env: int, row: int, reel: Reel | None) -> Spot | None:
         if doing == "reset":
             return self.track.reset(env)
-        return self.track.spot(env, row, reel.action) if doing == "step" and reel is not None else None
+        return self.track.spot(env, row, reel.arrays) if doing == "step" and reel is not None else None
 
     def _failure(
         self,
@@ -90,7 +91,12 @@ class Reporter:
         known: dict[str, Any] = {}
         if spot is not None:
             shown = spot.actions[-ACTIONS_SHOWN:]
-            known = {"seed": spot.seed, "episode": spot.count, "step": spot.step, "last_actions": tuple(shown.tolist())}
+            known = {
+                "seed": spot.seed,
+                "episode": spot.count,
+                "step": spot.step,
+                "last_actions": self.track.rows.shown(shown),
+            }
             known |= {"start": spot.start, "num_actions": 0 if spot.start == "unknown" else len(spot.actions)}
         return Failure(
             cause=cause,

@@ -4,7 +4,7 @@ It never plays: the player asks once a batch, or where something is recorded tha
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from heddle.layout import Segments
 from heddle.policies.base import Acted, Arrays
 from heddle.producers.contract import BadAnswer
 from heddle.producers.reel import Reel
-from heddle.spaces import ACTION, Discrete
+from heddle.spaces import index_range, is_action
 
 __all__ = ["BadAnswer", "BadNumber", "check_answer", "first_bad_number", "note_info", "record_info"]
 
@@ -25,7 +25,8 @@ def check_answer(reel: Reel, acted: Acted, fresh_state: Arrays) -> None:
         BadAnswer: an action, output or state is missing, or has another shape or kind than was declared.
     """
     n = len(reel.lengths)
-    _check_array(f"actions[{ACTION!r}]", acted.actions.get(ACTION), reel.action.dtype, (n, *reel.action.shape[2:]))
+    for name, array in reel.actions:
+        _check_array(f"actions[{name!r}]", acted.actions.get(name), array.dtype, (n, *array.shape[2:]))
     for name, array in reel.outputs:
         _check_array(f"outputs[{name!r}]", acted.outputs.get(name), array.dtype, (n, *array.shape[2:]))
     for name, fresh in fresh_state.items():
@@ -69,7 +70,7 @@ class BadNumber:
 
 
 def first_bad_number(segments: Segments) -> BadNumber | None:
-    """The first observation, reward or action that is not finite or outside its Discrete space; None when all are well.
+    """The first observation, reward or action that is not finite or no integer of its space; None when all are well.
 
     Looks at whole arrays: what lies beyond a segment's length must have been blanked.
     """
@@ -77,14 +78,16 @@ def first_bad_number(segments: Segments) -> BadNumber | None:
     reward = arrays["reward"]
     if not np.isfinite(reward).all():
         return _located("reward", ~np.isfinite(reward), "is not a finite number")
-    for leaf in [*layout.observation_leaves, layout.action_leaf]:
-        array, space = arrays[leaf.name], leaf.space
-        if isinstance(space, Discrete):
-            low = 0 if leaf.name == ACTION else space.start
-            if not (int(array.min()) >= low and int(array.max()) < low + space.n):
-                bad = ((array < low) | (array >= low + space.n)) & _played(segments, array.shape[1])
-                if bad.any():
-                    return _located(leaf.name, bad, f"is outside {low}..{low + space.n - 1}")
+    for leaf in [*layout.observation_leaves, *layout.action_leaves]:
+        array, limits = arrays[leaf.name], index_range(leaf.space, chosen=is_action(leaf.name))
+        if limits is not None:
+            low, high = limits
+            if ((array >= low) & (array <= high)).all():
+                continue
+            bad = ((array < low) | (array > high)).reshape(*array.shape[:2], -1).any(axis=2)
+            bad &= _played(segments, array.shape[1])
+            if bad.any():
+                return _located(leaf.name, bad, f"is outside {_span(low, high)}")
         elif array.dtype.kind == "f" and not np.isfinite(array).all():
             return _located(leaf.name, ~np.isfinite(array), "is not a finite number")
     return None
@@ -101,8 +104,15 @@ def _located(name: str, bad: NDArray[np.bool_], reason: str) -> BadNumber:
     return BadNumber(name, int(row), int(step), reason)
 
 
+def _span(low: NDArray[np.int64], high: NDArray[np.int64]) -> str:
+    if (low == low.flat[0]).all() and (high == high.flat[0]).all():
+        return f"{low.flat[0]}..{high.flat[0]}"
+    return f"{low.tolist()}..{high.tolist()}"
+
+
 def _check_array(name: str, given: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if isinstance(given, np.ndarray) and given.shape == shape and np.can_cast(given.dtype, dtype, "same_kind"):
+    casting: Literal["safe", "same_kind"] = "safe" if dtype.kind in "biu" else "same_kind"  # integers would wrap
+    if isinstance(given, np.ndarray) and given.shape == shape and np.can_cast(given.dtype, dtype, casting):
         return
     shown = "missing" if given is None else f"{getattr(given, 'dtype', type(given).__name__)}{list(np.shape(given))}"
     raise BadAnswer(f"{name} is {shown}, expected {dtype}{list(shape)}")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.broker.failure_types import REPLAY_BYTES, Start
-from heddle.spaces import Discrete, LeafSpace
+from heddle.producers.action_rows import ActionRows, Chosen
 
 MOST_BYTES = 4 << 20
 """Of the actions of all environments of a shard."""
@@ -59,14 +59,13 @@ class Spot:
 class Track:
     """The episodes of `n` environments.
 
-    Args:
-        action: the leaf of the action space; whole numbers are kept as small as they are.
+    Attributes:
+        rows: how the actions are kept.
     """
 
-    def __init__(self, n: int, action: LeafSpace) -> None:
-        self._dtype = np.min_scalar_type(action.n - 1) if isinstance(action, Discrete) else np.dtype(action.dtype)
-        self._row_bytes = self._dtype.itemsize * max(1, action.size)
-        self._most_rows = min(REPLAY_BYTES // self._row_bytes, MOST_BYTES // (n * self._row_bytes))
+    def __init__(self, n: int, rows: ActionRows) -> None:
+        self.rows = rows
+        self._most_rows = min(REPLAY_BYTES // rows.row_bytes, MOST_BYTES // (n * rows.row_bytes))
         self._episodes: list[deque[Episode]] = [deque() for _ in range(n)]
         self._counts = [0] * n
         self._kept: deque[NDArray[Any]] = deque()
@@ -91,9 +90,9 @@ class Track:
             self._snapshots[env] = snapshot
             self._episodes[env] = deque([Episode(self._base, 1, seed, -begun)])
 
-    def keep(self, actions: NDArray[Any], steps: int) -> None:
-        """A segment is over: `actions` [n, T, ...], of which `steps` were played."""
-        self._kept.append(actions[:, :steps].astype(self._dtype))
+    def keep(self, actions: Chosen, steps: int) -> None:
+        """A segment is over: `actions` by leaf, [n, T, ...], of which `steps` were played."""
+        self._kept.append(self.rows.pack(actions, (slice(None), slice(steps))))
         self._rows += steps
         self._base += steps
         oldest = self._base
@@ -107,19 +106,20 @@ class Track:
         ):
             self._rows -= len(self._kept.popleft()[0])
 
-    def spot(self, env: int, step: int, actions: NDArray[Any]) -> Spot | None:
+    def spot(self, env: int, step: int, actions: Chosen) -> Spot | None:
         """Where `env` is after step `step` of the running segment; None before its first episode.
 
         Args:
             step: -1 is the row before the segment's first step.
-            actions: [n, T, ...] of the running segment.
+            actions: of the running segment, by leaf, [n, T, ...].
         """
         here = self._base + step
         episode = next((e for e in reversed(self._episodes[env]) if e.row <= here), None)
         if episode is None:
             return None
         first = max(0, episode.row - self._base)
-        done = np.concatenate([*(kept[env] for kept in self._kept), actions[env, first : step + 1].astype(self._dtype)])
+        running = self.rows.pack(actions, (env, slice(first, step + 1)))
+        done = np.concatenate([*(kept[env] for kept in self._kept), running])
         wanted = here + 1 - episode.row
         start: Start = "snapshot" if self._snapshots[env] else "unknown" if episode.steps_before else "reset"
         if wanted > len(done):
@@ -133,4 +133,4 @@ class Track:
         found = [episode for episode in self._episodes[env] if row is None or episode.row == self._base + row]
         if not found:
             return None
-        return Spot(found[-1].seed, found[-1].count, 0, np.zeros(0, self._dtype), "reset")
+        return Spot(found[-1].seed, found[-1].count, 0, np.zeros(0, self.rows.dtype), "reset")

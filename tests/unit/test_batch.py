@@ -56,7 +56,7 @@ def played(layout: Layout, rows: int = 3, *, seed: int = 0, full: bool = False) 
     arrays["version"][:] = rng.integers(0, 9, size=rows)
     arrays["env"][:] = np.arange(rows)
     valid = segments.valid()
-    leaves = {leaf.name: leaf.space for leaf in [*layout.observation_leaves, layout.action_leaf]}
+    leaves = {leaf.name: leaf.space for leaf in [*layout.observation_leaves, *layout.action_leaves]}
     for column in layout.columns:
         array = arrays[column.name]
         if column.name in leaves:

@@ -66,7 +66,7 @@ def test_the_mlp_acts_in_numpy_as_it_learns_in_torch(
     np.testing.assert_allclose(acted.outputs["log_prob"], judged.log_prob.detach().numpy(), atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(acted.outputs["value"], judged.value.detach().numpy(), atol=1e-5, rtol=1e-5)
     assert acted.outputs["value"].dtype == acted.outputs["log_prob"].dtype == np.float32
-    assert not isinstance(action, DictSpace)
+    assert isinstance(action, Box | Discrete)
     assert acted.actions["action"].shape == (33, *action.shape)
     assert acted.actions["action"].dtype == action.dtype
 

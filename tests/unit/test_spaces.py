@@ -14,7 +14,10 @@ from heddle.spaces import (
     Box,
     DictSpace,
     Discrete,
+    MultiBinary,
+    MultiDiscrete,
     Space,
+    TupleSpace,
     bound,
     flatten,
     from_json,
@@ -26,6 +29,7 @@ from heddle.spaces import (
 CAMERA = Box((2, 2, 3), "uint8", 0, 255)
 ARM = DictSpace({"joints": Box((2,), "float32", (-1.0, -2.0), (1.0, 2.0)), "gripper": Discrete(3, -1)})
 ROBOT = DictSpace({"camera": CAMERA, "arm": ARM})
+PAIR = TupleSpace((MultiBinary((2,)), Discrete(3)))
 
 
 def test_leaves_of_a_nested_dict_are_named_with_dots_and_sorted_level_by_level() -> None:
@@ -58,6 +62,13 @@ def test_equal_bounds_are_kept_as_one_number() -> None:
         (lambda: Discrete(0), "n = 0"),
         (lambda: DictSpace({}), "at least one entry"),
         (lambda: DictSpace({"a.b": Discrete(2)}), "without a dot"),
+        (lambda: TupleSpace(()), "at least one entry"),
+        (lambda: MultiDiscrete((2, 0)), "nvec holds 0"),
+        (lambda: MultiDiscrete((2, 3), (0,)), "nvec of 2 and start of 1 numbers do not fit"),
+        (lambda: MultiDiscrete((2, 3), shape=(3,)), r"do not fit the shape \(3,\)"),
+        (lambda: MultiDiscrete((2,), dtype="float32"), "no kind of integer"),
+        (lambda: Discrete(2, 2**63 - 1), "do not fit 64 bits"),
+        (lambda: MultiBinary((0,)), "has no elements"),
         (lambda: from_json({"type": "tuple"}), "not a space"),
         (lambda: from_json("[]"), "not a space"),
         (lambda: from_json({"type": "box", "shape": [1]}), "not a space"),
@@ -86,6 +97,16 @@ def test_what_is_no_space_is_refused_with_a_reason(make: Any, reason: str) -> No
         (Box((2,), "float32"), [[1], [2, 3]], "not an array"),
         (ROBOT, {"camera": np.zeros((2, 2, 3), np.uint8)}, "obs lacks arm"),
         (ROBOT, {"camera": 0, "arm": 0, "leg": 0}, "obs has leg"),
+        (Box((1,), "int64", 0, 2**62 + 1), np.array([2**62 + 2]), "is outside 0..4611686018427387905"),
+        (Box((1,), "uint8", 0, 255), np.array([300]), "obs = 300 at"),
+        (MultiDiscrete((2, 3), (0, 5)), np.array([1, 7], np.int32), None),
+        (MultiDiscrete((2, 3), (0, 5)), np.array([1, 8]), r"obs = 8 at \(1,\) is outside 5..7"),
+        (MultiBinary((2,)), np.array([True, False]), None),
+        (MultiBinary((2,)), np.array([0, 2]), r"obs = 2 at \(1,\) is outside 0..1"),
+        (PAIR, (np.array([1, 1]), 2), None),
+        (PAIR, (np.array([1, 1]), 5), "obs.1 = 5 is outside 0..2"),
+        (PAIR, (np.array([1, 1]),), "obs is a tuple of 1, its space of 2"),
+        (PAIR, {"0": 1}, "obs should be a tuple of 2, not dict"),
         (ROBOT, 3, "should be a dict with arm, camera, not int"),
         (ARM, {"joints": np.array([0.0, -3.0]), "gripper": 0}, r"obs.joints = -3.0 at \(1,\)"),
     ],
@@ -113,9 +134,18 @@ def boxes(draw: st.DrawFn) -> Box:
 
 
 discretes = st.builds(Discrete, st.integers(1, 2**40), st.integers(-(2**40), 2**40))
+counts = st.lists(st.tuples(st.integers(1, 2**40), st.integers(-(2**40), 2**40)), min_size=1, max_size=4)
+multi_discretes = counts.map(
+    lambda pairs: MultiDiscrete(tuple(n for n, _ in pairs), tuple(start for _, start in pairs), (1, len(pairs), 1))
+)
+multi_binaries = st.builds(MultiBinary, st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple))
 names = st.text(min_size=1, max_size=5).filter(lambda name: "." not in name)
 spaces = st.recursive(
-    st.one_of(boxes(), discretes), lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3).map(DictSpace)
+    st.one_of(boxes(), discretes, multi_discretes, multi_binaries),
+    lambda inner: st.one_of(
+        st.dictionaries(names, inner, min_size=1, max_size=3).map(DictSpace),
+        st.lists(inner, min_size=1, max_size=3).map(lambda within: TupleSpace(tuple(within))),
+    ),
 )
 
 

@@ -5,16 +5,17 @@ from typing import Any
 import numpy as np
 
 from heddle.producers import track as module
+from heddle.producers.action_rows import ActionRows
 from heddle.producers.track import Track
 from heddle.spaces import Box, Discrete
 
 
 def actions(*rows: list[int]) -> Any:
-    return np.array(rows, np.int64)
+    return {"action": np.array(rows, np.int64)}
 
 
 def test_the_actions_of_an_episode_are_found_over_the_borders_of_segments() -> None:
-    track = Track(2, Discrete(5))
+    track = Track(2, ActionRows(Discrete(5)))
     track.begin(0, 0, 11)
     track.begin(1, 0, 12)
     track.begin(0, 2, 21)  # ended with step 1
@@ -31,7 +32,7 @@ def test_the_actions_of_an_episode_are_found_over_the_borders_of_segments() -> N
 
 
 def test_a_reset_is_told_by_the_row_where_its_episode_begins() -> None:
-    track = Track(1, Discrete(5))
+    track = Track(1, ActionRows(Discrete(5)))
     track.begin(0, 0, 11)
     track.begin(0, 3, 21)
     first, last = track.reset(0, 0), track.reset(0)
@@ -45,7 +46,7 @@ def test_a_reset_is_told_by_the_row_where_its_episode_begins() -> None:
 
 
 def test_after_a_snapshot_the_actions_follow_it_until_the_next_reset() -> None:
-    track = Track(1, Discrete(5))
+    track = Track(1, ActionRows(Discrete(5)))
     track.resume(b"state", [11], [-6])
     track.keep(actions([1, 2]), 2)
     spot = track.spot(0, 0, actions([3]))
@@ -59,10 +60,10 @@ def test_after_a_snapshot_the_actions_follow_it_until_the_next_reset() -> None:
 
 
 def test_an_episode_too_long_to_keep_is_said_to_be_so_and_memory_stays_bounded() -> None:
-    track = Track(4, Box((64,), "float32"))
+    track = Track(4, ActionRows(Box((64,), "float32")))
     for env in range(4):
         track.begin(env, 0, 11)
-    segment = np.ones((4, 512, 64), np.float32)
+    segment = {"action": np.ones((4, 512, 64), np.float32)}
     for _ in range(40):
         track.keep(segment, 512)
     assert sum(kept.nbytes for kept in track._kept) <= module.MOST_BYTES
@@ -76,7 +77,7 @@ def test_an_episode_too_long_to_keep_is_said_to_be_so_and_memory_stays_bounded()
 
 
 def test_what_no_running_episode_reaches_back_to_is_thrown_away() -> None:
-    track = Track(1, Discrete(5))
+    track = Track(1, ActionRows(Discrete(5)))
     for _ in range(100):
         track.begin(0, 0, 11)
         track.keep(actions([1, 2, 3, 4]), 4)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.spaces import ACTION, Discrete, Leaf, Space, leaves
+from heddle.spaces import ACTION, OBSERVATION, DictSpace, Discrete, Leaf, Space, TupleSpace, leaves, parts
 
 DONE, ENV, BUSY = 0, 1, 2
 """Cells: calls finished so far; the environment that is being called; 1 while a call into the user's code lasts."""
@@ -20,7 +20,7 @@ DONE, ENV, BUSY = 0, 1, 2
 _CELLS = 8
 _ALIGNMENT = 64
 
-Part = tuple[tuple[str, ...], NDArray[Any], tuple[int, ...] | None]
+Part = tuple[tuple[str | int, ...], NDArray[Any], tuple[int, ...] | None]
 
 
 class Block:
@@ -28,7 +28,7 @@ class Block:
 
     Attributes:
         cells: progress of the child, [8] uint64 as a memoryview: DONE, ENV, BUSY.
-        mask: [n] uint8, environments to be stepped; action: [n, ...] what with.
+        mask: [n] uint8, environments to be stepped; actions: by leaf, [n, ...], what with, as they shall be given it.
         reward: [n] float64; flags: [n] uint8, 1 terminated, 2 truncated.
         finished, returns, lengths: [n], an episode of the innermost environment that ended, where one is counted.
         infos: [n, keys] float64, NaN where there was none.
@@ -39,9 +39,11 @@ class Block:
         arrays: dict[str, NDArray[Any]] = {}
         for name, (offset, dtype, shape) in _places(observation, action, n, len(info_keys)).items():
             arrays[name] = np.frombuffer(memory, dtype, math.prod(shape), offset).reshape(shape)
-        self.n, self.leaves = n, leaves(observation)
+        self.n, self.leaves, self._space = n, leaves(observation), observation
         self.cells = memoryview(memory).cast("B")[: 8 * _CELLS].cast("Q")
-        self.mask, self.action, self.reward, self.flags = (arrays[k] for k in ("mask", "action", "reward", "flags"))
+        self.mask, self.reward, self.flags = (arrays[k] for k in ("mask", "reward", "flags"))
+        self._action_leaves = leaves(action, ACTION)
+        self.actions = {leaf.name: arrays[leaf.name] for leaf in self._action_leaves}
         self.finished, self.returns, self.lengths = (arrays[k] for k in ("finished", "returns", "lengths"))
         self.infos = arrays["infos"]
         self.info_keys = tuple(info_keys)
@@ -57,17 +59,21 @@ class Block:
         """Where the parts of an observation of `env` go, in row 0, as `Reel.parts` says."""
         return [(leaf.path, self.observations[leaf.name][env : env + 1], _shape(leaf)) for leaf in self.leaves]
 
+    def put_action(self, env: int, choice: Any) -> None:
+        """Write what `env` shall be given."""
+        for leaf in self._action_leaves:
+            self.actions[leaf.name][env] = leaf.pick(choice)
+
     def view(self, env: int) -> Any:
         """The observation of `env`, as nested as its space: it changes with the next call."""
-        if not self.leaves[0].path:
-            return self.observations[self.leaves[0].name][env]
-        whole: dict[str, Any] = {}
-        for leaf in self.leaves:
-            inner = whole
-            for key in leaf.path[:-1]:
-                inner = inner.setdefault(key, {})
-            inner[leaf.path[-1]] = self.observations[leaf.name][env]
-        return whole
+        return self._view(self._space, OBSERVATION, env)
+
+    def _view(self, space: Space, name: str, env: int) -> Any:
+        if isinstance(space, DictSpace):
+            return {key: self._view(part, f"{name}.{key}", env) for key, part in parts(space)}
+        if isinstance(space, TupleSpace):
+            return tuple(self._view(part, f"{name}.{key}", env) for key, part in parts(space))
+        return self.observations[name][env]
 
 
 def size_of(observation: Space, action: Space, n: int, num_infos: int) -> int:
@@ -78,11 +84,9 @@ def size_of(observation: Space, action: Space, n: int, num_infos: int) -> int:
 
 def _places(observation: Space, action: Space, n: int, num_infos: int) -> dict[str, tuple[int, str, tuple[int, ...]]]:
     """Offset, dtype and shape of every array."""
-    acted = leaves(action, ACTION)[0].space
     wanted: list[tuple[str, str, tuple[int, ...]]] = [
         ("cells", "uint64", (_CELLS,)),
         ("mask", "uint8", (n,)),
-        ("action", acted.dtype, (n, *acted.shape)),
         ("reward", "float64", (n,)),
         ("flags", "uint8", (n,)),
         ("finished", "uint8", (n,)),
@@ -90,7 +94,8 @@ def _places(observation: Space, action: Space, n: int, num_infos: int) -> dict[s
         ("lengths", "int64", (n,)),
         ("infos", "float64", (n, num_infos)),
     ]
-    wanted += [(leaf.name, leaf.space.dtype, (n, *leaf.space.shape)) for leaf in leaves(observation)]
+    both = [*leaves(action, ACTION), *leaves(observation)]
+    wanted += [(leaf.name, leaf.space.dtype, (n, *leaf.space.shape)) for leaf in both]
     places, offset = {}, 0
     for name, dtype, shape in wanted:
         places[name] = (offset, dtype, shape)

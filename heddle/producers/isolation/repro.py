@@ -12,6 +12,7 @@ import numpy as np
 
 from heddle.broker.failure_types import Failure, Replay
 from heddle.errors import EnvError, NotFound
+from heddle.producers.action_rows import ActionRows
 from heddle.producers.choices import choices_for
 from heddle.producers.contract import observation_problem
 from heddle.producers.isolation import frames
@@ -20,7 +21,7 @@ from heddle.producers.mishap import Mishap
 from heddle.producers.report import cause_of
 from heddle.producers.snapshot import restore_all
 from heddle.shard import ShardPlan, env_seed
-from heddle.spaces import ACTION, Space, leaves
+from heddle.spaces import Space
 from heddle.spec import ExperimentSpec
 
 
@@ -122,9 +123,8 @@ def _play(
         _look(observation, first, 0.0)
     if replay is None or failure.doing == "reset":
         return
-    leaf = leaves(action, ACTION)[0].space
-    recorded = np.frombuffer(replay.actions, replay.dtype).reshape(replay.shape).astype(leaf.dtype)
-    for choice in choices_for(action)(recorded):
+    recorded = np.frombuffer(replay.actions, replay.dtype).reshape(replay.shape)
+    for choice in choices_for(action)(ActionRows(action).unpack(recorded)):
         place.doing, place.step = "step", place.step + 1
         on_step(place.step)
         value, reward, *_ = env.step(choice)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heddle.errors import NotSnapshottable, SnapshotError
 from heddle.producers import snapshot
+from heddle.producers.choices import choices_for
 from heddle.producers.contract import BadAnswer
 from heddle.producers.envs import check_env_here, close_env, counter_of, make_env
 from heddle.producers.isolation import frames
@@ -112,6 +112,7 @@ class _Server:
         _limit(wanted["memory"], wanted["files"])
         observation, action = from_json(wanted["observation"]), from_json(wanted["action"])
         self.block = block = Block(observation, action, len(wanted["envs"]), wanted["info_keys"], self._memory)
+        self._choose = choices_for(action, raw=False)  # the worker has shifted and clipped them already
         env = Env.model_validate_json(wanted["env"])
         self._cells[DONE] += 1
         for place, (index, seed) in enumerate(wanted["envs"]):
@@ -124,7 +125,7 @@ class _Server:
     def _round(self, _frame: frames.Frame) -> bytes:
         """Step every environment of the mask with its action."""
         block, cells = self.block, self._cells
-        choices, plain, reward, flags = _as_given(block.action), block.plain, block.reward, block.flags
+        choices, plain, reward, flags = self._choose(block.actions), block.plain, block.reward, block.flags
         shape = None if plain is None else plain.shape[1:]
         for place in np.flatnonzero(block.mask).tolist():
             seat = self._seats[place]
@@ -201,12 +202,6 @@ class _Server:
 def serve(link: socket.socket, block: int) -> NoReturn:
     """Serve the worker at the other end of `link`; never returns."""
     _Server(link, block).run()
-
-
-def _as_given(actions: NDArray[Any]) -> list[Any]:
-    """The actions as an environment gets them: the worker has shifted and clipped them already."""
-    given: list[Any] = actions.tolist() if actions.dtype.kind == "i" else list(actions.copy())
-    return given
 
 
 def _leave(code: int) -> NoReturn:

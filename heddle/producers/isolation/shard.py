@@ -67,7 +67,7 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         block = self._block
         block.mask.fill(0)
         for env in envs:
-            block.action[env] = choices[env]
+            block.put_action(env, choices[env])
             block.mask[env] = 1
         self._pending = set(envs)
         self._answers = {}

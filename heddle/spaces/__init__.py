@@ -1,0 +1,55 @@
+"""Spaces: Heddle's own description of what an environment shows and accepts.
+
+It never imports an environment library: `producers/envs.py` translates, everything else works on these values.
+
+Everywhere else observations and actions are `dict[str, ndarray]` keyed by leaf name: a plain space has the one leaf
+"obs" (or "action"); a dict space has "obs.camera", "obs.arm.joints" and so on, a tuple space "obs.0", "obs.1".
+
+An observation leaf holds what the environment returned, a Discrete one with its `start`. What a policy chooses is
+counted from 0 in every Discrete and MultiDiscrete leaf; the player adds `start` for the environment alone.
+"""
+
+from heddle.spaces.bounds import Bound, bound
+from heddle.spaces.description import from_json, to_json
+from heddle.spaces.kinds import (
+    DTYPES,
+    Box,
+    Composite,
+    DictSpace,
+    Discrete,
+    LeafSpace,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    TupleSpace,
+    index_range,
+    parts,
+)
+from heddle.spaces.tree import ACTION, OBSERVATION, Leaf, flatten, is_action, leaves
+from heddle.spaces.values import validate_value
+
+__all__ = [
+    "ACTION",
+    "DTYPES",
+    "OBSERVATION",
+    "Bound",
+    "Box",
+    "Composite",
+    "DictSpace",
+    "Discrete",
+    "Leaf",
+    "LeafSpace",
+    "MultiBinary",
+    "MultiDiscrete",
+    "Space",
+    "TupleSpace",
+    "bound",
+    "flatten",
+    "from_json",
+    "index_range",
+    "is_action",
+    "leaves",
+    "parts",
+    "to_json",
+    "validate_value",
+]
