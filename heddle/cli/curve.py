@@ -3,16 +3,31 @@
 It never reads the broker; the points are arguments.
 """
 
+import html
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Point = tuple[float, float]
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a braille character by row and column of its dots, Unicode block 2800."""
 _BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """The interval around a curve: x, and y from low to high; nothing where they are not finite."""
+
+    x: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +70,45 @@ def braille(curves: Sequence[Curve], *, width: int = 64, height: int = 12, x_lab
         width, height: of the field in characters; each holds 2 x 4 dots.
         x_label: below the field.
     """
+    cells = braille_cells(curves, width=width, height=height, x_label=x_label)
+    return ["".join(text for _, text in line) for line in cells]
+
+
+def braille_cells(
+    curves: Sequence[Curve], *, width: int = 64, height: int = 12, x_label: str = ""
+) -> list[list[tuple[int, str]]]:
+    """As `braille`, each line in pieces of (place of the curve that is drawn there, or -1; text)."""
     points = [point for curve in curves for point in _finite(curve.points)]
     if not points:
         return []
-    x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
-    y_low, y_high = _round_range(min(y for _, y in points), max(y for _, y in points))
+    x_range = min(x for x, _ in points), max(x for x, _ in points)
+    y_range = _round_range(min(y for _, y in points), max(y for _, y in points))
+    dots = (2 * width - 1, 4 * height - 1)
     field = [[0] * width for _ in range(height)]
-    for curve in curves:
-        _draw(field, _scaled(curve.points, (x_low, x_high), (y_low, y_high), (2 * width - 1, 4 * height - 1)))
-    return _with_axes(field, (x_low, x_high), (y_low, y_high), x_label)
+    owners = [[-1] * width for _ in range(height)]
+    for place, curve in enumerate(curves):
+        own = [[0] * width for _ in range(height)]
+        _draw(own, _scaled(curve.points, x_range, y_range, dots))
+        for row in range(height):
+            for column in range(width):
+                if own[row][column]:
+                    field[row][column] |= own[row][column]
+                    owners[row][column] = place
+    lines = _with_axes(field, x_range, y_range, x_label)
+    margin = len(lines[0]) - width
+    drawn = [[(-1, line[:margin]), *_runs(line[margin:], owners[row])] for row, line in enumerate(lines[:height])]
+    return [*drawn, *([(-1, line)] for line in lines[height:])]
+
+
+def _runs(text: str, owners: Sequence[int]) -> list[tuple[int, str]]:
+    """`text` in pieces of one owner each."""
+    pieces: list[tuple[int, str]] = []
+    for letter, owner in zip(text, owners, strict=True):
+        if pieces and pieces[-1][0] == owner:
+            pieces[-1] = (owner, pieces[-1][1] + letter)
+        else:
+            pieces.append((owner, letter))
+    return pieces
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:
@@ -126,13 +171,42 @@ def short(number: float) -> str:
     return f"{number:.3g}"
 
 
+PALETTE = ("#1f6f8b", "#e4572e", "#7a5195", "#3a9d5d", "#c99700", "#5b6770")
+
+
 def save_png(
     path: Path, curves: Sequence[Curve], *, title: str, x_label: str, y_label: str, goal: float | None
 ) -> None:
-    """Write a plot of `curves` as PNG.
+    """Write one run's curves as a picture, the first of them pale.
 
     Args:
         goal: a level to mark with a dashed line.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: the file cannot be written.
+    """
+    colours = ("#9db4c0", *PALETTE)
+    save_picture(path, curves, title=title, x_label=x_label, y_label=y_label, goal=goal, colours=colours)
+
+
+def save_picture(
+    path: Path,
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    goal: float | None = None,
+    shades: Sequence[Shade] = (),
+    colours: Sequence[str] = PALETTE,
+) -> None:
+    """Write curves as .png, .svg or .pdf, or as a page (.html) that holds the drawing.
+
+    Args:
+        goal: a level to mark with a dashed line.
+        shades: the interval of each curve.
+        colours: of the curves in turn.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -144,11 +218,16 @@ def save_png(
     figure = Figure(figsize=(8, 4.5), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for curve, colour, width in zip(curves, ("#9db4c0", "#1f6f8b", "#e4572e"), (1.0, 2.2, 2.2), strict=False):
-        points = _finite(curve.points)
+    for place, curve in enumerate(curves):
+        colour, points = colours[place % len(colours)], _finite(curve.points)
         if points:
-            marker = "o" if len(points) <= 60 and width > 1.5 else None
-            axes.plot(*zip(*points, strict=True), label=curve.label, color=colour, linewidth=width, marker=marker, ms=4)
+            few = len(points) <= 60 and (place > 0 or len(curves) == 1)
+            axes.plot(
+                *zip(*points, strict=True), label=curve.label, color=colour, lw=1.8, marker="o" if few else None, ms=4
+            )
+        if place < len(shades):
+            shade = shades[place]
+            axes.fill_between(shade.x, shade.low, shade.high, color=colour, alpha=0.18, linewidth=0)
     if goal is not None:
         axes.axhline(goal, color="#777777", linestyle="--", linewidth=1, label=f"goal {goal:g}")
     axes.set(title=title, xlabel=x_label, ylabel=y_label)
@@ -156,6 +235,19 @@ def save_png(
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.margins(x=0.01)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="best", fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Software": "heddle"})
+    if path.suffix.lower() == ".html":
+        path.write_text(_page(figure, title), encoding="utf-8")
+    else:
+        figure.savefig(path, metadata={"Software": "heddle"} if path.suffix.lower() == ".png" else None)
+
+
+def _page(figure: "Figure", title: str) -> str:
+    """A page that holds the drawing itself and asks for nothing."""
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg")
+    svg = drawn.getvalue()
+    style = "body{margin:2rem auto;max-width:60rem;font-family:sans-serif}svg{width:100%;height:auto}"
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{style}</style>'
+    return f"<!doctype html><html><head>{head}</head><body>{svg[svg.index('<svg') :]}</body></html>\n"

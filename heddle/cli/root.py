@@ -56,6 +56,8 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "ls": Entry("heddle.cli.experiments", "ls", "List experiments."),
         "results": Entry("heddle.cli.results", "results", "Show what a group reached, with mean and interval."),
         "status": Entry("heddle.cli.experiments", "status", "Show how one experiment is doing."),
+        "plot": Entry("heddle.cli.plot", "plot", "Draw learning curves."),
+        "compare": Entry("heddle.cli.plot", "compare", "Compare runs: curves with intervals, final table, specs."),
         "shards": Entry("heddle.cli.shards", "shards", "Show who plays each shard; release quarantined ones."),
         "why": Entry("heddle.cli.why", "why", "Say why an experiment, a shard or a worker is as it is."),
         "repro": Entry("heddle.cli.repro", "repro", "Play the last failure of a shard again, here."),

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from heddle.broker import Broker
 from heddle.checkpoint import Checkpoint
 from heddle.clock import Clock
+from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.evaluation import Evaluator
 from heddle.consumers.intake import Intake
 from heddle.consumers.ledger import Ledger
@@ -180,7 +181,14 @@ def build(source: Source, seat: Seat) -> Parts:
         publisher=publisher,
         evaluator=_evaluator(source, setting, seat, own, ctl.eval_policy),
         saver=saver,
-        report=Report(broker, experiment, seat_epoch=seat.epoch, trainer=seat.trainer, clock=source.clock),
+        report=Report(
+            broker,
+            experiment,
+            seat_epoch=seat.epoch,
+            trainer=seat.trainer,
+            clock=source.clock,
+            file=CurveFile(source.home, setting.spec.canonical_json()),
+        ),
         patience=source.patience,
         clock=source.clock,
         stop=source.stop,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from heddle.broker import Broker
 from heddle.broker.types import Flow
 from heddle.clock import Clock
+from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.progress import Progress
 from heddle.errors import BrokerError
 from heddle.policies.lag import NO_GAP, Gap, summarise
@@ -54,9 +55,12 @@ def flow_metrics(flow: Flow) -> dict[str, float]:
 
 
 class Report:
-    """Sends metrics as the holder of the seat, and knows how fast the run is."""
+    """Sends metrics as the holder of the seat, keeps them in a file too, and knows how fast the run is."""
 
-    def __init__(self, broker: Broker, experiment: str, *, seat_epoch: int, trainer: str, clock: Clock) -> None:
+    def __init__(
+        self, broker: Broker, experiment: str, *, seat_epoch: int, trainer: str, clock: Clock, file: CurveFile
+    ) -> None:
+        self._file = file
         self._broker = broker
         self._experiment = experiment
         self._seat_epoch = seat_epoch
@@ -80,6 +84,14 @@ class Report:
             self._broker.events.metrics_add(self._experiment, update, dict(metrics), seat_epoch=self._seat_epoch)
         except BrokerError as error:
             log.debug("cannot send metrics update=%d error=%s", update, error)
+            return
+        self._file.add(update, metrics)
+
+    def forget(self, *, above: int) -> int:
+        """Take back what rolled back updates measured; how many entries. Raises BrokerError, SeatLost, Gone."""
+        gone = self._broker.events.metrics_forget(self._experiment, above=above, seat_epoch=self._seat_epoch)
+        self._file.forget(above=above)
+        return gone
 
     def tell(self, level: str, message: str) -> None:
         """One line for the experiment's log, which everybody sees."""

@@ -49,7 +49,7 @@ def _mend_curve(parts: Parts) -> None:
     events, update = parts.broker.events, parts.progress.update
     gone = parts.patience.call(
         "forget metrics of updates that were rolled back",
-        lambda: events.metrics_forget(parts.experiment, above=update, seat_epoch=parts.seat.epoch),
+        lambda: parts.report.forget(above=update),
     )
     if gone:
         log.info("took back metrics entries=%d above update=%d", gone, update)

@@ -1,0 +1,220 @@
+"""Series: what an experiment measured, update by update, from the broker or from its folder.
+
+Pure but for `find`, which reads; it never draws.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from heddle.consumers.curve_file import CURVE, SPEC, Points, read_points
+from heddle.errors import BrokerUnreachable, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from heddle.client import Client
+
+Axis = Literal["steps", "time", "updates"]
+AXES: dict[str, tuple[str, str]] = {
+    "steps": ("env_steps", "environment steps"),
+    "time": ("wall_seconds", "seconds of running"),
+    "updates": ("", "updates"),
+}
+"""Axis to the metric it shows and its label."""
+RUNS = Path("runs")
+OWN_KEYS = ("experiment.name", "experiment.seed", "experiment.tags", "experiment.pool", "eval.seed")
+"""Keys of a spec that may differ between runs of one and the same setting."""
+STUDENT_975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+)
+"""0.975 quantiles of Student's t with 1, 2, .. degrees of freedom; beyond, the normal's 1.96."""
+GRID = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One experiment's measurements.
+
+    Attributes:
+        name: its id.
+        spec: the resolved spec, dotted key to value; {} when nobody kept it.
+        points: (update, values by name), oldest first.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    points: Points
+
+    def metrics(self) -> list[str]:
+        """Every name that was measured, sorted."""
+        return sorted({name for _, values in self.points for name in values})
+
+    def curve(self, metric: str, axis: Axis) -> tuple[tuple[float, float], ...]:
+        """(x, y) where `metric` was measured and is finite; x is the last value known then, and never falls."""
+        name, _ = AXES[axis]
+        x, found = 0.0, []
+        for update, values in self.points:
+            x = max(x, values.get(name, x)) if name else float(update)
+            y = values.get(metric, math.nan)
+            if math.isfinite(y):
+                found.append((x, y))
+        return tuple(found)
+
+    def last(self, metric: str) -> float:
+        """The last finite value; NaN when there is none."""
+        return next((y for _, v in reversed(self.points) if math.isfinite(y := v.get(metric, math.nan))), math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Runs of one setting together, on a common grid.
+
+    Attributes:
+        label: what sets it apart from the other settings; runs: its members.
+        x, mean: [G]; half: [G] half the width of the 95 % interval of the mean, NaN with a single run.
+    """
+
+    label: str
+    runs: tuple[Series, ...]
+    x: np.ndarray[Any, np.dtype[np.float64]]
+    mean: np.ndarray[Any, np.dtype[np.float64]]
+    half: np.ndarray[Any, np.dtype[np.float64]]
+
+
+def find(what: str, client: "Client | None") -> Series:
+    """An experiment by id or name of the broker's, else by folder, e.g. runs/cartpole-7f3a2b.
+
+    Raises:
+        NotFound: neither knows it.
+    """
+    folder = Path(what)
+    if (folder / CURVE).is_file():
+        return _from_folder(folder)
+    if client is not None:
+        try:
+            experiment = client.experiment(what)
+            points = [(one.update, dict(one.values)) for one in _all_metrics(client, experiment.id)]
+            return Series(experiment.id, flat(json.loads(experiment.spec().canonical_json())), points)
+        except NotFound:
+            pass
+    kept = [RUNS / what] if (RUNS / what / CURVE).is_file() else sorted(RUNS.glob(f"{what}-??????"), key=_changed)
+    kept = [one for one in kept if (one / CURVE).is_file()]
+    if not kept:
+        if folder.is_dir():
+            raise NotFound(f"the folder {folder} holds no {CURVE}: nothing was measured there")
+        where = "the broker knows it not" if client is not None else "no broker is reached"
+        raise NotFound(f"no experiment {what!r}: {where}, and there is no {RUNS / what / CURVE}")
+    return _from_folder(kept[-1])
+
+
+def find_all(names: Sequence[str], redis_url: str | None) -> list[Series]:
+    """`find` for each; without a broker from folders alone. Raises NotFound, BrokerError where one was named."""
+    from heddle.cli.options import connect
+
+    if all((Path(name) / CURVE).is_file() for name in names):
+        return [find(name, None) for name in names]
+    try:
+        client = connect(redis_url)
+    except BrokerUnreachable:
+        if redis_url is not None:
+            raise
+        return [find(name, None) for name in names]
+    with client:
+        return [find(name, client) for name in names]
+
+
+def check_metric(series: Sequence[Series], metric: str) -> None:
+    """Raises UsageError, with what there is, when none of them measured it; NotFound when nothing was measured."""
+    if any(math.isfinite(one.last(metric)) for one in series):
+        return
+    known = sorted({name for one in series for name in one.metrics()})
+    if not known:
+        raise NotFound(f"nothing was measured yet in {', '.join(one.name for one in series)}")
+    raise UsageError(f"no metric {metric!r} in these; there are: {', '.join(known)}")
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys; a schedule is one value, "0.001 to 0"."""
+    found: dict[str, Any] = {}
+    for name, item in value.items():
+        if isinstance(item, Mapping) and set(item) == {"start", "end"}:
+            found[f"{prefix}{name}"] = f"{_shown(item['start'])} to {_shown(item['end'])}"
+        elif isinstance(item, Mapping) and item:
+            found |= flat(item, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = item
+    return found
+
+
+def differences(series: Sequence[Series]) -> dict[str, list[Any]]:
+    """Dotted keys in which the specs differ, each with a value for every run; names and seeds are left out."""
+    keys = sorted({key for one in series for key in one.spec} - set(OWN_KEYS))
+    found = {key: [one.spec.get(key) for one in series] for key in keys}
+    return {key: values for key, values in found.items() if any(value != values[0] for value in values)}
+
+
+def grouped(series: Sequence[Series]) -> list[tuple[str, list[Series]]]:
+    """Runs of one setting together, in the order of their first; each with a label that sets it apart."""
+    differing = differences(series)
+    groups: dict[str, list[Series]] = {}
+    for place, one in enumerate(series):
+        own = ", ".join(f"{_short_key(key, differing)}={_shown(values[place])}" for key, values in differing.items())
+        groups.setdefault(own, []).append(one)
+    return [(label or runs[0].name.rpartition("-")[0] or runs[0].name, runs) for label, runs in groups.items()]
+
+
+def band(label: str, runs: Sequence[Series], metric: str, axis: Axis) -> Band | None:
+    """Mean and interval of `metric` where all of `runs` were measured; None when they have no common stretch."""
+    curves = [curve for one in runs if (curve := one.curve(metric, axis))]
+    if not curves:
+        return None
+    low, high = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    if high < low:
+        return None
+    x = np.linspace(low, high, GRID if high > low else 1)
+    columns = [np.asarray(curve, np.float64) for curve in curves]
+    rows = np.stack([np.interp(x, column[:, 0], column[:, 1]) for column in columns])
+    return Band(label, tuple(runs), x, rows.mean(axis=0), np.asarray([interval(column) for column in rows.T]))
+
+
+def interval(values: Sequence[float] | np.ndarray[Any, Any]) -> float:
+    """Half the width of the 95 % interval of the mean, by Student's t; NaN below two values."""
+    count = len(values)
+    if count < 2:
+        return math.nan
+    quantile = STUDENT_975[count - 2] if count - 2 < len(STUDENT_975) else 1.96
+    return float(quantile * np.std(values, ddof=1) / math.sqrt(count))
+
+
+def _all_metrics(client: "Client", experiment: str) -> list[Any]:
+    found: list[Any] = []
+    while page := client.broker.events.metrics_read(experiment, found[-1].entry_id if found else "0"):
+        found += page
+    return found
+
+
+def _from_folder(folder: Path) -> Series:
+    try:
+        spec = flat(json.loads((folder / SPEC).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        spec = {}
+    return Series(folder.resolve().name, spec, read_points(folder / CURVE))
+
+
+def _changed(folder: Path) -> float:
+    return folder.stat().st_mtime
+
+
+def _short_key(key: str, keys: Iterable[str]) -> str:
+    """The last part of a dotted key where that is enough to tell it from the others."""
+    last = key.rpartition(".")[2]
+    return last if sum(one.rpartition(".")[2] == last for one in keys) == 1 else key
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
