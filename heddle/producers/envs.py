@@ -10,8 +10,7 @@ own chain too, but above TimeLimit and the like, so that a cut-off episode is co
 """
 
 import contextlib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -23,12 +22,12 @@ from heddle.clock import Clock
 from heddle.errors import EnvError
 from heddle.layout import Layout
 from heddle.producers.contract import first_breach
+from heddle.producers.envs_make import call_factory, call_gymnasium, wrap
 from heddle.producers.isolation.shard import IsolatedEnv, check_isolated, make_isolated
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace, bound
 from heddle.spec import Env, ExperimentSpec
-from heddle.spec.models import Wrapper
-from heddle.spec.objects import describe_error, import_object, is_object_name, nearest
+from heddle.spec.objects import is_object_name
 
 _NEUTRAL = (
     gym_wrappers.TimeLimit,
@@ -91,16 +90,16 @@ def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> g
         EnvError: it cannot be made; the reason is one line.
     """
     if is_object_name(env.id):
-        made = _call_factory(env, {"env_index": index, "num_envs": num_envs, "seed": seed})
+        made = call_factory(env, {"env_index": index, "num_envs": num_envs, "seed": seed})
     else:
-        made = _call_gymnasium(env)
+        made = call_gymnasium(env, disable_env_checker=True)
     if isinstance(made, gymnasium.vector.VectorEnv):
         raise EnvError("is a vector environment: return a single one, num_envs says how many", value=env.id)
     missing = [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(made, name)]
     if missing:
         raise EnvError(f"is a {type(made).__name__} without {', '.join(missing)}", value=env.id)
     for place, wrapper in enumerate(env.wrappers):
-        made = _wrap(made, wrapper, place)
+        made = wrap(made, wrapper, place)
     counted: gymnasium.Env[Any, Any] = _with_counter(made, env.id)
     return counted
 
@@ -211,68 +210,6 @@ def close_env(env: Any) -> None:
         env.close()
 
 
-def _call_gymnasium(env: Env) -> Any:
-    try:
-        return gymnasium.make(env.id, **{"disable_env_checker": True, **env.kwargs})
-    except gymnasium.error.UnregisteredEnv as error:
-        close = nearest(env.id, list(gymnasium.registry))
-        hint = close or "is the package that registers it installed? name it too, as in ale_py:ALE/Pong-v5"
-        reason = _first_line(error).partition(" Did you mean")[0]
-        raise EnvError(f"there is no such environment: {reason}", value=env.id, hint=hint) from error
-    except gymnasium.error.Error as error:
-        raise EnvError(f"cannot be made: {_first_line(error)}", value=env.id) from error
-    except ModuleNotFoundError as error:
-        hint = "it must be installed, or lie in the directory where the command runs"
-        module = error.name or env.id.partition(":")[0]
-        raise EnvError(f"there is no module {module!r}", value=env.id, hint=hint) from error
-    except (Exception, SystemExit) as error:
-        raise EnvError(f"making it raised {describe_error(error)}", value=env.id) from error
-
-
-def _call_factory(env: Env, offered: Mapping[str, Any]) -> Any:
-    """Call the user's factory with its kwargs and those of `offered` that it names as parameters."""
-    factory = import_object(env.id)
-    if not callable(factory):
-        raise EnvError(f"is a {type(factory).__name__}, not a function or class", value=env.id)
-    kwargs = {name: value for name, value in offered.items() if name in _named_parameters(factory)} | env.kwargs
-    try:
-        made = factory(**kwargs)
-    except (Exception, SystemExit) as error:
-        raise EnvError(f"the factory raised {describe_error(error)}", value=env.id) from error
-    if made is None:
-        raise EnvError("the factory returned nothing", value=env.id, hint="does it lack a return ?")
-    return made
-
-
-def _named_parameters(function: Callable[..., Any]) -> list[str]:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [parameter.name for parameter in parameters if parameter.kind in by_name]
-
-
-def _wrap(env: Any, wrapper: Wrapper, place: int) -> Any:
-    key = f"env.wrappers[{place}]"
-    kind: Any
-    if is_object_name(wrapper.id):
-        kind = import_object(wrapper.id, key=key)
-    else:
-        kind = getattr(gym_wrappers, wrapper.id, None)
-        known = [name for name in dir(gym_wrappers) if name[0].isupper()]
-        if kind is None or wrapper.id not in known:
-            reason = "is neither a wrapper of gymnasium.wrappers nor package.module:Class"
-            raise EnvError(reason, key=key, value=wrapper.id, hint=nearest(wrapper.id, known))
-    try:
-        wrapped = kind(env, **wrapper.kwargs)
-    except (Exception, SystemExit) as error:
-        raise EnvError(f"wrapping raised {describe_error(error)}", key=key, value=wrapper.id) from error
-    if not hasattr(wrapped, "step"):
-        raise EnvError(f"returned a {type(wrapped).__name__}, not an environment", key=key, value=wrapper.id)
-    return wrapped
-
-
 def _with_counter(env: Any, name: str) -> Any:
     """Put an `EpisodeCounter` beneath the innermost wrapper that may change rewards or endings, if there is one."""
     chain: list[Any] = [env]
@@ -294,8 +231,3 @@ def _is_neutral(wrapper: Any) -> bool:
 def _shown(space: Any) -> str:
     text = " ".join(str(space).split())
     return text if len(text) <= 120 else f"{text[:117]}..."
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return " ".join(lines[0].replace("`", "").split()) if lines else type(error).__name__
