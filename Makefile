@@ -2,7 +2,7 @@
 #   make demo   train CartPole with two workers, kill one, show its shards come back
 #   make test   unit, contract, machine and loop tests on real servers
 #   make lint   ruff, mypy, import floors, compose and Dockerfile checks
-#   make e2e    whole runs through the command line
+#   make e2e    whole runs through the command line, every public environment against a plain loop
 #   make chaos  2,000 simulated schedules and every planted bug, then real processes, real signals
 #   make bench  figures of this machine
 #   make soak   the long version of chaos, by hand
@@ -58,6 +58,7 @@ fmt: dev
 
 e2e: dev
 	$(BIN)/python -m pytest -q tests/e2e --timeout 600
+	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 300
 
 chaos: dev
 	$(BIN)/python -m tests.simulation --seeds 0:2000

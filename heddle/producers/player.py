@@ -1,4 +1,4 @@
-"""The player: steps the environments of one shard with a policy and records what happens as segments.
+"""The player: steps the environments of one shard, one by one, with a policy and records what happens as segments.
 
 It never knows a broker, and it never yields a transition across episodes: the row behind an ending is the first
 observation of the next episode, and the true last observation of a truncated episode is kept apart.
@@ -7,52 +7,32 @@ All chance comes from (seed, shard, environment, episode), so a shard's stream i
 it is cut into segments.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.clock import Clock, SystemClock
-from heddle.errors import EnvError
+from heddle.clock import Clock
 from heddle.layout import Layout, Segments
-from heddle.policies.base import Arrays, Policy
-from heddle.producers.action_rows import ActionRows
-from heddle.producers.choices import choices_for
-from heddle.producers.envs import close_env, counter_of, make_envs
-from heddle.producers.episodes import Episodes
-from heddle.producers.mishap import PlayError
-from heddle.producers.noise import NoiseTape
+from heddle.policies.base import Policy
+from heddle.producers.envs import counter_of, make_envs
+from heddle.producers.play import Play, copied
 from heddle.producers.reel import Reel
-from heddle.producers.report import Reporter
-from heddle.producers.scrutiny import BadAnswer, check_answer, first_bad_number, record_info
-from heddle.producers.seeds import EpisodeSeeds
-from heddle.producers.standing import Standing, identity_of
-from heddle.producers.tally import Tally
-from heddle.producers.track import Track
+from heddle.producers.scrutiny import BadAnswer, check_answer, record_info
 from heddle.shard import ShardPlan, root_seed
 from heddle.spec import ExperimentSpec
-
-Doing = Literal["step", "reset", "act"]
 
 _Lane = tuple[int, Callable[[Any], Any], NDArray[Any], NDArray[np.float64]]  # env, step, rows for obs, for rewards
 
 
-class Player:
-    """The environments of one shard between two batches.
+class Player(Play):
+    """A shard whose environments are stepped one by one.
 
     Args:
-        plan: which shard.
-        spec: names the environment, T, max_seconds and the seed.
-        policy: acts; its weights may be changed between two calls of `play`, its outputs must fit `layout`.
         envs: made already; by default they are made here, which may take long and raises EnvError.
-        first_episode: number of each environment's first episode; one that no earlier owner reached repeats no seed.
         seed: root of all chance; by default the experiment's, or the evaluation's for an evaluation shard.
-
-    Attributes:
-        doing: what the player waits for right now; None when it does not play.
-        standing: where it stands between two calls of `play`, to be taken along or brought back before the first one.
+        plan, spec, policy, layout, clock, first_episode: as of `Play`.
     """
 
     def __init__(
@@ -67,94 +47,12 @@ class Player:
         first_episode: int = 0,
         seed: int | None = None,
     ) -> None:
-        self.plan, self.spec, self.policy, self.layout = plan, spec, policy, layout
-        self.doing: Doing | None = None
-        self._clock = clock or SystemClock()
         root = root_seed(plan, spec) if seed is None else seed
-        self._envs = make_envs(plan, spec, root, layout=layout, clock=self._clock) if envs is None else envs
-        self._ahead = getattr(self._envs, "begin", None)  # those in a child are stepped all in one request
-        n = len(self._envs)
-        chance = [EpisodeSeeds(root, plan.index, env) for env in range(n)]
-        self._steps = [env.step for env in self._envs]
-        self._counters = [counter_of(env) for env in self._envs]
-        self._choose = choices_for(layout.action)
-        self._report = Reporter(plan, spec, Track(n, ActionRows(layout.action)))
-        self._tape = tape = NoiseTape(policy.noise, chance)
-        self._tally = tally = Tally(n, layout.steps)
-        self._episodes = episodes = Episodes(chance, first_episode)
-        state, of = policy.initial_state(n), identity_of(plan, spec, root, n)
-        self.standing = Standing(of, layout, self._envs, tally, episodes, tape, state)
-        self._fresh_state = policy.initial_state(1)
-        self._reel: Reel | None = None  # the one being played
-        self._spare, self._cut = list[Reel](), False
-        self._env = self._row = 0  # where the loop is, for the watchdog and for reports
-        self._moves, self._seen, self._seen_at = 0, (-1, -1, -1), self._clock.monotonic()
-
-    @property
-    def last_progress(self) -> float:
-        """Monotonic seconds when the loop was last seen to move; only polling makes it precise."""
-        where = (self._moves, self._row, self._env)
-        if where != self._seen or self.doing is None:
-            self._seen, self._seen_at = where, self._clock.monotonic()
-        return self._seen_at
-
-    def play(self, version: int, *, deterministic: bool = False) -> Segments:
-        """One segment of every environment: T steps, or fewer after `rollout.max_seconds` or `cut`.
-
-        The arrays are the player's own until `recycle` gives them back; without it the next call takes new ones.
-
-        Raises:
-            PlayError: environment or policy raised or broke its contract; the player is then of no more use.
-        """
-        self.prepare()
-        with self._reporting():
-            return self._segment(version, deterministic)
-
-    def prepare(self) -> None:
-        """Begin the first episodes, if they have not begun. Raises as `play` does."""
-        with self._reporting():
-            if not self.standing.now:
-                self._begin_all()
-
-    def play_episodes(
-        self, version: int, episodes: int, *, deterministic: bool = True, first_episode: int = 0
-    ) -> Iterator[tuple[Segments, bool]]:
-        """Play `episodes` fresh episodes, an equal number in every environment, so that long ones count as much.
-
-        The same `first_episode` plays the same seeds again, so that evaluations can be compared.
-
-        Yields:
-            Segments with only the rows that have steps, and whether they are the last ones. Raises as `play` does.
-        """
-        self._episodes.rewind(first_episode)
-        self._episodes.want(episodes)
-        self.standing.now = []
-        while self._episodes.active():
-            segments = self.play(version, deterministic=deterministic)
-            picked = segments.select(np.flatnonzero(segments.arrays["length"]))
-            self.recycle(segments)
-            yield picked, not self._episodes.active()
-        self._episodes.wanted = None
-        self.standing.now = []  # whoever plays on begins anew
-
-    def resume(self, snapshot: bytes) -> None:
-        """Continue where `standing.pack` left another. Raises SnapshotError."""
-        self._report.track.resume(self.standing.resume(snapshot), self._episodes.seeds, self._episodes.begun_at)
-
-    def recycle(self, segments: Segments) -> None:
-        """Give back what `play` returned, to be overwritten: it has been encoded."""
-        if isinstance(segments.owner, Reel):
-            self._spare.append(segments.owner)
-            segments.owner = None
-
-    def cut(self) -> None:
-        """From another thread: end the segment that is being played (else the next one) at the next step."""
-        self._cut = True
-
-    def close(self) -> None:
-        """Close every environment."""
-        for env in self._envs:
-            close_env(env)
+        made = make_envs(plan, spec, root, layout=layout, clock=clock) if envs is None else envs
+        super().__init__(plan, spec, policy, layout, envs=made, seed=root, clock=clock, first_episode=first_episode)
+        self._ahead = getattr(made, "begin", None)  # those in a child are stepped all in one request
+        self._steps = [env.step for env in made]
+        self._counters = [counter_of(env) for env in made]
 
     def _begin_all(self) -> None:
         """Fresh episodes everywhere; their first observations stand in `_now`."""
@@ -181,24 +79,16 @@ class Player:
         self._tape.begin(env, self._episodes.numbers[env])
 
     def _segment(self, version: int, deterministic: bool) -> Segments:
-        reel = self._reel = self._spare.pop() if self._spare else Reel(self.layout, len(self._envs))
-        reel.rewind()
-        for (_, array), now in zip(reel.observations, self.standing.now, strict=True):
-            array[:, 0] = now
-        for name, array in reel.states:
-            array[...] = self.standing.state[name]
+        reel = self._opened()
         active = self._episodes.active()
         for env in set(range(len(self._envs))).difference(active):
             reel.hold(env, 0)
         steps = self._roll(reel, active, deterministic)
         self.doing = None
         self.standing.now = [array[:, steps].copy() for _, array in reel.observations]
-        self.standing.state = _copied(self.standing.state)
+        self.standing.state = copied(self.standing.state)
         self._episodes.shift(steps)
-        self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
-        segments = reel.finish(version)
-        if problem := first_bad_number(segments):
-            raise self._report.bad_number(problem, reel)
+        segments = self._closed(reel, version)
         self._report.track.keep(reel.arrays, steps)
         return segments
 
@@ -250,7 +140,7 @@ class Player:
         self.standing.state = acted.state
         choices = self._choose(acted.actions)
         if self._ahead is not None:
-            self.standing.state = _copied(acted.state)  # another shard may use the policy before the answer comes
+            self.standing.state = copied(acted.state)  # another shard may use the policy before the answer comes
             self._ahead(choices, self._episodes.active())
         return choices
 
@@ -268,10 +158,7 @@ class Player:
             arrays["episode_return"][env, t], arrays["episode_length"][env, t] = finished
         if counter is None or finished is not None:
             self._episodes.ended(env)
-        if self._fresh_state:
-            self.standing.state = _copied(self.standing.state)
-            for name, fresh in self._fresh_state.items():
-                self.standing.state[name][env] = fresh[0]
+        self._forget(env)
 
     def _retire(self, reel: Reel, lanes: list[_Lane], t: int) -> list[_Lane]:
         """The lanes that play on; the others' segments end with step `t`."""
@@ -281,25 +168,3 @@ class Player:
                 reel.lengths[lane[0]] = t + 1
                 reel.hold(lane[0], t + 1)
         return [lane for lane in lanes if lane[0] in active]
-
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """What an environment or policy raises in this block leaves it as a PlayError that says where it was."""
-        try:
-            yield
-        except EnvError:
-            raise
-        except (Exception, SystemExit) as error:
-            if self.doing is None:
-                raise
-            raise self._report.failed(error, self.doing, self._env, self._row, self._reel) from error
-        finally:
-            self.doing = None
-
-    def hanging(self, what: str, trace: str) -> PlayError:
-        """From another thread: what is known of a call that lasts too long, while it lasts."""
-        return self._report.hanging(self.doing or "", what, self._env, self._row, self._reel, trace)
-
-
-def _copied(state: Arrays) -> Arrays:
-    return {name: np.array(array) for name, array in state.items()}

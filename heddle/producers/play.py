@@ -1,0 +1,201 @@
+"""What every player of a shard is between two batches, however it steps its environments.
+
+It never steps one: `player.py` does so one by one, `vector_player.py` all at once.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+
+from heddle.clock import Clock, SystemClock
+from heddle.errors import EnvError
+from heddle.layout import Layout, Segments
+from heddle.policies.base import Arrays, Policy
+from heddle.producers.action_rows import ActionRows
+from heddle.producers.choices import choices_for
+from heddle.producers.envs import close_env
+from heddle.producers.episodes import Episodes
+from heddle.producers.mishap import PlayError
+from heddle.producers.noise import NoiseTape
+from heddle.producers.reel import Reel
+from heddle.producers.report import Reporter
+from heddle.producers.scrutiny import first_bad_number
+from heddle.producers.seeds import EpisodeSeeds
+from heddle.producers.standing import Standing, identity_of
+from heddle.producers.tally import Tally
+from heddle.producers.track import Track
+from heddle.shard import ShardPlan
+from heddle.spec import ExperimentSpec
+
+Doing = Literal["step", "reset", "act"]
+
+
+class Play(ABC):
+    """The environments of one shard between two batches.
+
+    Args:
+        plan: which shard.
+        spec: names the environment, T, max_seconds and the seed.
+        policy: acts; its weights may be changed between two calls of `play`, its outputs must fit `layout`.
+        envs: what is snapshotted and closed.
+        seed: root of all chance.
+        first_episode: number of each environment's first episode; one that no earlier owner reached repeats no seed.
+
+    Attributes:
+        doing: what the player waits for right now; None when it does not play.
+        standing: where it stands between two calls of `play`, to be taken along or brought back before the first one.
+    """
+
+    def __init__(
+        self,
+        plan: ShardPlan,
+        spec: ExperimentSpec,
+        policy: Policy,
+        layout: Layout,
+        *,
+        envs: Sequence[Any],
+        seed: int,
+        clock: Clock | None,
+        first_episode: int,
+    ) -> None:
+        self.plan, self.spec, self.policy, self.layout = plan, spec, policy, layout
+        self.doing: Doing | None = None
+        self._clock = clock or SystemClock()
+        self._envs, n = envs, plan.num_envs
+        self._chance = [EpisodeSeeds(seed, plan.index, env) for env in range(n)]
+        self._choose = choices_for(layout.action)
+        self._report = Reporter(plan, spec, Track(n, ActionRows(layout.action)))
+        self._tape = tape = NoiseTape(policy.noise, self._chance)
+        self._tally = tally = Tally(n, layout.steps)
+        self._episodes = episodes = Episodes(self._chance, first_episode)
+        state, of = policy.initial_state(n), identity_of(plan, spec, seed, n)
+        self.standing = Standing(of, layout, self._envs, tally, episodes, tape, state)
+        self._fresh_state = policy.initial_state(1)
+        self._reel: Reel | None = None  # the one being played
+        self._spare, self._cut = list[Reel](), False
+        self._env = self._row = 0  # where the loop is, for the watchdog and for reports
+        self._moves, self._seen, self._seen_at = 0, (-1, -1, -1), self._clock.monotonic()
+
+    @property
+    def last_progress(self) -> float:
+        """Monotonic seconds when the loop was last seen to move; only polling makes it precise."""
+        where = (self._moves, self._row, self._env)
+        if where != self._seen or self.doing is None:
+            self._seen, self._seen_at = where, self._clock.monotonic()
+        return self._seen_at
+
+    def play(self, version: int, *, deterministic: bool = False) -> Segments:
+        """One segment of every environment: T steps, or fewer after `rollout.max_seconds` or `cut`.
+
+        The arrays are the player's own until `recycle` gives them back; without it the next call takes new ones.
+
+        Raises:
+            PlayError: environment or policy raised or broke its contract; the player is then of no more use.
+        """
+        self.prepare()
+        with self._reporting():
+            return self._segment(version, deterministic)
+
+    def prepare(self) -> None:
+        """Begin the first episodes, if they have not begun. Raises as `play` does."""
+        with self._reporting():
+            if not self.standing.now:
+                self._begin_all()
+
+    def play_episodes(
+        self, version: int, episodes: int, *, deterministic: bool = True, first_episode: int = 0
+    ) -> Iterator[tuple[Segments, bool]]:
+        """Play `episodes` fresh episodes, an equal number in every environment, so that long ones count as much.
+
+        The same `first_episode` plays the same seeds again, so that evaluations can be compared.
+
+        Yields:
+            Segments with only the rows that have steps, and whether they are the last ones. Raises as `play` does.
+        """
+        self._episodes.rewind(first_episode)
+        self._episodes.want(episodes)
+        self.standing.now = []
+        while self._episodes.active():
+            segments = self.play(version, deterministic=deterministic)
+            picked = segments.select(np.flatnonzero(segments.arrays["length"]))
+            self.recycle(segments)
+            yield picked, not self._episodes.active()
+        self._episodes.wanted = None
+        self.standing.now = []  # whoever plays on begins anew
+
+    def resume(self, snapshot: bytes) -> None:
+        """Continue where `standing.pack` left another. Raises SnapshotError."""
+        self._report.track.resume(self.standing.resume(snapshot), self._episodes.seeds, self._episodes.begun_at)
+
+    def recycle(self, segments: Segments) -> None:
+        """Give back what `play` returned, to be overwritten: it has been encoded."""
+        if isinstance(segments.owner, Reel):
+            self._spare.append(segments.owner)
+            segments.owner = None
+
+    def cut(self) -> None:
+        """From another thread: end the segment that is being played (else the next one) at the next step."""
+        self._cut = True
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            close_env(env)
+
+    @abstractmethod
+    def _begin_all(self) -> None:
+        """Fresh episodes everywhere; their first observations stand in `standing.now`."""
+
+    @abstractmethod
+    def _segment(self, version: int, deterministic: bool) -> Segments:
+        """Play one segment of every environment of which more is wanted."""
+
+    def _opened(self) -> Reel:
+        """A reel that begins where the last one ended."""
+        reel = self._reel = self._spare.pop() if self._spare else Reel(self.layout, self.plan.num_envs)
+        reel.rewind()
+        for (_, array), now in zip(reel.observations, self.standing.now, strict=True):
+            array[:, 0] = now
+        for name, array in reel.states:
+            array[...] = self.standing.state[name]
+        return reel
+
+    def _closed(self, reel: Reel, version: int) -> Segments:
+        """What `reel` holds once every length is known."""
+        self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
+        segments = reel.finish(version)
+        if problem := first_bad_number(segments):
+            raise self._report.bad_number(problem, reel)
+        return segments
+
+    def _forget(self, env: int) -> None:
+        """An episode of `env` is over: the policy's state is that of one that begins."""
+        if self._fresh_state:
+            self.standing.state = copied(self.standing.state)
+            for name, fresh in self._fresh_state.items():
+                self.standing.state[name][env] = fresh[0]
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """What an environment or policy raises in this block leaves it as a PlayError that says where it was."""
+        try:
+            yield
+        except EnvError:
+            raise
+        except (Exception, SystemExit) as error:
+            if self.doing is None:
+                raise
+            raise self._report.failed(error, self.doing, self._env, self._row, self._reel) from error
+        finally:
+            self.doing = None
+
+    def hanging(self, what: str, trace: str) -> PlayError:
+        """From another thread: what is known of a call that lasts too long, while it lasts."""
+        return self._report.hanging(self.doing or "", what, self._env, self._row, self._reel, trace)
+
+
+def copied(state: Arrays) -> Arrays:
+    return {name: np.array(array) for name, array in state.items()}
