@@ -11,6 +11,7 @@ own chain too, but above TimeLimit and the like, so that a cut-off episode is co
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -191,12 +192,13 @@ def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
 
 def check_env_here(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
     """As `check_env`, but always in this process."""
-    name, seed = spec.env.id, env_seed(spec.experiment.seed, 0, 0, 0)
-    env = make_env(spec.env, index=0, num_envs=spec.env.num_envs, seed=seed)
+    name, seed, asked = spec.env.id, env_seed(spec.experiment.seed, 0, 0, 0), spec.rollout.info_keys
+    make = partial(make_env, spec.env, index=0, num_envs=spec.env.num_envs, seed=seed)
+    env, again = make(), make if spec.env.deterministic else None
     try:
         observation = describe(env.observation_space, value=name)
         action = describe_action(env.action_space, value=name)
-        breach = first_breach(env, observation, action, seed=seed, steps=steps, info_keys=spec.rollout.info_keys)
+        breach = first_breach(env, observation, action, seed=seed, steps=steps, info_keys=asked, again=again)
         if breach:
             raise EnvError(breach, value=name)
     finally:

@@ -77,6 +77,7 @@ class Env(Frozen):
         reset_timeout: seconds making or resetting one environment may last; `step_timeout` when not given.
         isolation: where environments run: inline is the worker's own process, process a child of it for each shard.
         memory: bytes that the child of a shard may take; None: as much as there is.
+        deterministic: the same seed and actions give the same experience, which is tried out; False: they need not.
     """
 
     id: Word
@@ -88,6 +89,7 @@ class Env(Frozen):
     reset_timeout: Seconds = Field(default=60.0, gt=0)
     isolation: Literal["inline", "process"] = "inline"
     memory: Bytes | None = Field(default=None, ge=64 * 2**20)
+    deterministic: bool = True
 
 
 class Rollout(Frozen):

@@ -66,7 +66,6 @@ BOX2D = [
     _gym("LunarLander-v3", is_quick=True),
     _gym("LunarLanderContinuous-v3"),
     _gym("BipedalWalker-v3", kwargs=_short(60)),
-    _gym("CarRacing-v3", kwargs=_short(120), num_envs=1),
 ]
 MUJOCO = [
     _gym("HalfCheetah-v5", kwargs=_short(75), is_quick=True, info_keys=["x_position", "reward_ctrl"]),
@@ -113,8 +112,6 @@ HIGHWAY = [
         kwargs={"config": {"vehicles_count": 5, "duration": 20, "observation": {"type": "OccupancyGrid"}}},
     ),
     Case("parking-v0", "highway-env", num_envs=1, kwargs=_short(60)),
-    Case("merge-v0", "highway-env", num_envs=1),
-    Case("racetrack-v0", "highway-env", num_envs=1, kwargs=_short(60)),
 ]
 PETTINGZOO = [
     Case(f"{SOLO}:against", "pettingzoo", kwargs={"game": "tictactoe_v3"}, is_quick=True),

@@ -34,6 +34,8 @@ def installed(case: Case) -> None:
         return
     module = {"gymnasium": "gymnasium", "minatar": "minatar.gym"}.get(case.package, case.package.replace("-", "_"))
     pytest.importorskip(module)
+    if any(wrapper == "AtariPreprocessing" for wrapper, _ in case.wrappers):
+        pytest.importorskip("cv2")
     if case.package == "shimmy":
         suite = pytest.importorskip("dm_control.suite")
         try:

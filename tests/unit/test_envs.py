@@ -1,6 +1,7 @@
 """Environments: made by id or factory, described, counted at the innermost, and refused with a reason of one line."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from heddle.errors import EnvError
+from heddle.producers import envs_homes
 from heddle.producers.envs import EpisodeCounter, check_env, counter_of, describe, describe_action, make_env, make_envs
 from heddle.shard import ShardPlan
 from heddle.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, TupleSpace
@@ -368,6 +370,70 @@ def test_a_breach_of_the_contract_is_named(how: str, reason: str) -> None:
     assert re.search(reason, problem.reason), problem.reason
     assert (problem.key, problem.value) == ("env.id", id)
     assert "\n" not in str(refused.value)
+
+
+def test_an_environment_that_need_not_repeat_itself_is_taken_where_the_spec_says_so() -> None:
+    env = {"id": f"{HERE}:breaking", "kwargs": {"how": "step chance"}}
+    with pytest.raises(EnvError, match=r"say so: deterministic = false in \[env\]"):
+        check_env(spec_of(env=env))
+    check_env(spec_of(env=env | {"deterministic": False}))
+
+
+class Sticky(Proper):
+    """Repeats its last action at times, even the last one of the episode before, as MinAtar does."""
+
+    last = 0
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        previous, self.last = self.last, int(action)
+        return observation, float(previous), *rest
+
+
+class Endless(Proper):
+    """Ends by its own chance, so that two runs see different numbers of episodes."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, bool(np.random.default_rng().random() < 0.5), truncated, info
+
+
+def test_what_one_episode_leaves_to_the_next_is_no_chance_of_its_own() -> None:
+    check_env(spec_of(env={"id": f"{HERE}:Sticky"}))
+
+
+def test_episodes_that_end_by_chance_are_told_from_those_that_do_not() -> None:
+    with pytest.raises(EnvError, match="is not deterministic: step"):
+        check_env(spec_of(env={"id": f"{HERE}:Endless"}))
+
+
+def test_environments_of_other_packages_are_found_by_their_id_alone() -> None:
+    pytest.importorskip("minigrid")
+    env = made("MiniGrid-Empty-5x5-v0")
+    assert env.unwrapped.width == 5
+
+
+@pytest.mark.parametrize(
+    ("id", "module", "hint"),
+    [
+        ("ALE/Pong-v5", "ale_py", "pip install 'ale-py'"),
+        ("MinAtar/Breakout-v1", "minatar", "pip install 'minatar'"),
+        ("dm_control/cartpole-balance-v0", "shimmy", "pip install 'shimmy[dm-control]'"),
+        ("highway-v0", "highway_env", "pip install 'highway-env'"),
+    ],
+)
+def test_a_missing_package_is_named_with_what_to_install(
+    id: str, module: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs_homes._import.cache_clear()
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [name for name in sys.modules if name.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(EnvError) as refused:
+        made(id)
+    (problem,) = refused.value.problems
+    assert problem.reason.startswith(f"needs {module}"), problem.reason
+    assert problem.hint == hint
 
 
 def test_when_one_environment_of_a_shard_cannot_be_made_the_others_are_closed() -> None:
