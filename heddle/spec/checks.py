@@ -7,13 +7,15 @@ import math
 from collections.abc import Iterator
 
 from heddle.spec.explain import Fault
+from heddle.spec.learner_checks import learner_faults
 from heddle.spec.models import ExperimentSpec
 from heddle.spec.policy import PolicySpec
 
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    return [*_env(spec), *_policy(spec), *_rollout(spec), *_trainer(spec), *_eval(spec), *_budget(spec), *_limits(spec)]
+    rules = (_env, _policy, _rollout, _trainer, learner_faults, _eval, _budget, _limits)
+    return [fault for rule in rules for fault in rule(spec)]
 
 
 def batches_per_update(spec: ExperimentSpec) -> int:

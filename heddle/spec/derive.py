@@ -21,6 +21,11 @@ EVAL_SEED_OFFSET = 1_000_000
 LEAST_MAX_ENTRIES = 1024
 """In a synchronous run, which holds itself back: one batch a shard and version."""
 
+_BY_LEARNER: dict[str, dict[str, object]] = {
+    "vtrace": {"vtrace": {}, "passes": 1, "gae_lambda": 1.0, "normalize_advantage": False},
+}
+"""Keys of [trainer] whose default depends on the learner, as its paper has them."""
+
 
 def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     """A copy of `raw` with missing derived values filled in, and the dotted keys of those."""
@@ -47,7 +52,11 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     give("rollout", "max_policy_lag", None if sync else LAG_WHEN_NOT_SYNC)
     give("trainer", "batch_steps", num_envs * steps)
     update = num_envs * steps if sync else _positive(section("trainer").get("batch_steps"))
-    give("trainer", "minibatch", min(MOST_IN_MINIBATCH, update))
+    learner = section("trainer").get("learner", "ppo")
+    for key, value in _BY_LEARNER.get(learner if isinstance(learner, str) else "", {}).items():
+        give("trainer", key, value)
+    whole = learner == "vtrace"  # whose targets want whole segments, and few steps of the newest weights
+    give("trainer", "minibatch", update if whole else min(MOST_IN_MINIBATCH, update))
     policy = section("policy")
     for key, value in derived_policy(policy.get("id", "mlp"), policy.get("torso", "mlp")).items():
         give("policy", key, value)

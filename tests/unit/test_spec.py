@@ -8,7 +8,7 @@ import pytest
 from heddle.errors import NotFound, SpecError
 from heddle.spec import Env, Eval, ExperimentSpec, Schedule, Trainer, load_spec, spec_from_json
 from heddle.spec.derive import backlog
-from heddle.spec.models import Budget, Experiment
+from heddle.spec.models import LEARNERS, Budget, Experiment
 from heddle.spec.template import template
 
 SMALLEST = """
@@ -55,6 +55,7 @@ hidden = [64]
 [budget]
 env_steps = 10
 """
+    learners = " or ".join(LEARNERS)
     assert problems(text) == [
         (
             "experiment.name",
@@ -65,7 +66,13 @@ env_steps = 10
         ),
         ("env.num_env", 5, 1, "unknown key", "did you mean num_envs?"),
         ("rollout.steps", 7, 9, "must be a whole number", "write 32 without quotes"),
-        ("trainer.learner", 9, 11, "must be ppo, or your own as package.module:Name", "did you mean ppo?"),
+        (
+            "trainer.learner",
+            9,
+            11,
+            f"must be {learners}, or your own as package.module:Name",
+            "did you mean ppo?",
+        ),
         ("polciy", 10, 2, "unknown section", "did you mean policy?"),
     ]
 

@@ -3,18 +3,22 @@
 They never do I/O; importing this package imports torch.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from heddle.consumers.learners.base import Learner, State, TrainBatch, resolve_device
 from heddle.consumers.learners.ppo import Ppo
+from heddle.consumers.learners.vtrace import Vtrace
 from heddle.errors import EnvError
 from heddle.policies.base import Policy
 from heddle.policies.factory import call_user_code
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import import_object
 
-__all__ = ["Learner", "Ppo", "State", "TrainBatch", "make_learner", "resolve_device"]
+__all__ = ["Learner", "Ppo", "State", "TrainBatch", "Vtrace", "make_learner", "resolve_device"]
 
+_BUILTIN: dict[str, Callable[..., Learner]] = {"ppo": Ppo, "vtrace": Vtrace}
 _NEEDED = ("min_steps", "update", "get_weights", "set_weights", "state", "load")
 
 
@@ -33,8 +37,8 @@ def make_learner(
     if threads is not None:
         torch.set_num_threads(threads)
     name = spec.trainer.learner
-    if name == "ppo":
-        return Ppo(spec, policy, device=device, seed=seed)
+    if name in _BUILTIN:
+        return _BUILTIN[name](spec, policy, device=device, seed=seed)
     key = "trainer.learner"
     target = import_object(name, key=key)
     kwargs = {**spec.trainer.kwargs, "device": device, "seed": seed}

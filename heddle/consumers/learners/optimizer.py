@@ -58,9 +58,18 @@ class FlatAdam:
         """Before each backward pass."""
         self.grad.zero_()
 
-    def step(self, max_norm: float) -> Tensor:
-        """Scale the gradient down to `max_norm` where it is longer, and take one step. Returns the norm before."""
-        norm: Tensor = torch.linalg.vector_norm(self.grad)
+    def norm(self) -> Tensor:
+        """Length of the gradient, a scalar."""
+        length: Tensor = torch.linalg.vector_norm(self.grad)
+        return length
+
+    def step(self, max_norm: float, norm: Tensor | None = None) -> Tensor:
+        """Scale the gradient down to `max_norm` where it is longer, and take one step. Returns the norm before.
+
+        Args:
+            norm: of the gradient, where it is known.
+        """
+        norm = self.norm() if norm is None else norm
         self.grad.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         with torch.no_grad():
             adam(

@@ -7,22 +7,17 @@ PPO", and the defaults of Stable-Baselines3.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from heddle.consumers.learners.base import State, TrainBatch, to_numpy
-from heddle.consumers.learners.gae import gae, next_values, scatter_finals
+from heddle.consumers.learners.base import TrainBatch
+from heddle.consumers.learners.gae import gae
 from heddle.consumers.learners.losses import explained_variance, policy_term, standardise, value_term
-from heddle.consumers.learners.optimizer import FlatAdam
-from heddle.errors import CheckpointError, EnvError, ExperimentFailed
-from heddle.policies.base import Array, Arrays, Policy
-from heddle.policies.normalise import Normaliser, RewardScaler
-from heddle.policies.torch_module import Evaluated, make_module
-from heddle.spec import ExperimentSpec
+from heddle.consumers.learners.on_policy import OnPolicy, bootstraps
+from heddle.policies.torch_module import Evaluated
 
 _SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
 
@@ -48,40 +43,10 @@ class _Data:
     columns: Tensor
 
 
-class Ppo:
-    """PPO for any policy with a torch module, recurrent or not.
+class Ppo(OnPolicy):
+    """PPO for any policy with a torch module, recurrent or not."""
 
-    Args:
-        spec: [trainer] holds the hyperparameters; [policy] is already built.
-        policy: its weights are where learning starts.
-        device: where it learns.
-        seed: of the shuffling.
-
-    Raises:
-        EnvError: the policy cannot be trained, or does not report "log_prob".
-    """
-
-    min_steps = 2  # a single step has no advantage left once it is standardised
-
-    def __init__(self, spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int) -> None:
-        self.options = spec.trainer
-        if "log_prob" not in policy.outputs:
-            raise EnvError(
-                f"cannot be trained by ppo: {type(policy).__name__} does not report log_prob with its actions",
-                key="policy.id",
-                value=spec.policy.id,
-                hint="add log_prob to its outputs, or name another learner",
-            )
-        self.model = make_module(policy, device=device)
-        if self.options.normalize_observations:
-            self.model.normaliser = Normaliser(self.model.observation)
-            self.model.set_weights(self.model.normaliser.weights() | policy.get_weights())
-        else:
-            self.model.set_weights(policy.get_weights())
-        self.optimizer = FlatAdam(self.model.net)
-        self.scaler = RewardScaler(self.options.gamma) if self.options.normalize_rewards else None
-        self.generator = torch.Generator().manual_seed(seed)
-        self.updates = 0
+    name = "ppo"
 
     def update(self, batch: TrainBatch, progress: float) -> dict[str, float]:
         lr, clip = self.options.lr.at(progress), self.options.clip.at(progress)
@@ -90,44 +55,15 @@ class Ppo:
         steps = batch.valid.flatten().nonzero().squeeze(1)
         fitted = explained_variance(data.columns[steps, 3], data.columns[steps, 2])
         means, passes = self._passes(data, steps, clip)
-        self._learn_statistics(batch)
+        self.learn_statistics(batch)
         self.updates += 1
         if math.isfinite(fitted):  # it says nothing when all targets are equal, and JSON has no NaN
             means["explained_variance"] = fitted
-        return means | {"lr": lr, "clip": clip, "passes": passes}
-
-    def get_weights(self) -> Arrays:
-        return self.model.get_weights()
-
-    def set_weights(self, weights: Mapping[str, Array]) -> None:
-        self.model.set_weights(weights)
-
-    def state(self) -> State:
-        arrays = self.optimizer.state() | {"generator": to_numpy(self.generator.get_state())}
-        if self.scaler:
-            arrays |= {f"reward.{name}": array for name, array in self.scaler.state().items()}
-        return arrays, {"learner": "ppo", "updates": self.updates}
-
-    def load(self, tensors: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-        if meta.get("learner") != "ppo":
-            raise CheckpointError(f"the state is of learner {meta.get('learner')!r}, not of ppo")
-        try:
-            self.optimizer.load(tensors)
-            self.generator.set_state(torch.from_numpy(tensors["generator"].copy()))
-            if self.scaler and "reward.keys" in tensors:
-                self.scaler.load({name: tensors[f"reward.{name}"] for name in ("moments", "keys", "returns", "epochs")})
-            self.updates = int(meta["updates"])
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise CheckpointError(f"the state of ppo is incomplete: {error!r}") from error
+        return means | {"lr": lr, "clip": clip, "passes": passes} | self.guard.metrics()
 
     def _prepare(self, batch: TrainBatch) -> _Data:
         """Normalise once: the statistics stay as they were when the policy acted until the update is over."""
-        reward, ended = batch.reward, batch.terminated | batch.truncated
-        if self.scaler:
-            keys = list(zip(batch.shard.tolist(), batch.env.tolist(), strict=True))
-            raw, over, valid = (tensor.cpu().numpy() for tensor in (reward, ended, batch.valid))
-            scaled = self.scaler.scale(raw, over, valid, keys=keys, epochs=batch.epoch.tolist())
-            reward = torch.from_numpy(scaled).to(reward.device)
+        reward, ended = self.rewards(batch), batch.terminated | batch.truncated
         data = _Data(
             batch=batch,
             observations=self.model.normalise(batch.observations),
@@ -153,12 +89,7 @@ class Ppo:
             final_index=batch.final_index,
             final_observations=data.final_observations,
         )
-        following = next_values(
-            values,
-            terminated=batch.terminated,
-            truncated=batch.truncated,
-            final_values=scatter_finals(finals, batch.final_index, like=data.reward),
-        )
+        following = bootstraps(values, finals, batch)
         gamma, lam = self.options.gamma, self.options.gae_lambda
         advantage = gae(data.reward, values, following, ended=data.ended, valid=batch.valid, gamma=gamma, lam=lam)
         data.columns[:, 1] = advantage.flatten()
@@ -175,15 +106,17 @@ class Ppo:
             begun, enough = turn + 1, False
             for evaluated, columns in self._minibatches(data, steps):
                 numbers = self._step(evaluated, columns, clip)
+                if numbers is None:
+                    continue
                 sums += numbers
                 taken += 1
                 if self.options.target_kl is not None and float(numbers[3]) > self.options.target_kl:
                     enough = True
                     break
-            self._refuse_nan(sums)
+            self.refuse_nan(_SUMS, sums)
             if enough:
                 break
-        return dict(zip(_SUMS, (sums / taken).tolist(), strict=True)), float(begun)
+        return dict(zip(_SUMS, (sums / max(1, taken)).tolist(), strict=True)), float(begun)
 
     def _minibatches(self, data: _Data, steps: Tensor) -> Iterator[tuple[Evaluated, Tensor]]:
         """The data in random order, judged by the current weights: Evaluated of [n], and the [n, 4] columns."""
@@ -220,8 +153,8 @@ class Ppo:
             flat = Evaluated(judged.log_prob[valid], judged.entropy[valid], judged.value[valid])
             yield flat, data.columns.view(rows, columns, -1)[chosen][valid]
 
-    def _step(self, new: Evaluated, columns: Tensor, clip: float) -> Tensor:
-        """One gradient step; returns the numbers in _SUMS, without gradient."""
+    def _step(self, new: Evaluated, columns: Tensor, clip: float) -> Tensor | None:
+        """One gradient step; returns the numbers in _SUMS, without gradient, or None where it was left out."""
         options = self.options
         old_log_prob, advantage, target, old_value = columns.unbind(1)
         if options.normalize_advantage:
@@ -232,25 +165,8 @@ class Ppo:
         loss = policy.loss + options.value_coef * value
         if options.entropy:
             loss = loss - options.entropy * entropy
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = self.optimizer.step(options.max_grad_norm)
-        losses = (policy.loss.detach(), value.detach(), entropy.detach())
-        return torch.stack([*losses, policy.kl, policy.clip_fraction, norm])
-
-    def _refuse_nan(self, sums: Tensor) -> None:
-        if torch.isfinite(sums).all():
-            return
-        shown = ", ".join(f"{name} = {value:g}" for name, value in zip(_SUMS, sums.tolist(), strict=True))
-        raise ExperimentFailed(
-            f"update {self.updates + 1} gave numbers that are not finite ({shown});"
-            " lower trainer.lr, or look for extreme observations and rewards"
-        )
-
-    def _learn_statistics(self, batch: TrainBatch) -> None:
-        if self.model.normaliser is None or not self.options.normalize_observations:
-            return
-        seen = {
-            name: batch.observations[name][:, :-1][batch.valid].cpu().numpy() for name in self.model.normaliser.moments
-        }
-        self.model.normaliser.update(seen)
+        losses = {"policy_loss": policy.loss.detach(), "value_loss": value.detach(), "entropy": entropy.detach()}
+        norm = self.take_step(loss, options.max_grad_norm, losses)
+        if norm is None:
+            return None
+        return torch.stack([*losses.values(), policy.kl, policy.clip_fraction, norm])

@@ -1,0 +1,70 @@
+"""What a learner does about gradients that exploded and losses that are not finite: it fails, or skips that step.
+
+It never changes a weight.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from heddle.errors import ExperimentFailed
+from heddle.spec import Trainer
+
+MOST_SKIPPED = 100
+"""Gradient steps skipped one after another; one more fails: nothing is learned any more."""
+
+
+class Guard:
+    """Looks at each gradient step before it is taken.
+
+    Attributes:
+        skipped: gradient steps that were not taken, in all.
+
+    Args:
+        options: `grad_limit`, `on_bad_step` and `lr`.
+    """
+
+    def __init__(self, options: Trainer) -> None:
+        self.skipped = 0
+        self._limit = options.grad_limit
+        self._skips = options.on_bad_step == "skip"
+        self._in_a_row = 0
+
+    def lets_pass(self, norm: Tensor, numbers: Mapping[str, Tensor], *, update: int) -> bool:
+        """True when a step with a gradient of this norm may be taken; False when it is to be left out.
+
+        Args:
+            norm: scalar, of the whole gradient before it is scaled down.
+            numbers: the losses behind it, for the message.
+            update: the update under way.
+
+        Raises:
+            ExperimentFailed: naming update, norm and losses.
+        """
+        length = float(norm)
+        sound = math.isfinite(length) and all(bool(torch.isfinite(value)) for value in numbers.values())
+        if sound and (self._limit is None or length <= self._limit):
+            self._in_a_row = 0
+            return True
+        self.skipped += 1
+        self._in_a_row += 1
+        if self._skips and self._in_a_row <= MOST_SKIPPED:
+            return False
+        raise ExperimentFailed(self._reason(length, numbers, update, sound=sound))
+
+    def metrics(self) -> dict[str, float]:
+        """How many steps were left out so far, where some were."""
+        return {"skipped_steps": float(self.skipped)} if self.skipped else {}
+
+    def _reason(self, length: float, numbers: Mapping[str, Tensor], update: int, *, sound: bool) -> str:
+        shown = ", ".join(f"{name} = {float(value):g}" for name, value in numbers.items())
+        again = f" {self._in_a_row} times one after another" if self._skips else ""
+        what = f"a gradient of norm {length:g}, above trainer.grad_limit = {self._limit or 0:g}"
+        if not sound:
+            what = "numbers that are not finite"
+        return (
+            f"update {update} gave {what}{again} ({shown}, grad_norm = {length:g});"
+            " lower trainer.lr, or look for extreme observations and rewards"
+        )
