@@ -116,9 +116,9 @@ def test_the_reward_rises_though_the_experience_is_four_versions_old(action: Spa
     policy.set_weights(published[0])
     before = float(play(policy, CARTPOLE, action, seed=999).reward.mean())
     # When it learns from what they play, some of it in short segments
-    for update in range(40):
+    for update in range(60):
         policy.set_weights(published[max(0, update - 4)])
-        metrics = learner.update(play(policy, CARTPOLE, action, seed=update, shorten=True), update / 40)
+        metrics = learner.update(play(policy, CARTPOLE, action, seed=update, shorten=True), update / 60)
         published.append(learner.get_weights())
     # Then it does what is rewarded more often
     policy.set_weights(published[-1])
