@@ -147,7 +147,7 @@ class Events:
             events = [_read_event(entry_id, fields) for entry_id, fields in page]
             found += [event for event in events if matches(event)]
             place = f"({page[-1][0]}"
-        return sorted(found[:count], key=lambda event: event.time_ms)
+        return sorted(reversed(found[:count]), key=lambda event: event.time_ms)  # of one ms: as they were added
 
     # ---- metrics
 

@@ -1,0 +1,148 @@
+"""`logs`: what every role said, from the one log in the broker, filtered and followed.
+
+It never changes anything.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from heddle.cli.commands import seconds
+from heddle.cli.options import command, connect, redis_option
+from heddle.cli.why import clock_time
+from heddle.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from heddle.broker import Broker
+    from heddle.broker.events import Event
+
+LEVELS = ("debug", "info", "warning", "error")
+COLOURS = {"debug": "bright_black", "warning": "yellow", "error": "red"}
+ROLES = ("coordinator", "supervisor", "worker", "trainer", "client")
+FOLLOW_S = 0.5
+PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which lines are shown.
+
+    Attributes:
+        experiment: an id, None for all; a line about no experiment is of none.
+        worker: start of a worker's id; role: who says it; "" for all.
+        level: the least.
+        pattern: what must be in the line; None for anything.
+        after_ms: server ms from which on.
+        known: ids of lines that were shown already.
+    """
+
+    experiment: str | None = None
+    worker: str = ""
+    role: str = ""
+    level: str = "info"
+    pattern: re.Pattern[str] | None = None
+    after_ms: int = 0
+    known: frozenset[str] = frozenset()
+
+    def matches(self, event: "Event") -> bool:
+        """Whether a line is one of them; a line that names the worker is about it, whoever says it."""
+        if event.entry_id in self.known:
+            return False
+        if self.experiment is not None and event.experiment != self.experiment:
+            return False
+        if self.worker and not event.worker.startswith(self.worker) and self.worker not in event.message:
+            return False
+        if self.role and event.role != self.role:
+            return False
+        if LEVELS.index(event.level if event.level in LEVELS else "info") < LEVELS.index(self.level):
+            return False
+        if event.time_ms < self.after_ms:
+            return False
+        return self.pattern is None or self.pattern.search(event.message) is not None
+
+
+def _pattern(_context: click.Context, _parameter: click.Parameter, value: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if value is None else re.compile(value)
+    except re.error as error:
+        raise click.BadParameter(f"{value!r} is no regular expression: {error}") from error
+
+
+@command(
+    "logs",
+    example="heddle logs -f\nheddle logs --exp cartpole --level warning --since 10m\nheddle logs --worker host-12w1",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is said from now on, also by who starts later.")
+@click.option("--exp", "experiment", metavar="EXP", help="Only of this experiment, by name or id.")
+@click.option("--worker", metavar="ID", default="", help="Only of or about this worker; the start of its id is enough.")
+@click.option("--role", type=click.Choice(ROLES), help="Only what this role says.")
+@click.option("--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Nothing below it.")
+@click.option("--since", metavar="TIME", callback=seconds, help="Not older than this, e.g. 10m.")
+@click.option("--grep", metavar="RE", callback=_pattern, help="Only lines in which this regular expression is found.")
+@click.option("-n", "--last", "count", type=click.IntRange(0), default=200, show_default=True, help="How many at most.")
+@click.option("-o", "--output", type=click.Choice(["lines", "jsonl"]), default="lines", show_default=True, help="How.")
+@redis_option
+def logs(
+    follow: bool,
+    experiment: str | None,
+    worker: str,
+    role: str | None,
+    level: str,
+    since: float | None,
+    grep: re.Pattern[str] | None,
+    count: int,
+    output: str,
+    redis_url: str | None,
+) -> None:
+    """Show what coordinator, supervisors, workers and trainers said, oldest first."""
+    with connect(redis_url) as client:
+        found = client.experiment(experiment).id if experiment else None
+        after_ms = client.broker.conn.now_ms() - int(1000 * since) if since is not None else 0
+        wanted = Wanted(found, worker, role or "", level, grep, after_ms)
+        show = _show_json if output == "jsonl" else _show
+        last = client.broker.events.read(count=1)
+        shown = client.broker.events.find(wanted.matches, count=count) if count else []
+        for event in shown:
+            show(event)
+        if follow:
+            known = {event.entry_id for event in shown}  # some may have come between the two looks
+            fresh = replace(wanted, known=frozenset(known))
+            _follow(client.broker, fresh, show, after_id=last[0].entry_id if last else "0", clock=SystemClock())
+
+
+def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *, after_id: str, clock: Clock) -> None:
+    """For ever; an absence of the broker is told and outlasted."""
+    from heddle.errors import BrokerError
+
+    away = False
+    while True:
+        try:
+            events = broker.events.read(after_id=after_id, count=PAGE)
+        except BrokerError as error:
+            if not away:
+                click.echo(f"heddle: {error}; waiting for it", err=True)
+            away, events = True, []
+        else:
+            away = False
+        for event in events:
+            after_id = event.entry_id
+            if wanted.matches(event):
+                show(event)
+        if len(events) < PAGE:
+            clock.sleep(FOLLOW_S)
+
+
+def _show(event: "Event") -> None:
+    who = " ".join(part for part in (event.role, event.worker) if part)
+    about = f" [{event.experiment}]" if event.experiment else ""
+    head = f"{clock_time(event.time_ms)} {event.level:<7} {who}{about}"
+    click.echo(f"{click.style(head, fg=COLOURS.get(event.level, 'cyan'))} {event.message}")
+
+
+def _show_json(event: "Event") -> None:
+    from heddle.broker.records import dump_json
+
+    click.echo(dump_json(asdict(event)))

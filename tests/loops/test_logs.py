@@ -1,0 +1,69 @@
+"""`heddle logs`: the lines that are asked for, oldest first, and those that come while it follows."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from heddle.broker import Broker, open_broker
+from heddle.broker.server import LocalServer
+from heddle.cli.main import run
+from tests.helpers import eventually
+from tests.trainer_kit import submit
+
+
+@pytest.fixture
+def broker(valkey_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    monkeypatch.setenv("HEDDLE_REDIS_URL", valkey_server.url)
+    with open_broker(valkey_server.url, role="test") as connected:
+        yield connected
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert run(["logs", "-o", "jsonl", *arguments]) == 0
+    return [json.loads(line)["message"] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_lines_are_chosen_by_experiment_worker_role_level_age_and_words(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = submit(broker)
+    broker.events.log(experiment, "trainer", "t-1", "info", "one")
+    broker.events.log(experiment, "worker", "host-1w1-aa", "warning", "two is odd")
+    broker.events.log(None, "coordinator", "c-1", "error", "three about host-1w1-aa")
+    broker.events.log(None, "worker", "host-1w2-bb", "debug", "four")
+    assert lines(capsys)[-3:] == ["one", "two is odd", "three about host-1w1-aa"]
+    assert lines(capsys, "--exp", experiment)[-2:] == ["one", "two is odd"]
+    assert lines(capsys, "--worker", "host-1w1-aa") == ["two is odd", "three about host-1w1-aa"]
+    assert lines(capsys, "--role", "worker", "--level", "debug") == ["two is odd", "four"]
+    assert lines(capsys, "--grep", "^t.*odd$") == ["two is odd"]
+    assert lines(capsys, "-n", "1") == ["three about host-1w1-aa"]
+    assert lines(capsys, "--since", "0") == [] and "one" in lines(capsys, "--since", "10m")
+    assert run(["logs", "--grep", "("]) == 2
+    assert run(["logs", "--exp", "nobody"]) == 4
+
+
+def test_who_follows_sees_each_line_once_and_ends_with_ctrl_c(
+    broker: Broker, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    broker.events.log(None, "worker", "w", "info", "before")
+    out = tmp_path / "out"
+    with out.open("wb") as output:
+        command = [sys.executable, "-m", "heddle", "logs", "-f", "--redis-url", valkey_server.url]
+        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    try:
+        eventually(lambda: "before" in out.read_text(), timeout_s=30)
+        broker.events.log(None, "worker", "late", "info", "after")
+        eventually(lambda: "after" in out.read_text(), timeout_s=30)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.wait()
+    said = out.read_text()
+    assert said.count("before") == said.count("after") == 1 and "Traceback" not in said
