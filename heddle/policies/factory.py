@@ -38,6 +38,8 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
             hidden=spec.hidden,
             activation=spec.activation,
             shared=spec.shared,
+            std=spec.std,
+            squash=spec.squash,
             rng=np.random.default_rng([seed, 0x4D4C50]),  # a stream of its own, apart from those of environments
         )
     if spec.id in POLICIES:

@@ -1,10 +1,9 @@
 """From observations to the flat float vector that a small network reads; the same numbers in numpy and in torch.
 
 It never learns anything. Box leaves are flattened, uint8 ones divided by 255, Discrete ones become one-hot; leaves
-stand in sorted order. The leaf "obs.action_mask" is not part of the vector when the action is Discrete.
+stand in sorted order. An action mask (`find_masks`) is not part of the vector.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.errors import EnvError
-from heddle.policies.base import MASK_LEAF, Array
+from heddle.policies.actions import action_size, find_masks
+from heddle.policies.base import Array
 from heddle.policies.normalise import CLIP, Normaliser
 from heddle.spaces import Box, Discrete, Leaf, Space, leaves
+
+__all__ = ["IMAGE_SCALE", "Features", "Part", "action_size"]
 
 IMAGE_SCALE = np.float32(1.0 / 255.0)
 
@@ -34,18 +36,17 @@ class Features:
     Attributes:
         parts: in order.
         width: length of the vector.
-        mask: name of the action mask's leaf, or None.
 
     Raises:
         EnvError: the mask does not fit the action space, or nothing is left to see.
     """
 
     def __init__(self, observation: Space, action: Space) -> None:
-        self.mask = find_mask(observation, action)
+        masks = {name for names in find_masks(observation, action).values() for name in names}
         self.parts: list[Part] = []
         width = 0
         for leaf in leaves(observation):
-            if leaf.name == self.mask:
+            if leaf.name in masks:
                 continue
             size = leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.size
             self.parts.append(Part(leaf, width, width + size))
@@ -81,43 +82,6 @@ class Features:
             elif factors is not None:
                 target[...] = _normalised(target, factors)
         return out
-
-
-def find_mask(observation: Space, action: Space) -> str | None:
-    """Name of the action mask's leaf, when there is one and the action is Discrete.
-
-    Raises:
-        EnvError: it does not hold one number for each action.
-    """
-    if not isinstance(action, Discrete):
-        return None
-    for leaf in leaves(observation):
-        if leaf.name != MASK_LEAF:
-            continue
-        if not isinstance(leaf.space, Box) or leaf.space.size != action.n:
-            raise EnvError(
-                f"has an action_mask of shape {list(leaf.space.shape)} for {action.n} actions",
-                hint="give it one number for each action, 0 where it is not allowed",
-            )
-        return leaf.name
-    return None
-
-
-def action_size(action: Space) -> int:
-    """Numbers that a head gives for one action: logits of a Discrete, means of a Box.
-
-    Raises:
-        EnvError: another action space.
-    """
-    if isinstance(action, Discrete):
-        return action.n
-    if isinstance(action, Box) and np.dtype(action.dtype).kind == "f":
-        return math.prod(action.shape)
-    raise EnvError(
-        f"has actions that this policy cannot choose: {action}",
-        key="policy.id",
-        hint="Discrete and float Box actions are supported; wrap the environment or name a policy of your own",
-    )
 
 
 def _normalised(values: Array, factors: tuple[Array, Array]) -> NDArray[np.float32]:

@@ -4,7 +4,8 @@ It never imports torch, unless `module()` is asked for: a trainer does that. `to
 learning.
 
 Weights, all float32, in torch's layout [out, in]: "policy.<i>.weight", "policy.<i>.bias", "value.<i>...", the last of
-each being the head; with a shared trunk "trunk.<i>...", "policy.0...", "value.0..."; "log_std" for a Box action.
+each being the head; with a shared trunk "trunk.<i>...", "policy.0...", "value.0..."; "log_std" for actions of floats,
+unless the network itself says how far they spread.
 """
 
 import itertools
@@ -15,12 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec
-from heddle.policies.features import Features, action_size
-from heddle.policies.heads import apply_mask, categorical, gaussian
+from heddle.policies.actions import Heads
+from heddle.policies.base import Acted, Array, Arrays, OutputSpec
+from heddle.policies.features import Features
+from heddle.policies.heads import choose
 from heddle.policies.normalise import Normaliser
+from heddle.policies.outputs import network_size, split_output
 from heddle.policies.weights import check, split_norm
-from heddle.spaces import ACTION, Discrete, Space
+from heddle.spaces import Space
 
 Float32 = NDArray[np.float32]
 SCALAR = OutputSpec("float32")
@@ -30,10 +33,12 @@ class MlpPolicy:
     """Policy and value networks of equal shape, side by side or on one trunk.
 
     Args:
-        observation, action: the spaces; actions Discrete or float Box.
+        observation, action: the spaces.
         hidden: widths of the hidden layers; may be empty.
         activation: between the layers.
         shared: one trunk for policy and value.
+        std: "parameter": how far actions of floats spread is a weight; "state": the network says it.
+        squash: actions of floats go through tanh to their bounds.
         rng: for the initial weights: orthogonal, hidden gain sqrt(2), policy head 0.01, value head 1, biases 0
             (Andrychowicz et al. 2021, arXiv:2006.05990, section 3.2).
 
@@ -52,14 +57,16 @@ class MlpPolicy:
         hidden: Sequence[int] = (64, 64),
         activation: Literal["tanh", "relu"] = "tanh",
         shared: bool = False,
+        std: Literal["parameter", "state"] = "parameter",
+        squash: bool = False,
         rng: np.random.Generator,
     ) -> None:
         self.observation, self.action = observation, action
         self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
         self.features = Features(observation, action)
-        self.size = action_size(action)
-        discrete = isinstance(action, Discrete)
-        self.noise = Noise("uniform", 1) if discrete else Noise("normal", self.size)
+        self.heads = Heads(observation, action, squash=squash)
+        self.std, self.squash, self.noise = std, squash, self.heads.noise
+        self.size = network_size(self.heads, std)
         self._normaliser: Normaliser | None = None
         self._weights = _initial_weights(self, rng)
         self._pack()
@@ -71,15 +78,9 @@ class MlpPolicy:
         self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
     ) -> Acted:
         chosen, value = self._forward(self.features.encode(observations))
-        used = None if deterministic else noise
-        if isinstance(self.action, Discrete):
-            if self.features.mask is not None:
-                chosen = apply_mask(chosen, observations[self.features.mask])
-            actions, log_prob = categorical(chosen, used)
-            return Acted({ACTION: actions}, {"log_prob": log_prob, "value": value})
-        means, log_prob = gaussian(chosen, self._weights["log_std"], used)
-        shaped = means.reshape(len(means), *self.action.shape).astype(self.action.dtype, copy=False)  # type: ignore[union-attr]
-        return Acted({ACTION: shaped}, {"log_prob": log_prob, "value": value})
+        answer = split_output(self.heads, chosen, self._weights.get("log_std"))
+        actions, log_prob = choose(self.heads, answer, observations, None if deterministic else noise)
+        return Acted(actions, {"log_prob": log_prob, "value": value})
 
     def get_weights(self) -> Arrays:
         norm = self._normaliser.weights() if self._normaliser else {}
@@ -168,8 +169,8 @@ def _initial_weights(policy: MlpPolicy, rng: np.random.Generator) -> Arrays:
     for name, (out, into) in shapes.items():
         weights[f"{name}.weight"] = orthogonal(rng, out, into, gains.get(name, math.sqrt(2)))
         weights[f"{name}.bias"] = np.zeros(out, np.float32)
-    if not isinstance(policy.action, Discrete):
-        weights["log_std"] = np.zeros(policy.size, np.float32)
+    if policy.heads.means and policy.std == "parameter":
+        weights["log_std"] = np.zeros(policy.heads.means, np.float32)
     return weights
 
 

@@ -61,7 +61,7 @@ class Normaliser:
         self.moments = {
             leaf.name: RunningMoments(leaf.space.shape)
             for leaf in leaves(observation)
-            if isinstance(leaf.space, Box) and np.dtype(leaf.space.dtype).kind == "f" and leaf.name != MASK_LEAF
+            if isinstance(leaf.space, Box) and np.dtype(leaf.space.dtype).kind == "f" and not _is_mask(leaf.name)
         }
 
     def update(self, observations: Mapping[str, Array]) -> None:
@@ -101,6 +101,10 @@ class Normaliser:
         if moments is None:
             return None
         return moments.mean.astype(np.float32), moments.scale().astype(np.float32)
+
+
+def _is_mask(name: str) -> bool:
+    return name == MASK_LEAF or name.startswith(f"{MASK_LEAF}.")
 
 
 class RewardScaler:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from heddle.policies.mlp import MlpPolicy, layer_shapes
+from heddle.policies.outputs import split_output
 from heddle.policies.torch_torso import encode
 from heddle.policies.weights import split_norm
-from heddle.spaces import Discrete
 
 
 class MlpModule(nn.Module):
@@ -21,7 +21,7 @@ class MlpModule(nn.Module):
     def __init__(self, policy: MlpPolicy) -> None:
         super().__init__()
         self.parts = policy.features.parts
-        self.discrete = isinstance(policy.action, Discrete)
+        self.heads, self.squash = policy.heads, policy.squash
         self.activation = torch.tanh if policy.activation == "tanh" else torch.relu
         towers: dict[str, list[nn.Linear]] = {}
         for name, (out, into) in layer_shapes(policy).items():
@@ -29,8 +29,9 @@ class MlpModule(nn.Module):
         self.trunk = nn.ModuleList(towers.get("trunk", []))
         self.policy = nn.ModuleList(towers["policy"])
         self.value = nn.ModuleList(towers["value"])
-        if not self.discrete:
-            self.log_std = nn.Parameter(torch.zeros(policy.size))
+        self.log_std: nn.Parameter | None = None
+        if policy.heads.means and policy.std == "parameter":
+            self.log_std = nn.Parameter(torch.zeros(policy.heads.means))
         proper, _ = split_norm(policy.get_weights())
         self.load_state_dict({name: torch.from_numpy(array) for name, array in proper.items()})
 
@@ -40,9 +41,7 @@ class MlpModule(nn.Module):
             hidden = self.activation(layer(hidden))
         value = self._tower(self.value, hidden).squeeze(1)
         chosen = self._tower(self.policy, hidden)
-        if self.discrete:
-            return {"logits": chosen, "value": value}
-        return {"mean": chosen, "log_std": self.log_std, "value": value}
+        return split_output(self.heads, chosen, self.log_std) | {"value": value}
 
     def _tower(self, layers: nn.ModuleList, hidden: Tensor) -> Tensor:
         last = len(layers) - 1

@@ -11,15 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from heddle.errors import EnvError
+from heddle.policies.actions import Heads
 from heddle.policies.base import Array, Arrays, OutputSpec, Policy
-from heddle.policies.features import action_size, find_mask
 from heddle.policies.normalise import CLIP, Normaliser
 from heddle.policies.torch_heads import judge, value_of
 from heddle.policies.torch_memory import renewed
 from heddle.policies.weights import check, split_norm
-from heddle.spaces import Space
+from heddle.spaces import ACTION, Space
 
 Tensors = dict[str, Tensor]
+Actions = Mapping[str, Tensor] | Tensor
+"""By leaf, or those of a plain action space alone."""
 PIECE_ROWS = 4096
 """Observations valued in one call: bounds the memory that a large network needs between its layers."""
 
@@ -44,11 +46,10 @@ class ActorCritic:
     """
 
     def __init__(self, net: nn.Module, observation: Space, action: Space, *, device: torch.device) -> None:
-        action_size(action)
         self.net = net.to(device).train()
         self.device = device
         self.observation, self.action = observation, action
-        self.mask = find_mask(observation, action)
+        self.heads = Heads(observation, action, squash=bool(getattr(net, "squash", False)))
         self.state_spec: Mapping[str, OutputSpec] = dict(getattr(net, "state_spec", {}))
         self.normaliser: Normaliser | None = None
 
@@ -78,38 +79,38 @@ class ActorCritic:
         answer: Mapping[str, Any] = self.net(observations, state)
         return answer
 
-    def evaluate(self, observations: Mapping[str, Tensor], actions: Tensor) -> Evaluated:
+    def evaluate(self, observations: Mapping[str, Tensor], actions: Actions) -> Evaluated:
         """Judge [N, ...] actions in normalised observations; for memoryless modules."""
         answer = self.answer(observations, {})
-        log_prob, entropy = judge(answer, self.action, actions, self._mask_of(observations))
+        log_prob, entropy = judge(answer, self.heads, _by_leaf(actions), observations)
         return Evaluated(log_prob, entropy, value_of(answer))
 
     def evaluate_sequence(
-        self, observations: Mapping[str, Tensor], actions: Tensor, ended: Tensor, state: Mapping[str, Tensor]
+        self, observations: Mapping[str, Tensor], actions: Actions, ended: Tensor, state: Mapping[str, Tensor]
     ) -> Evaluated:
         """Judge [B, T, ...] actions of a recurrent module, stepping through time with gradients.
 
         Args:
             observations: leaf -> [B, >= T, ...], normalised.
-            actions: [B, T, ...].
+            actions: leaf -> [B, T, ...], or the one leaf of a plain action space.
             ended: [B, T] bool; the state starts anew after such a step.
             state: name -> [B, ...] before step 0.
 
         A module with `unroll`, as the built-in ones have it, does all steps at once.
         """
+        chosen, (rows, steps) = _by_leaf(actions), ended.shape
         if (unroll := getattr(self.net, "unroll", None)) is not None:
-            rows, steps = ended.shape
             shown = {name: values[:, :steps] for name, values in observations.items()}
             answer, _ = unroll(shown, ended, state)
-            mask = self._mask_of({name: values.flatten(0, 1) for name, values in shown.items()})
-            judged = judge(answer, self.action, actions.flatten(0, 1), mask)
+            judged = judge(answer, self.heads, _flat(chosen), _flat(shown))
             done = (part.view(rows, steps) for part in (*judged, value_of(answer)))
             return Evaluated(*done)
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
-        for step in range(actions.shape[1]):
+        for step in range(steps):
             now = {name: values[:, step] for name, values in observations.items()}
             answer = self.answer(now, state)
-            log_prob, entropy = judge(answer, self.action, actions[:, step], self._mask_of(now))
+            taken = {name: values[:, step] for name, values in chosen.items()}
+            log_prob, entropy = judge(answer, self.heads, taken, now)
             columns.append((log_prob, entropy, value_of(answer)))
             state = renewed(answer["state"], ended[:, step])
         log_prob, entropy, value = (torch.stack(parts, dim=1) for parts in zip(*columns, strict=True))
@@ -142,8 +143,9 @@ class ActorCritic:
             if self.recurrent:
                 return self._values_through_time(observations, ended, state, final_index, final_observations)
             some = next(iter(observations.values()))
-            flat = {name: values.flatten(0, 1) for name, values in observations.items()}
-            value = torch.cat([value_of(self.answer(part, {})) for part in _pieces(flat)]).view(some.shape[:2])
+            value = torch.cat([value_of(self.answer(part, {})) for part in _pieces(_flat(observations))]).view(
+                some.shape[:2]
+            )
             final = value_of(self.answer(final_observations, {})) if len(final_index) else value.new_zeros(0)
             return value, final
         finally:
@@ -196,9 +198,6 @@ class ActorCritic:
             self.normaliser = self.normaliser or Normaliser(self.observation)
             self.normaliser.load(norm)
 
-    def _mask_of(self, observations: Mapping[str, Tensor]) -> Tensor | None:
-        return observations[self.mask] if self.mask else None
-
 
 def make_module(policy: Policy, *, device: torch.device) -> ActorCritic:
     """The trainable side of a policy: the built-in one, a torch module's, or one that offers `module()`.
@@ -243,3 +242,12 @@ def _pieces(observations: Mapping[str, Tensor]) -> Iterator[Tensors]:
     parts = {name: torch.split(values, PIECE_ROWS) for name, values in observations.items()}
     for index in range(len(next(iter(parts.values())))):
         yield {name: pieces[index] for name, pieces in parts.items()}
+
+
+def _by_leaf(actions: Actions) -> Mapping[str, Tensor]:
+    return {ACTION: actions} if isinstance(actions, Tensor) else actions
+
+
+def _flat(values: Mapping[str, Tensor]) -> Tensors:
+    """[B, T, ...] becomes [B * T, ...]."""
+    return {name: value.flatten(0, 1) for name, value in values.items()}

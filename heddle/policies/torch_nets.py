@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heddle.policies.actions import Heads
 from heddle.policies.base import OutputSpec
-from heddle.policies.features import Features, action_size
+from heddle.policies.features import Features
+from heddle.policies.outputs import network_size, split_output
 from heddle.policies.torch_memory import Memory, Tensors
 from heddle.policies.torch_torso import Torso, orthogonal
-from heddle.spaces import Discrete, Space
+from heddle.spaces import Space
 from heddle.spec import PolicySpec
 
 PIECE_ROWS = 4096
@@ -43,16 +45,16 @@ class Net(nn.Module):
     def __init__(self, spec: PolicySpec, observation: Space, action: Space) -> None:
         super().__init__()
         features = Features(observation, action)
-        self.discrete = isinstance(action, Discrete)
-        size = action_size(action)
+        self.heads, self.squash = Heads(observation, action, squash=spec.squash), spec.squash
         for name in ("trunk",) if spec.shared else ("policy", "value"):
             self.add_module(name, Tower(features, spec))
         width = next(tower.width for _, tower in self.towers())
-        self.policy_head, self.value_head = nn.Linear(width, size), nn.Linear(width, 1)
+        self.policy_head, self.value_head = nn.Linear(width, network_size(self.heads, spec.std)), nn.Linear(width, 1)
         orthogonal(self.policy_head, 0.01)
         orthogonal(self.value_head, 1.0)
-        if not self.discrete:
-            self.log_std = nn.Parameter(torch.zeros(size))
+        self.log_std: nn.Parameter | None = None
+        if self.heads.means and spec.std == "parameter":
+            self.log_std = nn.Parameter(torch.zeros(self.heads.means))
         carried = OutputSpec("float32", (spec.recurrent_size,))
         self.state_spec = {_key(name, part): carried for name, tower in self.towers() for part in tower.parts}
 
@@ -104,9 +106,7 @@ class Net(nn.Module):
     def _heads(self, found: Mapping[str, Tensor]) -> dict[str, Any]:
         chosen = self.policy_head(found.get("trunk", found.get("policy")))
         value = self.value_head(found.get("trunk", found.get("value"))).squeeze(1)
-        if self.discrete:
-            return {"logits": chosen, "value": value}
-        return {"mean": chosen, "log_std": self.log_std, "value": value}
+        return split_output(self.heads, chosen, self.log_std) | {"value": value}
 
 
 def make_net(spec: PolicySpec, observation: Space, action: Space) -> Net:

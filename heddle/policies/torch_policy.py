@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heddle.errors import EnvError
-from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec, zero_state
-from heddle.policies.features import action_size, find_mask
-from heddle.policies.heads import apply_mask, categorical, gaussian
+from heddle.policies.actions import Head, Heads
+from heddle.policies.base import Acted, Array, Arrays, OutputSpec, zero_state
+from heddle.policies.heads import choose
 from heddle.policies.normalise import CLIP, Normaliser
 from heddle.policies.torch_heads import value_of
 from heddle.policies.torch_module import load_module_weights, module_weights
 from heddle.policies.weights import split_norm
-from heddle.spaces import ACTION, Discrete, LeafSpace, Space, leaves
+from heddle.spaces import LeafSpace, Space, index_range, leaves
 
 SCALAR = OutputSpec("float32")
 
@@ -41,10 +41,14 @@ class TorchPolicy:
     def __init__(self, net: nn.Module, observation: Space, action: Space, *, name: str) -> None:
         self.net = net.cpu().eval()  # acting draws no dropout and leaves running statistics alone
         self.observation, self.action, self.name = observation, action, name
-        self.size = action_size(action)
-        self.mask = find_mask(observation, action)
-        self.noise = Noise("uniform", 1) if isinstance(action, Discrete) else Noise("normal", self.size)
+        self.heads = Heads(observation, action, squash=bool(getattr(net, "squash", False)))
+        self.noise = self.heads.noise
         self.state: Mapping[str, OutputSpec] = dict(getattr(net, "state_spec", {}))
+        self._names = [
+            f"{word}{head.suffix}"
+            for head in self.heads.all
+            for word in (("mean", "log_std") if head.continuous else ("logits",))
+        ]
         self._normaliser: Normaliser | None = None
         self._check_answer()
 
@@ -56,19 +60,10 @@ class TorchPolicy:
         self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
     ) -> Acted:
         answer = self.net(self._tensors(observations), {name: torch.from_numpy(value) for name, value in state.items()})
-        used = None if deterministic else noise
-        outputs: Arrays = {"value": _float32(value_of(answer))}
-        if isinstance(self.action, Discrete):
-            logits = _float32(answer["logits"])
-            if self.mask is not None:
-                logits = apply_mask(logits, observations[self.mask])
-            actions, outputs["log_prob"] = categorical(logits, used)
-        else:
-            mean = _float32(answer["mean"]).reshape(-1, self.size)
-            flat, outputs["log_prob"] = gaussian(mean, _float32(answer["log_std"]), used)
-            actions = flat.reshape(len(flat), *self.action.shape).astype(self.action.dtype, copy=False)  # type: ignore[union-attr]
+        numbers = {name: _float32(answer[name]) for name in self._names}
+        actions, log_prob = choose(self.heads, numbers, observations, None if deterministic else noise)
         after = {name: answer["state"][name].numpy() for name in self.state}
-        return Acted({ACTION: actions}, outputs, after)
+        return Acted(actions, {"log_prob": log_prob, "value": _float32(value_of(answer))}, after)
 
     def get_weights(self) -> Arrays:
         norm = self._normaliser.weights() if self._normaliser else {}
@@ -105,18 +100,28 @@ class TorchPolicy:
             raise self._unfit(f"forward raised {type(error).__name__}: {error}") from error
         if not isinstance(answer, Mapping):
             raise self._unfit(f"forward gave a {type(answer).__name__}, expected a dict")
-        head = "logits" if isinstance(self.action, Discrete) else "mean"
-        needed = [head, "value"] + (["log_std"] if head == "mean" else []) + (["state"] if self.state else [])
+        needed = [*self._names, "value"] + (["state"] if self.state else [])
         if missing := [name for name in needed if name not in answer]:
             raise self._unfit(f"forward gave no {', '.join(missing)}")
-        if answer[head].numel() != 2 * self.size:
-            shape = list(answer[head].shape)
-            raise self._unfit(f"forward gave {head} {shape} for 2 observations, expected [2, {self.size}]")
+        for head in self.heads.all:
+            self._check_head(head, answer)
         if value_of(answer).shape != (2,):
             raise self._unfit(f"forward gave value {list(answer['value'].shape)} for 2 observations, expected [2]")
         for name, spec in self.state.items():
             if name not in answer["state"] or answer["state"][name].shape != (2, *spec.shape):
                 raise self._unfit(f"forward gave no state {name} of shape {[2, *spec.shape]}")
+
+    def _check_head(self, head: Head, answer: Mapping[str, Any]) -> None:
+        name = f"{'mean' if head.continuous else 'logits'}{head.suffix}"
+        if answer[name].numel() != 2 * head.count:
+            shape = list(answer[name].shape)
+            raise self._unfit(f"forward gave {name} {shape} for 2 observations, expected [2, {head.count}]")
+        spread = answer[f"log_std{head.suffix}"].shape if head.continuous else (head.count,)
+        if tuple(spread) not in ((head.count,), (2, head.count)):
+            expected = f"[{head.count}] or [2, {head.count}]"
+            raise self._unfit(
+                f"forward gave log_std{head.suffix} {list(spread)} for 2 observations, expected {expected}"
+            )
 
     def _zero_tensors(self, n: int) -> dict[str, Tensor]:
         return {name: torch.from_numpy(value) for name, value in zero_state(self.state, n).items()}
@@ -131,5 +136,9 @@ def _float32(tensor: Tensor) -> NDArray[np.float32]:
 
 
 def _blank(space: LeafSpace) -> Array:
-    """Two values of a leaf: its lowest index or zeros."""
-    return np.full((2, *space.shape), getattr(space, "start", 0), space.dtype)
+    """Two values of a leaf: its lowest indices or zeros."""
+    limits = index_range(space, chosen=False)
+    blank = np.zeros((2, *space.shape), space.dtype)
+    if limits is not None:
+        blank[...] = limits[0]
+    return blank

@@ -59,6 +59,8 @@ def _policy(spec: ExperimentSpec) -> Iterator[Fault]:
         "torso": policy.recurrent,
         "recurrent_size": policy.recurrent,
         "filters": policy.looks_through == "cnn",
+        "std": policy.builtin,
+        "squash": policy.builtin,
         "image": policy.looks_through in ("cnn", "impala"),
     }
     for key, used in uses.items():

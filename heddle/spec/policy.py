@@ -30,6 +30,8 @@ class PolicySpec(Frozen):
         filters: of "cnn": channels, kernel and stride of each convolution.
         image: order of an image's axes: height, width, channels or channels, height, width.
         recurrent_size: numbers that an LSTM or GRU carries from step to step.
+        std: how far actions of floats spread: a weight beside the network, or what it says for each observation.
+        squash: actions of floats go through tanh to their bounds, instead of being clipped there.
         kwargs: passed to a policy of your own.
     """
 
@@ -41,7 +43,14 @@ class PolicySpec(Frozen):
     filters: Annotated[tuple[Filter, ...], Field(strict=False, min_length=1)] = NATURE_FILTERS
     image: Literal["auto", "hwc", "chw"] = "auto"
     recurrent_size: int = Field(default=128, ge=1)
+    std: Literal["parameter", "state"] = "parameter"
+    squash: bool = False
     kwargs: Kwargs = Field(default_factory=dict)
+
+    @property
+    def builtin(self) -> bool:
+        """A network of Heddle's own."""
+        return self.id in POLICIES and self.id != "random"
 
     @property
     def recurrent(self) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec, ScriptedPolicy
 from heddle.policies.features import action_size
+from heddle.policies.torch_module import ActorCritic, Evaluated, make_module
 from heddle.spaces import Box, DictSpace, Discrete, Space, leaves
 from heddle.spec import ExperimentSpec, load_spec
 
@@ -131,3 +132,21 @@ class Halfway:
 def raises(observation: Space, action: Space) -> None:
     """A factory that fails."""
     raise ValueError("no such net")
+
+
+def judge_alone(policy: Any, seen: Arrays, acted: Acted) -> tuple[ActorCritic, Evaluated]:
+    """The learner's side of a policy, and what it thinks of one step from fresh states, [rows] each."""
+    module = make_module(policy, device=torch.device("cpu"))
+    shown, taken = (
+        {name: torch.from_numpy(array) for name, array in arrays.items()} for arrays in (seen, acted.actions)
+    )
+    if not policy.state:
+        return module, module.evaluate(shown, taken)
+    rows = len(next(iter(seen.values())))
+    judged = module.evaluate_sequence(
+        {name: tensor.unsqueeze(1) for name, tensor in shown.items()},
+        {name: tensor.unsqueeze(1) for name, tensor in taken.items()},
+        torch.zeros(rows, 1, dtype=torch.bool),
+        module.zero_state(rows),
+    )
+    return module, Evaluated(*(part.flatten() for part in (judged.log_prob, judged.entropy, judged.value)))

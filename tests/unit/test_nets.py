@@ -20,7 +20,7 @@ from heddle.producers.player import Player
 from heddle.shard import plan_shards
 from heddle.spaces import Box, DictSpace, Discrete, Space
 from heddle.spec import load_spec
-from tests.unit.policy_zoo import CARTPOLE, draw, make_spec
+from tests.unit.policy_zoo import CARTPOLE, draw, judge_alone, make_spec
 
 CPU = torch.device("cpu")
 ATARI = Box((4, 84, 84), "uint8", 0, 255)
@@ -117,21 +117,9 @@ def test_workers_and_learners_see_the_same_probabilities(
     made = build(space, action, shared=shared, **policy)
     seen, state = draw(space, 4, np.random.default_rng(1)), made.initial_state(4)
     acted = made.act(seen, state, np.random.default_rng(2).random((4, made.noise.size)))
-    module = make_module(made, device=CPU)
-    judged = (
-        module.evaluate_sequence(
-            {name: torch.from_numpy(array[:, None]) for name, array in seen.items()},
-            torch.from_numpy(acted.actions["action"][:, None]),
-            torch.zeros(4, 1, dtype=torch.bool),
-            module.zero_state(4),
-        )
-        if made.state
-        else module.evaluate(
-            {name: torch.from_numpy(array) for name, array in seen.items()}, torch.from_numpy(acted.actions["action"])
-        )
-    )
-    np.testing.assert_allclose(acted.outputs["log_prob"], judged.log_prob.detach().flatten().numpy(), atol=1e-5)
-    np.testing.assert_allclose(acted.outputs["value"], judged.value.detach().flatten().numpy(), atol=1e-5)
+    _, judged = judge_alone(made, seen, acted)
+    np.testing.assert_allclose(acted.outputs["log_prob"], judged.log_prob.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(acted.outputs["value"], judged.value.detach().numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize(
