@@ -13,7 +13,7 @@ from heddle.layout import Segments, make_layout
 from heddle.policies import make_policy
 from heddle.policies.base import Policy
 from heddle.policies.weights import WeightsError
-from heddle.spaces import Box, Discrete, Space
+from heddle.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace
 from tests.unit.policy_zoo import CARTPOLE, MASKED, draw, make_spec
 
 CPU = torch.device("cpu")
@@ -40,12 +40,12 @@ def play(
         size = policy.noise.size
         noise = rng.random((rows, size)) if policy.noise.kind == "uniform" else rng.standard_normal((rows, size))
         acted = policy.act(seen, policy.initial_state(rows), noise)
-        chosen = acted.actions["action"]
-        arrays["action"][:, step] = chosen
+        for name, chosen in acted.actions.items():
+            arrays[name][:, step] = chosen
         for name, values in acted.outputs.items():
             arrays[f"out.{name}"][:, step] = values
-        good = chosen == 0 if isinstance(action, Discrete) else -np.square(chosen - 1).reshape(rows, -1).sum(1)
-        arrays["reward"][:, step] = good
+        for chosen in acted.actions.values():
+            arrays["reward"][:, step] += _good(chosen, rows)
     arrays["terminated"][...] = True
     arrays["length"][:] = STEPS
     if shorten:
@@ -55,6 +55,20 @@ def play(
     return Assembler(plan, device=CPU).assemble([segments], [0])
 
 
+def _good(chosen: Any, rows: int) -> Any:
+    """Zeros among integers are good, and ones among floats."""
+    if chosen.dtype.kind == "f":
+        return -np.square(chosen - 1).reshape(rows, -1).sum(axis=1)
+    return (chosen == 0).reshape(rows, -1).mean(axis=1)
+
+
+MANY = DictSpace(
+    {
+        "arm": Box((2,), "float32", -1, 2),
+        "gear": Discrete(3),
+        "keys": TupleSpace((MultiDiscrete((2, 3)), MultiBinary((2,)))),
+    }
+)
 CASES: list[tuple[Space, Space, dict[str, Any]]] = [
     (CARTPOLE, Discrete(3), {}),
     (CARTPOLE, Discrete(3), {"shared": True, "activation": "relu"}),
@@ -62,6 +76,8 @@ CASES: list[tuple[Space, Space, dict[str, Any]]] = [
     (MASKED, Discrete(3), {}),
     (CARTPOLE, Discrete(3), {"id": f"{ZOO}:Linear"}),
     (CARTPOLE, Discrete(3), {"id": f"{ZOO}:Remembers"}),
+    (CARTPOLE, MANY, {"std": "state", "squash": True}),
+    (CARTPOLE, MANY, {"id": "gru", "recurrent_size": 16, "std": "state"}),
 ]
 
 

@@ -28,7 +28,7 @@ class _Data:
 
     Attributes:
         observations: leaf -> [B, T+1, ...], normalised.
-        actions: [B, T, ...].
+        actions: leaf -> [B, T, ...].
         reward: [B, T], scaled when the spec says so.
         ended: [B, T] bool.
         columns: [B*T, 4]: log-probability when it acted, advantage, value target, value before the update.
@@ -37,7 +37,7 @@ class _Data:
     batch: TrainBatch
     observations: dict[str, Tensor]
     final_observations: dict[str, Tensor]
-    actions: Tensor
+    actions: dict[str, Tensor]
     reward: Tensor
     ended: Tensor
     columns: Tensor
@@ -68,7 +68,7 @@ class Ppo(OnPolicy):
             batch=batch,
             observations=self.model.normalise(batch.observations),
             final_observations=self.model.normalise(batch.final_observations),
-            actions=batch.actions["action"],
+            actions=batch.actions,
             reward=reward,
             ended=ended,
             columns=torch.empty(reward.numel(), 4, device=reward.device),
@@ -127,13 +127,14 @@ class Ppo(OnPolicy):
         order = steps[torch.randperm(len(steps), generator=self.generator).to(steps.device)]
         shuffled, sources = data.columns[order], order + order.div(columns, rounding_mode="floor")
         flat = {name: values.flatten(0, 1) for name, values in data.observations.items()}
-        actions = data.actions.flatten(0, 1)
+        actions = {name: values.flatten(0, 1) for name, values in data.actions.items()}
         parts = math.ceil(len(order) / self.options.minibatch)  # of equal size, so that none is tiny
         for chosen, source, numbers in zip(
             order.tensor_split(parts), sources.tensor_split(parts), shuffled.tensor_split(parts), strict=True
         ):
             observations = {name: values.index_select(0, source) for name, values in flat.items()}
-            yield self.model.evaluate(observations, actions.index_select(0, chosen)), numbers
+            taken = {name: values.index_select(0, chosen) for name, values in actions.items()}
+            yield self.model.evaluate(observations, taken), numbers
 
     def _sequences(self, data: _Data) -> Iterator[tuple[Evaluated, Tensor]]:
         """Whole segments at a time, so that gradients flow back through the state to each segment's start."""
@@ -146,7 +147,7 @@ class Ppo(OnPolicy):
                 continue
             judged = self.model.evaluate_sequence(
                 {name: values[chosen] for name, values in data.observations.items()},
-                data.actions[chosen],
+                {name: values[chosen] for name, values in data.actions.items()},
                 data.ended[chosen],
                 {name: values[chosen] for name, values in data.batch.state.items()},
             )
