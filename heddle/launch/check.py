@@ -15,7 +15,7 @@ import numpy as np
 from heddle.errors import EnvError, MissingExtra, Problem, SpecError
 from heddle.launch.deadline import within
 from heddle.layout import make_layout
-from heddle.policies import make_policy
+from heddle.policies import Policy, make_policy
 from heddle.spaces import Space, to_json
 from heddle.spec import ExperimentSpec, LoadedSpec
 from heddle.spec.load import load_leniently
@@ -114,6 +114,7 @@ def try_out(spec: ExperimentSpec, *, with_snapshot: bool = False) -> Checked:
             policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
     except SpecError as error:
         raise SpecError([*error.problems, *problems]) from error
+    problems += _training_problems(spec, policy)
     layout = make_layout(
         observation,
         action,
@@ -173,6 +174,20 @@ def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
     if callable(target):
         return []
     return [Problem("trainer.learner", name, f"is a {type(target).__name__}, expected a class or function")]
+
+
+def _training_problems(spec: ExperimentSpec, policy: Policy) -> list[Problem]:
+    """Whether a learner that judges actions by their probabilities can train this policy."""
+    learner = spec.trainer.learner
+    if learner not in ("ppo", "vtrace"):
+        return []
+    lacks = "does not report log_prob with its actions" if "log_prob" not in policy.outputs else ""
+    if not callable(getattr(policy, "module", None)):
+        lacks = "has no torch module"
+    if not lacks:
+        return []
+    reason = f"cannot be trained by {learner}: {type(policy).__name__} {lacks}"
+    return [Problem("policy.id", spec.policy.id, reason, 'to play it untrained: trainer.learner = "none"')]
 
 
 def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:

@@ -13,6 +13,7 @@ import numpy as np
 from heddle.errors import EnvError, MissingExtra
 from heddle.policies.base import Policy
 from heddle.policies.mlp import MlpPolicy
+from heddle.policies.random_policy import RandomPolicy
 from heddle.spaces import Space
 from heddle.spec import PolicySpec
 from heddle.spec.objects import describe_error, import_object
@@ -42,6 +43,8 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
             squash=spec.squash,
             rng=np.random.default_rng([seed, 0x4D4C50]),  # a stream of its own, apart from those of environments
         )
+    if spec.id == "random":
+        return RandomPolicy(observation, action)
     if spec.id in POLICIES:
         return _with_torch(spec, observation, action, seed)
     target = import_object(spec.id, key="policy.id")

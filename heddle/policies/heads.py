@@ -34,7 +34,10 @@ def choose(
     Returns:
         Actions by leaf as the player takes them, not clipped, and their log-probabilities [N] float32 together.
     """
-    parts = heads.split_noise(noise) if noise is not None else [None] * len(heads.all)
+    if noise is None or len(heads.all) == 1:
+        parts = [noise] * len(heads.all)
+    else:
+        parts = list(heads.split_noise(noise))
     actions: Arrays = {}
     total: Float32 | None = None
     for head, chance in zip(heads.all, parts, strict=True):

@@ -52,10 +52,11 @@ class Reporter:
 
     def bad_number(self, problem: BadNumber, reel: Reel) -> PlayError:
         """A value that nobody can learn from, found when a segment was over."""
-        if is_action(problem.name):
+        if is_action(problem.name) or problem.name.startswith("out."):
             where = f"at step {problem.step} of a segment"
-            which = "an action" if problem.name == ACTION else f"{problem.name}, one"
-            reason = f"chose {which} that {problem.reason}, {where}, in {self._name(problem.env)}"
+            which = "an action" if problem.name == ACTION else problem.name.removeprefix("out.")
+            verb = "chose" if is_action(problem.name) else "gave"
+            reason = f"{verb} {which} = {problem.value}, which {problem.reason}, {where}, in {self._name(problem.env)}"
             failure = self._failure("answer", reason, "act", problem.env, None, "", ())
             return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
         env, row = problem.env, problem.step  # the observation in row r is what step r - 1 gave, or a reset

@@ -52,6 +52,9 @@ def note_info(array: NDArray[Any], place: tuple[int, int], key: str, info: Any) 
             raise BadAnswer(f"info[{key!r}] is {str(value)[:60]}, expected one number") from error
 
 
+VALUES_SHOWN = 6
+
+
 @dataclass(frozen=True, slots=True)
 class BadNumber:
     """A value that nobody can learn from.
@@ -61,23 +64,25 @@ class BadNumber:
         env: row, which is the environment's number within the shard.
         step: within the segment.
         reason: what is wrong with it.
+        value: itself, or the first few numbers of it, as text.
     """
 
     name: str
     env: int
     step: int
     reason: str
+    value: str = ""
 
 
 def first_bad_number(segments: Segments) -> BadNumber | None:
-    """The first observation, reward or action that is not finite or no integer of its space; None when all are well.
+    """The first number that is not finite, or no integer of its space; None when all are well.
 
     Looks at whole arrays: what lies beyond a segment's length must have been blanked.
     """
     layout, arrays = segments.layout, segments.arrays
     reward = arrays["reward"]
     if not np.isfinite(reward).all():
-        return _located("reward", ~np.isfinite(reward), "is not a finite number")
+        return _located("reward", reward, ~np.isfinite(reward), "is not a finite number")
     for leaf in [*layout.observation_leaves, *layout.action_leaves]:
         array, limits = arrays[leaf.name], index_range(leaf.space, chosen=is_action(leaf.name))
         if limits is not None:
@@ -87,9 +92,13 @@ def first_bad_number(segments: Segments) -> BadNumber | None:
             bad = ((array < low) | (array > high)).reshape(*array.shape[:2], -1).any(axis=2)
             bad &= _played(segments, array.shape[1])
             if bad.any():
-                return _located(leaf.name, bad, f"is outside {_span(low, high)}")
+                return _located(leaf.name, array, bad, f"is outside {_span(low, high)}")
         elif array.dtype.kind == "f" and not np.isfinite(array).all():
-            return _located(leaf.name, ~np.isfinite(array), "is not a finite number")
+            return _located(leaf.name, array, ~np.isfinite(array), "is not a finite number")
+    for name in ("out.log_prob", "out.value"):
+        given = arrays.get(name)
+        if given is not None and not np.isfinite(given).all():
+            return _located(name, given, ~np.isfinite(given), "is not a finite number")
     return None
 
 
@@ -99,9 +108,13 @@ def _played(segments: Segments, width: int) -> NDArray[np.bool_]:
     return played
 
 
-def _located(name: str, bad: NDArray[np.bool_], reason: str) -> BadNumber:
+def _located(name: str, array: NDArray[Any], bad: NDArray[np.bool_], reason: str) -> BadNumber:
     row, step = np.argwhere(bad.reshape(*bad.shape[:2], -1).any(axis=2))[0]
-    return BadNumber(name, int(row), int(step), reason)
+    value = array[row, step].reshape(-1)
+    shown = ", ".join(f"{number:.6g}" for number in value[:VALUES_SHOWN].tolist())
+    if array.ndim > 2:
+        shown = f"[{shown}{', ...' * (value.size > VALUES_SHOWN)}]"
+    return BadNumber(name, int(row), int(step), reason, shown)
 
 
 def _span(low: NDArray[np.int64], high: NDArray[np.int64]) -> str:

@@ -67,6 +67,13 @@ def _policy(spec: ExperimentSpec) -> Iterator[Fault]:
         value = getattr(policy, key)
         if not used and value != getattr(default, key):
             yield Fault(("policy", key), value, f"has no meaning with policy.id = {policy.id!r}", "remove it")
+    if policy.id == "random" and spec.eval is not None and spec.eval.deterministic:
+        yield Fault(
+            ("eval", "deterministic"),
+            True,
+            "has no meaning with policy.id = 'random', which has no likeliest action",
+            "use deterministic = false",
+        )
 
 
 def _rollout(spec: ExperimentSpec) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from heddle.spec.values import Frozen, Kwargs, Schedule, Seconds, builtin_or_own, constant
 
-LEARNERS = ("ppo", "vtrace")
+LEARNERS = ("ppo", "vtrace", "none")
 """Built-in learners; others are named "package.module:Name"."""
 
 

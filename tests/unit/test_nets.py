@@ -10,6 +10,7 @@ from torch import nn
 from heddle.consumers.assemble import Assembler
 from heddle.consumers.learners import TrainBatch, make_learner
 from heddle.errors import EnvError, SpecError
+from heddle.launch.check import try_out
 from heddle.layout import Segments, make_layout
 from heddle.policies import make_policy
 from heddle.policies.images import Image, image_of
@@ -256,3 +257,17 @@ def test_all_steps_at_once_equal_one_step_after_the_other() -> None:
         gradients.append([parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None])
     for slowly, quickly in zip(*gradients, strict=True):
         torch.testing.assert_close(slowly, quickly, atol=1e-4, rtol=1e-4)
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_started_and_may_be_played() -> None:
+    raw = {
+        "experiment": {"name": "zoo"},
+        "env": {"id": "CartPole-v1"},
+        "policy": {"id": "random"},
+        "budget": {"env_steps": 100_000},
+    }
+    with pytest.raises(SpecError, match="cannot be trained by ppo: RandomPolicy has no torch module .*learner = "):
+        try_out(load_spec(raw).spec)
+    assert try_out(load_spec(raw | {"trainer": {"learner": "none"}}).spec).action == Discrete(2)
+    with pytest.raises(SpecError, match="eval.deterministic = True: has no meaning with policy.id = 'random'"):
+        load_spec(raw | {"trainer": {"learner": "none"}, "eval": {}})

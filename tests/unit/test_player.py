@@ -397,7 +397,14 @@ GOOD, VALUES = np.zeros(2, np.int64), np.zeros(2, np.float32)
         (lambda: Acted({"action": GOOD[:1]}, {"value": VALUES}), r"is int64\[1\], expected int64\[2\]"),
         (lambda: Acted({"action": GOOD}, {"value": VALUES[:, None]}), r"is float32\[2, 1\], expected float32\[2\]"),
         (lambda: Acted({"action": VALUES}, {"value": VALUES}), r"is float32\[2\], expected int64\[2\]"),
-        (lambda: Acted({"action": GOOD + 3}, {"value": VALUES}), "chose an action that is outside 0..2"),
+        (
+            lambda: Acted({"action": GOOD + 3}, {"value": VALUES}),
+            "chose an action = 3, which is outside 0..2, at step 0",
+        ),
+        (
+            lambda: Acted({"action": GOOD}, {"value": VALUES * np.nan}),
+            r"gave value = nan, which is not a finite number, .* environment 0 \(number 0 of shard 0\)",
+        ),
         (lambda: 1 / 0, "failed to act for shard 0: ZeroDivisionError: division by zero at .*test_player.py"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from heddle.consumers.learners.base import Learner, State, TrainBatch, resolve_device
+from heddle.consumers.learners.none import NoLearner
 from heddle.consumers.learners.ppo import Ppo
 from heddle.consumers.learners.vtrace import Vtrace
 from heddle.errors import EnvError
@@ -18,7 +19,7 @@ from heddle.spec.objects import import_object
 
 __all__ = ["Learner", "Ppo", "State", "TrainBatch", "Vtrace", "make_learner", "resolve_device"]
 
-_BUILTIN: dict[str, Callable[..., Learner]] = {"ppo": Ppo, "vtrace": Vtrace}
+_BUILTIN: dict[str, Callable[..., Learner]] = {"none": NoLearner, "ppo": Ppo, "vtrace": Vtrace}
 _NEEDED = ("min_steps", "update", "get_weights", "set_weights", "state", "load")
 
 
