@@ -26,7 +26,7 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
     """The policy that a spec names, with fresh weights.
 
     A policy of the user's, "package.module:Name", is called as `Name(observation, action, **kwargs)`, with `seed` when
-    it takes one. It is a class with the methods of `Policy`, or a torch module with the `forward` that
+    it takes one. It is a class with the methods of `Policy`, or a torch or Flax module that answers as
     `heddle.policies.torch_heads` describes.
 
     Raises:
@@ -54,13 +54,17 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
         from heddle.policies.torch_policy import TorchPolicy
 
         return TorchPolicy(made, observation, action, name=spec.id)
+    if _is_flax_module(made):
+        from heddle.policies.jax_policy import FlaxPolicy
+
+        return FlaxPolicy(made, observation, action, name=spec.id, seed=seed)
     missing = [name for name in _NEEDED if not hasattr(made, name)]
     if missing:
         raise EnvError(
             f"is no policy: {type(made).__name__} lacks {', '.join(missing)}",
             key="policy.id",
             value=spec.id,
-            hint="subclass heddle.policies.ScriptedPolicy, or make it a torch module",
+            hint="subclass heddle.policies.ScriptedPolicy, or make it a torch or Flax module",
         )
     policy: Policy = made
     return policy
@@ -123,3 +127,8 @@ def _torch() -> Any:
 def _is_torch_module(value: object) -> bool:
     torch = _torch()
     return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _is_flax_module(value: object) -> bool:
+    linen = sys.modules.get("flax.linen")
+    return linen is not None and isinstance(value, linen.Module)

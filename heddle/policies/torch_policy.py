@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heddle.errors import EnvError
-from heddle.policies.actions import Head, Heads
+from heddle.policies.actions import Heads
+from heddle.policies.answers import ROWS, answer_names, answer_problem, blank_observations
 from heddle.policies.base import Acted, Array, Arrays, OutputSpec, zero_state
 from heddle.policies.heads import choose
 from heddle.policies.normalise import CLIP, Normaliser
 from heddle.policies.torch_heads import value_of
 from heddle.policies.torch_module import load_module_weights, module_weights
 from heddle.policies.weights import split_norm
-from heddle.spaces import LeafSpace, Space, index_range, leaves
+from heddle.spaces import Space
 
 SCALAR = OutputSpec("float32")
 
@@ -44,11 +45,7 @@ class TorchPolicy:
         self.heads = Heads(observation, action, squash=bool(getattr(net, "squash", False)))
         self.noise = self.heads.noise
         self.state: Mapping[str, OutputSpec] = dict(getattr(net, "state_spec", {}))
-        self._names = [
-            f"{word}{head.suffix}"
-            for head in self.heads.all
-            for word in (("mean", "log_std") if head.continuous else ("logits",))
-        ]
+        self._names = answer_names(self.heads)
         self._normaliser: Normaliser | None = None
         self._check_answer()
 
@@ -92,53 +89,17 @@ class TorchPolicy:
         return found
 
     def _check_answer(self) -> None:
-        probe = {leaf.name: _blank(leaf.space) for leaf in leaves(self.observation)}
+        hint = "see heddle.policies.torch_heads for what forward returns"
+        state = {name: torch.from_numpy(value) for name, value in zero_state(self.state, ROWS).items()}
         try:
             with torch.no_grad():
-                answer: Any = self.net(self._tensors(probe), self._zero_tensors(2))
+                answer: Any = self.net(self._tensors(blank_observations(self.observation)), state)
         except (Exception, SystemExit) as error:
-            raise self._unfit(f"forward raised {type(error).__name__}: {error}") from error
-        if not isinstance(answer, Mapping):
-            raise self._unfit(f"forward gave a {type(answer).__name__}, expected a dict")
-        needed = [*self._names, "value"] + (["state"] if self.state else [])
-        if missing := [name for name in needed if name not in answer]:
-            raise self._unfit(f"forward gave no {', '.join(missing)}")
-        for head in self.heads.all:
-            self._check_head(head, answer)
-        if value_of(answer).shape != (2,):
-            raise self._unfit(f"forward gave value {list(answer['value'].shape)} for 2 observations, expected [2]")
-        for name, spec in self.state.items():
-            if name not in answer["state"] or answer["state"][name].shape != (2, *spec.shape):
-                raise self._unfit(f"forward gave no state {name} of shape {[2, *spec.shape]}")
-
-    def _check_head(self, head: Head, answer: Mapping[str, Any]) -> None:
-        name = f"{'mean' if head.continuous else 'logits'}{head.suffix}"
-        if answer[name].numel() != 2 * head.count:
-            shape = list(answer[name].shape)
-            raise self._unfit(f"forward gave {name} {shape} for 2 observations, expected [2, {head.count}]")
-        spread = answer[f"log_std{head.suffix}"].shape if head.continuous else (head.count,)
-        if tuple(spread) not in ((head.count,), (2, head.count)):
-            expected = f"[{head.count}] or [2, {head.count}]"
-            raise self._unfit(
-                f"forward gave log_std{head.suffix} {list(spread)} for 2 observations, expected {expected}"
-            )
-
-    def _zero_tensors(self, n: int) -> dict[str, Tensor]:
-        return {name: torch.from_numpy(value) for name, value in zero_state(self.state, n).items()}
-
-    def _unfit(self, reason: str) -> EnvError:
-        hint = "see heddle.policies.torch_heads for what forward returns"
-        return EnvError(reason, key="policy.id", value=self.name, hint=hint)
+            reason = f"forward raised {type(error).__name__}: {error}"
+            raise EnvError(reason, key="policy.id", value=self.name, hint=hint) from error
+        if problem := answer_problem(answer, self.heads, self.state, call="forward"):
+            raise EnvError(problem, key="policy.id", value=self.name, hint=hint)
 
 
 def _float32(tensor: Tensor) -> NDArray[np.float32]:
     return tensor.to(torch.float32).numpy()
-
-
-def _blank(space: LeafSpace) -> Array:
-    """Two values of a leaf: its lowest indices or zeros."""
-    limits = index_range(space, chosen=False)
-    blank = np.zeros((2, *space.shape), space.dtype)
-    if limits is not None:
-        blank[...] = limits[0]
-    return blank

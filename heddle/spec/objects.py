@@ -13,6 +13,8 @@ from typing import Any
 
 from heddle.errors import EnvError
 
+EXTRAS = {"torch": "torch", "jax": "jax", "flax": "jax", "optax": "jax"}
+"""Modules that an extra of Heddle brings."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LIBRARIES = tuple(
     Path(path).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(key))
@@ -106,6 +108,9 @@ def _import_failure(module_name: str, name: str, key: str, error: BaseException)
         reason = f"there is no module {error.name!r}"
         hint = "it must be installed, or lie in the directory where the command runs"
         return EnvError(reason, key=key, value=name, hint=hint)
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(error.name or "")):
+        reason = f"importing {module_name} failed: it needs {error.name}"
+        return EnvError(reason, key=key, value=name, hint=f"pip install 'heddle-rl[{extra}]'")
     return EnvError(f"importing {module_name} failed: {describe_error(error)}", key=key, value=name)
 
 

@@ -18,6 +18,7 @@ TESTED = {
     "cartpole.toml",  # tests/e2e/test_run.py
     "catch.toml",
     "catch_env.py",
+    "catch_jax.py",
     "catch_policy.py",
     "own_trainer.py",
     "pendulum.toml",
@@ -65,6 +66,14 @@ def test_no_example_is_without_a_test() -> None:
 
 def test_an_environment_of_ones_own_is_learned(folder: Path) -> None:
     done = heddle("run", "catch.toml", "-o", "json", cwd=folder)
+    assert '"state": "completed"' in done.stdout
+    path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
+    assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["return_mean"] > 0.6
+
+
+def test_a_policy_in_jax_is_learned_by_a_learner_in_jax(folder: Path) -> None:
+    spec = ("--set", "policy.id=catch_jax:Net", "--set", "trainer.learner=catch_jax:Learner")
+    done = heddle("run", "catch.toml", *spec, "-n", "1", "-o", "json", cwd=folder)
     assert '"state": "completed"' in done.stdout
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
     assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["return_mean"] > 0.6

@@ -1,0 +1,74 @@
+"""What a module of the user's must answer, looked at once when it is made: names and shapes.
+
+It never looks at a number, and works on the arrays of any library.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heddle.policies.actions import Head, Heads
+from heddle.policies.base import Arrays, OutputSpec
+from heddle.spaces import Space, index_range, leaves
+
+ROWS = 2
+"""Observations that a module is asked about."""
+
+
+def answer_names(heads: Heads) -> list[str]:
+    """What an answer must hold for these heads: "logits", or "mean" and "log_std", each with the head's suffix."""
+    return [
+        f"{word}{head.suffix}"
+        for head in heads.all
+        for word in (("mean", "log_std") if head.continuous else ("logits",))
+    ]
+
+
+def answer_problem(answer: Any, heads: Heads, state: Mapping[str, OutputSpec], *, call: str = "it") -> str | None:
+    """Why an answer to two observations will not do, in one line; None when it will.
+
+    Args:
+        state: what the module says that it carries.
+        call: the name of its method.
+    """
+    if not isinstance(answer, Mapping):
+        return f"{call} gave a {type(answer).__name__}, expected a dict"
+    needed = [*answer_names(heads), "value"] + (["state"] if state else [])
+    if missing := [name for name in needed if name not in answer]:
+        return f"{call} gave no {', '.join(missing)}"
+    for head in heads.all:
+        if problem := _head_problem(head, answer):
+            return f"{call} gave {problem}"
+    value = tuple(answer["value"].shape)
+    if value not in ((ROWS,), (ROWS, 1)):
+        return f"{call} gave value {list(value)} for {ROWS} observations, expected [{ROWS}]"
+    for name, spec in state.items():
+        if name not in answer["state"] or tuple(answer["state"][name].shape) != (ROWS, *spec.shape):
+            return f"{call} gave no state {name} of shape {[ROWS, *spec.shape]}"
+    return None
+
+
+def blank_observations(observation: Space) -> Arrays:
+    """Two observations by leaf: zeros, or the lowest integers of a leaf."""
+    blanks: Arrays = {}
+    for leaf in leaves(observation):
+        limits = index_range(leaf.space, chosen=False)
+        blanks[leaf.name] = np.zeros((ROWS, *leaf.space.shape), leaf.space.dtype)
+        if limits is not None:
+            blanks[leaf.name][...] = limits[0]
+    return blanks
+
+
+def _head_problem(head: Head, answer: Mapping[str, Any]) -> str | None:
+    name = f"{'mean' if head.continuous else 'logits'}{head.suffix}"
+    shape = tuple(answer[name].shape)
+    if shape[:1] != (ROWS,) or int(np.prod(shape)) != ROWS * head.count:
+        return f"{name} {list(shape)} for {ROWS} observations, expected [{ROWS}, {head.count}]"
+    if not head.continuous:
+        return None
+    spread = tuple(answer[f"log_std{head.suffix}"].shape)
+    if spread in ((head.count,), (ROWS, head.count)):
+        return None
+    wanted = f"[{head.count}] or [{ROWS}, {head.count}]"
+    return f"log_std{head.suffix} {list(spread)} for {ROWS} observations, expected {wanted}"
