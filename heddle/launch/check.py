@@ -140,11 +140,12 @@ def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:
         EnvError: it breaks its contract, or does not answer for long.
     """
     from heddle.producers.envs import check_env
+    from heddle.producers.vector_check import check_vector
 
     limit_s, what = TRIAL * spec.env.step_timeout, "was not made and played for a few steps"
     hint = f"more time: env.step_timeout = {spec.env.step_timeout * 10:g}"
     with within(limit_s, what=what, key="env.id", value=spec.env.id, hint=hint):
-        return check_env(spec)
+        return check_vector(spec) if spec.env.vector else check_env(spec)
 
 
 def see_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> "SnapshotTrial":

@@ -47,7 +47,7 @@ def first_breach(
     try:
         first = _play(env, observation, action, choices, seed=seed, info_keys=info_keys)
         second = _play(env, observation, action, choices, seed=seed, info_keys=info_keys)
-        if again is not None and _difference(first, second):
+        if again is not None and difference(first, second):
             another = again()
             try:
                 second = _play(another, observation, action, choices, seed=seed, info_keys=info_keys)
@@ -56,13 +56,13 @@ def first_breach(
                     another.close()
     except BadAnswer as breach:
         return str(breach)
-    if again is not None and (found := _difference(first, second)):
+    if again is not None and (found := difference(first, second)):
         what = f"is not deterministic: {found} differs between two runs with the same seed and the same actions"
         return f"{what}; where that is as it should be, say so: deterministic = false in [env]"
     return None
 
 
-def _difference(first: Sequence[NDArray[Any]], second: Sequence[NDArray[Any]]) -> str:
+def difference(first: Sequence[NDArray[Any]], second: Sequence[NDArray[Any]]) -> str:
     """The first call whose answer differs; "" when none does."""
     for step, (one, other) in enumerate(zip(first, second, strict=False)):  # an episode may end sooner in one of them
         if not _same(one, other):
@@ -75,7 +75,7 @@ def _play(
 ) -> list[NDArray[Any]]:
     """Everything seen, one flat array a call, the first from reset."""
     value = _reset(env, observation, seed)
-    seen = [_flat(observation, value)]
+    seen = [flattened(observation, value)]
     for step, choice in enumerate(choices, start=1):
         value, reward, terminated, truncated, info = _step(env, permitted(choice, value, action), step)
         where = f"step {step}"
@@ -84,10 +84,10 @@ def _play(
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             _expect(isinstance(flag, bool | np.bool_), f"{where} returned {name} = {_short(flag)}, expected a bool")
         _expect_info(info, where, info_keys)
-        seen.append(np.append(_flat(observation, value), [float(reward), bool(terminated), bool(truncated)]))
+        seen.append(np.append(flattened(observation, value), [float(reward), bool(terminated), bool(truncated)]))
         if terminated or truncated:
             value = _reset(env, observation, seed + step)
-            seen.append(_flat(observation, value))
+            seen.append(flattened(observation, value))
     return seen
 
 
@@ -157,7 +157,8 @@ def permitted(choice: Any, observation: Any, action: Space) -> Any:
     return choice + (allowed - index)
 
 
-def _flat(space: Space, value: Any) -> NDArray[Any]:
+def flattened(space: Space, value: Any) -> NDArray[Any]:
+    """A value as one array of numbers."""
     return np.concatenate([np.ravel(leaf.pick(value)).astype(np.float64) for leaf in leaves(space)])
 
 

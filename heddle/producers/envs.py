@@ -95,7 +95,8 @@ def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> g
     else:
         made = call_gymnasium(env, disable_env_checker=True)
     if isinstance(made, gymnasium.vector.VectorEnv):
-        raise EnvError("is a vector environment: return a single one, num_envs says how many", value=env.id)
+        hint = "add vector = true to [env], or return a single one"
+        raise EnvError("is a vector environment", value=env.id, hint=hint)
     missing = [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(made, name)]
     if missing:
         raise EnvError(f"is a {type(made).__name__} without {', '.join(missing)}", value=env.id)

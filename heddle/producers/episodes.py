@@ -62,9 +62,9 @@ class Episodes:
         """Environments of which more is wanted."""
         return [env for env in range(len(self._chance)) if self.wanted is None or self.wanted[env]]
 
-    def shift(self, steps: int) -> None:
-        """A segment of `steps` steps is over."""
-        self.begun_at = [begun - steps for begun in self.begun_at]
+    def shift(self, steps: Sequence[int]) -> None:
+        """A segment is over, of so many steps for each environment."""
+        self.begun_at = [begun - played for begun, played in zip(self.begun_at, steps, strict=True)]
 
     def describe(self, env: int, row: int) -> str:
         """Where `env` is at step `row` of the running segment, so that it can be played again."""

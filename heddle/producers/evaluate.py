@@ -12,8 +12,12 @@ from heddle.clock import Clock
 from heddle.layout import make_layout
 from heddle.policies.base import Policy
 from heddle.producers.envs import describe, describe_action, make_envs
+from heddle.producers.envs_vector import make_vector
+from heddle.producers.play import Play
 from heddle.producers.player import Player
-from heddle.shard import ShardPlan
+from heddle.producers.vector_check import spaces_of
+from heddle.producers.vector_player import VectorPlayer
+from heddle.shard import ShardPlan, env_seed
 from heddle.spec import ExperimentSpec
 
 _STEPS = 64  # of a segment; says only how often numbers are gathered
@@ -64,14 +68,9 @@ def evaluate(
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")
     plan = ShardPlan(index=0, kind="eval", first_env=0, num_envs=min(num_envs, episodes))
-    envs = make_envs(plan, spec, seed)
-    name = spec.env.id
-    observation = describe(envs[0].observation_space, value=name)
-    action = describe_action(envs[0].action_space, value=name)
-    layout = make_layout(observation, action, steps=_STEPS, outputs={})
-    player = Player(plan, spec, policy, layout, envs=envs, seed=seed, clock=clock)
-    returns: list[list[float]] = [[] for _ in envs]
-    lengths: list[list[int]] = [[] for _ in envs]
+    player = _player(plan, spec, policy, seed=seed, clock=clock)
+    returns: list[list[float]] = [[] for _ in range(plan.num_envs)]
+    lengths: list[list[int]] = [[] for _ in range(plan.num_envs)]
     try:
         for segments, _ in player.play_episodes(0, episodes, deterministic=deterministic):
             arrays = segments.arrays
@@ -83,3 +82,17 @@ def evaluate(
         player.close()
     flat_returns = np.array([value for one in returns for value in one], np.float64)
     return Evaluation(flat_returns, np.array([value for one in lengths for value in one], np.int32))
+
+
+def _player(plan: ShardPlan, spec: ExperimentSpec, policy: Policy, *, seed: int, clock: Clock | None) -> Play:
+    name = spec.env.id
+    if spec.env.vector:
+        seeds = [env_seed(seed, plan.index, env, 0) for env in range(plan.num_envs)]
+        vector = make_vector(spec.env, first=0, num_envs=plan.num_envs, seeds=seeds)
+        layout = make_layout(*spaces_of(vector, name), steps=_STEPS, outputs={})
+        return VectorPlayer(plan, spec, policy, layout, vector=vector, seed=seed, clock=clock)
+    envs = make_envs(plan, spec, seed)
+    observation = describe(envs[0].observation_space, value=name)
+    action = describe_action(envs[0].action_space, value=name)
+    layout = make_layout(observation, action, steps=_STEPS, outputs={})
+    return Player(plan, spec, policy, layout, envs=envs, seed=seed, clock=clock)

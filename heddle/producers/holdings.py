@@ -14,7 +14,7 @@ from heddle.layout import Segments
 if TYPE_CHECKING:
     from heddle.producers.lanes import Lane
     from heddle.producers.parcel import Parcel
-    from heddle.producers.player import Player
+    from heddle.producers.play import Play
     from heddle.producers.snapshot_rule import Camera
 
 MOST_OUTSTANDING = 2
@@ -88,7 +88,7 @@ class Holding:
     is_refused: bool = False
     steps: "deque[tuple[int, int]]" = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     turn: int = 0
-    player: "Player | None" = None
+    player: "Play | None" = None
     camera: "Camera | None" = None
     step_timeout_s: float = 0.0
     stepping: bool = False

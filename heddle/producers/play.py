@@ -14,7 +14,6 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Arrays, Policy
-from heddle.producers.action_rows import ActionRows
 from heddle.producers.choices import choices_for
 from heddle.producers.envs import close_env
 from heddle.producers.episodes import Episodes
@@ -27,6 +26,7 @@ from heddle.producers.seeds import EpisodeSeeds
 from heddle.producers.standing import Standing, identity_of
 from heddle.producers.tally import Tally
 from heddle.producers.track import Track
+from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
 
@@ -41,6 +41,7 @@ class Play(ABC):
         spec: names the environment, T, max_seconds and the seed.
         policy: acts; its weights may be changed between two calls of `play`, its outputs must fit `layout`.
         envs: what is snapshotted and closed.
+        track: of what they do.
         seed: root of all chance.
         first_episode: number of each environment's first episode; one that no earlier owner reached repeats no seed.
 
@@ -57,6 +58,7 @@ class Play(ABC):
         layout: Layout,
         *,
         envs: Sequence[Any],
+        track: Track | VectorTrack,
         seed: int,
         clock: Clock | None,
         first_episode: int,
@@ -67,7 +69,7 @@ class Play(ABC):
         self._envs, n = envs, plan.num_envs
         self._chance = [EpisodeSeeds(seed, plan.index, env) for env in range(n)]
         self._choose = choices_for(layout.action)
-        self._report = Reporter(plan, spec, Track(n, ActionRows(layout.action)))
+        self._report = Reporter(plan, spec, track)
         self._tape = tape = NoiseTape(policy.noise, self._chance)
         self._tally = tally = Tally(n, layout.steps)
         self._episodes = episodes = Episodes(self._chance, first_episode)

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from heddle.clock import Clock
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Policy
+from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.play import Play, copied
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_answer, record_info
+from heddle.producers.track import Track
 from heddle.shard import ShardPlan, root_seed
 from heddle.spec import ExperimentSpec
 
@@ -49,7 +51,9 @@ class Player(Play):
     ) -> None:
         root = root_seed(plan, spec) if seed is None else seed
         made = make_envs(plan, spec, root, layout=layout, clock=clock) if envs is None else envs
-        super().__init__(plan, spec, policy, layout, envs=made, seed=root, clock=clock, first_episode=first_episode)
+        self._track = track = Track(len(made), ActionRows(layout.action))
+        begin = {"seed": root, "first_episode": first_episode}
+        super().__init__(plan, spec, policy, layout, envs=made, track=track, clock=clock, **begin)
         self._ahead = getattr(made, "begin", None)  # those in a child are stepped all in one request
         self._steps = [env.step for env in made]
         self._counters = [counter_of(env) for env in made]
@@ -70,7 +74,7 @@ class Player(Play):
         """Start the next episode of `env`; its first observation becomes row `row`."""
         seed = self._episodes.begin(env, row)
         self._env, self.doing = env, "reset"
-        self._report.track.begin(env, row, seed)
+        self._track.begin(env, row, seed)
         answer = self._envs[env].reset(seed=seed)
         self._moves += 1
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -87,9 +91,9 @@ class Player(Play):
         self.doing = None
         self.standing.now = [array[:, steps].copy() for _, array in reel.observations]
         self.standing.state = copied(self.standing.state)
-        self._episodes.shift(steps)
+        self._episodes.shift([steps] * len(self._envs))
         segments = self._closed(reel, version)
-        self._report.track.keep(reel.arrays, steps)
+        self._track.keep(reel.arrays, steps)
         return segments
 
     def _roll(self, reel: Reel, active: list[int], deterministic: bool) -> int:
@@ -136,7 +140,7 @@ class Player(Play):
         self._moves += 1
         if t == 0:
             check_answer(reel, acted, self._fresh_state)
-        reel.record(t, acted)
+        reel.record((slice(None), t), acted)
         self.standing.state = acted.state
         choices = self._choose(acted.actions)
         if self._ahead is not None:

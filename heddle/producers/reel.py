@@ -73,25 +73,29 @@ class Reel:
         """
         put(self.parts[env], row, observation)
 
-    def record(self, step: int, acted: Acted) -> None:
-        """Copy what the policy answered at `step`."""
+    def record(self, where: tuple[Any, Any], acted: Acted) -> None:
+        """Copy what the policy answered to `where`, indexes of environments and steps."""
         for name, array in self.actions:
-            array[:, step] = acted.actions[name]
+            array[where] = acted.actions[name]
         for name, array in self.outputs:
-            array[:, step] = acted.outputs[name]
+            array[where] = acted.outputs[name]
 
     def hold(self, env: int, row: int) -> None:
         """Repeat row `row` to the end: what a policy is shown of an environment that no longer plays."""
         for _, array in self.observations:
             array[env, row + 1 :] = array[env, row]
 
-    def keep_final(self, env: int, step: int) -> None:
-        """Set aside the observation that stands behind `step`: the true end of a truncated episode.
+    def keep_final(self, env: int, step: int, final: dict[str, NDArray[Any]] | None = None) -> None:
+        """Set aside the true last observation of a truncated episode.
+
+        Args:
+            final: by leaf; None: the observation that stands behind `step`.
 
         Raises:
             BadAnswer: it holds NaN or infinity.
         """
-        final = {name: array[env, step + 1].copy() for name, array in self.observations}
+        if final is None:
+            final = {name: array[env, step + 1].copy() for name, array in self.observations}
         for name, value in final.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise BadAnswer(f"the last observation of a truncated episode, {name}, is not a finite number")

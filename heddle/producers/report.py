@@ -15,6 +15,7 @@ from heddle.producers.mishap import Mishap, PlayError
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadNumber
 from heddle.producers.track import Spot, Track
+from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan
 from heddle.spaces import ACTION, is_action
 from heddle.spec import ExperimentSpec
@@ -31,8 +32,9 @@ class Reporter:
         track: what its environments did.
     """
 
-    def __init__(self, plan: ShardPlan, spec: ExperimentSpec, track: Track) -> None:
-        self._plan, self._spec, self.track = plan, spec, track
+    def __init__(self, plan: ShardPlan, spec: ExperimentSpec, track: Track | VectorTrack) -> None:
+        self._plan, self._spec = plan, spec
+        self.track: Track | VectorTrack = track
 
     def failed(
         self, error: BaseException, doing: Literal["step", "reset", "act"], env: int, row: int, reel: Reel | None
@@ -47,7 +49,8 @@ class Reporter:
             return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
         spot = self._spot(doing, env, row, reel)
         failure = self._failure(cause, what, doing, env, spot, trace, output)
-        reason = f"{self._name(env)} failed in {doing}: {what}{_where(failure)}"
+        at = f", in call {row + 1} of a segment" if env < 0 and doing == "step" else ""
+        reason = f"{self._name(env)} failed in {doing}{at}: {what}{_where(failure)}"
         return PlayError(reason, failure, _replay(spot), value=self._spec.env.id)
 
     def bad_number(self, problem: BadNumber, reel: Reel) -> PlayError:
@@ -75,6 +78,8 @@ class Reporter:
         return PlayError(what, failure, _replay(spot))
 
     def _spot(self, doing: str, env: int, row: int, reel: Reel | None) -> Spot | None:
+        if env < 0:  # one of them, or all
+            return None
         if doing == "reset":
             return self.track.reset(env)
         return self.track.spot(env, row, reel.arrays) if doing == "step" and reel is not None else None
@@ -111,6 +116,9 @@ class Reporter:
         )
 
     def _name(self, env: int) -> str:
+        if env < 0:
+            last = self._plan.first_env + self._plan.num_envs - 1
+            return f"environments {self._plan.first_env} to {last}, which are shard {self._plan.index}, stepped as one,"
         return f"environment {self._plan.first_env + env} (number {env} of shard {self._plan.index})"
 
 

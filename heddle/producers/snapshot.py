@@ -60,6 +60,9 @@ def take_all(envs: Sequence[Any]) -> bytes:
 def _taken(envs: Sequence[Any]) -> bytes:
     chains = [layers_of(env) for env in envs]
     above = [_layers_above(chain) for chain in chains]
+    for chain, upper in zip(chains, above, strict=True):
+        if upper == len(chain) and hasattr(chain[-1], "single_observation_space"):
+            raise NotSnapshottable("a vector environment says nothing of its state: give it get_state and set_state")
     said = [_said(chain[upper:]) if upper < len(chain) else b"" for chain, upper in zip(chains, above, strict=True)]
     kept = _pickled(chains, above)
     header = _header(tuple(tuple(map(type, chain)) for chain in chains))

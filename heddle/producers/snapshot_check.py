@@ -13,6 +13,7 @@ from heddle.errors import EnvError, NotSnapshottable, SnapshotError
 from heddle.layout import make_layout
 from heddle.producers.contract import permitted, some_actions
 from heddle.producers.envs import close_env, make_envs
+from heddle.producers.envs_vector import make_vector, reset_all
 from heddle.producers.snapshot import restore, take
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Space
@@ -46,6 +47,8 @@ def try_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> Sna
         EnvError: the environment cannot be made at all.
     """
     seed = env_seed(spec.experiment.seed, 0, 0, 0)
+    if spec.env.vector:
+        return _try_vector(spec, seed)
     layout = make_layout(observation, action, steps=1, outputs={}, info_keys=spec.rollout.info_keys)
     plan, made = ShardPlan(0, "train", 0, 1), list[Any]()
     try:
@@ -60,6 +63,19 @@ def try_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> Sna
     finally:
         for env in made:
             close_env(env)
+
+
+def _try_vector(spec: ExperimentSpec, seed: int) -> SnapshotTrial:
+    vector = make_vector(spec.env, first=0, num_envs=1, seeds=[seed])
+    try:
+        reset_all(vector, [seed])
+        return SnapshotTrial(len(take(vector)))
+    except NotSnapshottable as error:
+        return SnapshotTrial(0, error.reason)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  told by its own check
+        return SnapshotTrial(0, f"it raised {describe_error(error)} before there was one")
+    finally:
+        close_env(vector)
 
 
 def _compare(env: Any, other: Any, *, seed: int, action: Space) -> SnapshotTrial:

@@ -17,7 +17,10 @@ from heddle.policies.base import Policy
 from heddle.policies.factory import hold_torch_to_one_thread, make_policy
 from heddle.policies.weights import WeightsError, unpack
 from heddle.producers.envs import check_env
+from heddle.producers.play import Play
 from heddle.producers.player import Player
+from heddle.producers.vector_check import check_vector
+from heddle.producers.vector_player import VectorPlayer
 from heddle.shard import ShardPlan, continued_seed, first_episode, plan_shards
 from heddle.spaces import Space, from_json
 from heddle.spec import ExperimentSpec, spec_from_json
@@ -89,7 +92,7 @@ class Stage:
         """How the claimed shard is laid out."""
         return self.plans[claim.lease.shard]
 
-    def make_player(self, claim: Claim, *, at_start: bool = False) -> Player:
+    def make_player(self, claim: Claim, *, at_start: bool = False) -> Play:
         """The environments of a shard, with seeds that no earlier owner used.
 
         Args:
@@ -102,7 +105,8 @@ class Stage:
         claim_number = 1 if at_start else claim.attempts
         begin_at = first_episode(claim_number, claim.seq, self.spec.rollout.steps)
         actor = self._actor(claim.kind)
-        return Player(
+        make: type[Player | VectorPlayer] = VectorPlayer if self.spec.env.vector else Player
+        return make(
             plan,
             self.spec,
             actor.policy,
@@ -112,7 +116,7 @@ class Stage:
             seed=self._seed if plan.kind == "train" else None,
         )
 
-    def resume_player(self, claim: Claim, snapshot: bytes) -> Player:
+    def resume_player(self, claim: Claim, snapshot: bytes) -> Play:
         """The environments of a shard where a snapshot left them.
 
         Raises:
@@ -170,7 +174,7 @@ class Stage:
         self._load(actor, version, loading)
         return True
 
-    def evaluation(self, claim: Claim, player: Player) -> Iterator[tuple[Segments, bool]]:
+    def evaluation(self, claim: Claim, player: Play) -> Iterator[tuple[Segments, bool]]:
         """Plays this shard's part of an evaluation of the pinned version; the bool marks the last segment."""
         assert self.spec.eval is not None
         plan = self.plans[claim.lease.shard]
@@ -201,5 +205,5 @@ class Stage:
             spaces = json.loads(self._spaces_json)
             self._spaces = from_json(spaces["observation"]), from_json(spaces["action"])
         if self._spaces is None:
-            self._spaces = check_env(self.spec)
+            self._spaces = check_vector(self.spec) if self.spec.env.vector else check_env(self.spec)
         return self._spaces

@@ -37,6 +37,7 @@ class Standing:
         envs, tally, episodes, tape: the player's own.
         state: of the policy.
         now: the observations to act on next, by leaf; empty before the first segment.
+        own: arrays [n] that a player of a special kind needs as well, by name.
     """
 
     identity: Identity
@@ -47,6 +48,7 @@ class Standing:
     tape: NoiseTape
     state: dict[str, Array]
     now: list[Array] = field(default_factory=list)
+    own: dict[str, Array] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """The snapshot, once something was played.
@@ -62,6 +64,7 @@ class Standing:
         leaves = self.layout.observation_leaves
         arrays.update((f"now.{leaf.name}", array) for leaf, array in zip(leaves, self.now, strict=True))
         arrays.update((f"state.{name}", np.asarray(array)) for name, array in self.state.items())
+        arrays.update((f"own.{name}", array.astype(np.uint8)) for name, array in self.own.items())
         return pack(self.identity, arrays, take_all(self.envs))
 
     def resume(self, snapshot: bytes) -> bytes:
@@ -83,6 +86,7 @@ class Standing:
         self.tally.returns, self.tally.lengths = arrays["return"].tolist(), counts["length"]
         self.now = [arrays[f"now.{leaf.name}"] for leaf in self.layout.observation_leaves]
         self.state = {name: arrays[f"state.{name}"] for name in self.state}
+        self.own = {name: arrays[f"own.{name}"].astype(array.dtype) for name, array in self.own.items()}
         return bytes(envs)
 
     def _shapes(self) -> dict[str, tuple[str | None, tuple[int, ...]]]:
@@ -92,4 +96,5 @@ class Standing:
         for leaf in self.layout.observation_leaves:
             shapes[f"now.{leaf.name}"] = (leaf.space.dtype, (n, *leaf.space.shape))
         shapes |= {f"state.{name}": (None, array.shape) for name, array in self.state.items()}
+        shapes |= {f"own.{name}": ("uint8", array.shape) for name, array in self.own.items()}
         return shapes

@@ -26,13 +26,13 @@ from heddle.producers.holdings import Facts, Holding, stepping_changes
 from heddle.producers.limits import limit_of
 from heddle.producers.mishap import PlayError
 from heddle.producers.parcel import Parcel
-from heddle.producers.player import Player
+from heddle.producers.play import Play
 from heddle.producers.report import TRACE_CHARS
 from heddle.producers.snapshot_rule import Beginning, Camera, begin
 from heddle.producers.stage import Stage
 
 T = TypeVar("T")
-Left = tuple[Action | None, tuple[Player, str, Callable[[], bool]] | None, int | None]
+Left = tuple[Action | None, tuple[Play, str, Callable[[], bool]] | None, int | None]
 """What `Turns.leave` gives to `come_back`."""
 
 log = logging.getLogger("heddle.worker")
@@ -53,7 +53,7 @@ class Turns:
         self._clock = clock
         self._renewed = renewed
         self._calling: Action | None = None
-        self._playing: tuple[Player, str, Callable[[], bool]] | None = None
+        self._playing: tuple[Play, str, Callable[[], bool]] | None = None
         self._thread: int | None = None
 
     def doing(self) -> Action | None:
@@ -133,7 +133,7 @@ class Turns:
         self._snapshot(holding, player, parcel, played_s)
         return parcel
 
-    def _evaluate(self, holding: Holding, stage: Stage, player: Player, facts: Facts) -> Parcel | None:
+    def _evaluate(self, holding: Holding, stage: Stage, player: Play, facts: Facts) -> Parcel | None:
         version = facts.eval_policy
         self._count_fetch(stage.load_pinned(version, loading=partial(self._watching, "load", holding)))
         if holding.evaluation is None or holding.evaluating != version:  # an older one interests nobody any more
@@ -150,7 +150,7 @@ class Turns:
         return _pack(holding, stage, segments, given=version if last else 0)
 
     def _watched(
-        self, player: Player, holding: Holding, play: Callable[[], T], is_same: Callable[[], bool] = lambda: True
+        self, player: Play, holding: Holding, play: Callable[[], T], is_same: Callable[[], bool] = lambda: True
     ) -> T:
         """Have the player play; `is_same` tells whether the policy is still the one that it began with."""
         began = self._clock.monotonic()
@@ -161,7 +161,7 @@ class Turns:
             self._playing = None
             self._desk.counters.play_s += self._clock.monotonic() - began
 
-    def _player(self, holding: Holding, stage: Stage) -> Player:
+    def _player(self, holding: Holding, stage: Stage) -> Play:
         """The shard's environments, made at its first turn."""
         if holding.player is None:
             holding.step_timeout_s = stage.spec.env.step_timeout
@@ -175,7 +175,7 @@ class Turns:
             holding.camera = Camera(stage.spec, clock=self._clock, known=holding.claim.no_snapshot)
         return holding.player
 
-    def _snapshot(self, holding: Holding, player: Player, parcel: Parcel, played_s: float) -> None:
+    def _snapshot(self, holding: Holding, player: Play, parcel: Parcel, played_s: float) -> None:
         """Where the shard stands now, behind the segment just played, travels with that segment."""
         camera = holding.camera
         if camera is None or not camera.is_due(played_s):
@@ -235,7 +235,7 @@ class Turns:
                 self._renewed(one, accepted, renewal)
 
 
-def make_player(holding: Holding, stage: Stage, beginning: Beginning, snapshot: bytes | None) -> tuple[Player, str]:
+def make_player(holding: Holding, stage: Stage, beginning: Beginning, snapshot: bytes | None) -> tuple[Play, str]:
     """A shard's player as `beginning` says, and why it does not begin at its snapshot though there is one, else "".
 
     Raises:

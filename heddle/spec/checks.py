@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from heddle.spec.explain import Fault
 from heddle.spec.learner_checks import learner_faults
-from heddle.spec.models import ExperimentSpec
+from heddle.spec.models import ENVPOOL, ExperimentSpec
 from heddle.spec.policy import PolicySpec
 
 
@@ -74,6 +74,16 @@ def _policy(spec: ExperimentSpec) -> Iterator[Fault]:
             "has no meaning with policy.id = 'random', which has no likeliest action",
             "use deterministic = false",
         )
+
+
+def _vector(spec: ExperimentSpec) -> Iterator[Fault]:
+    env = spec.env
+    if env.vector and env.isolation == "process":
+        reason = "a vector environment runs in its worker"
+        yield Fault(("env", "isolation"), env.isolation, f"has no meaning with vector = true: {reason}", "leave it out")
+    if env.id.startswith(ENVPOOL) and not env.vector:
+        reason = "EnvPool makes vector environments"
+        yield Fault(("env", "id"), env.id, reason, "add vector = true to [env]")
 
 
 def _rollout(spec: ExperimentSpec) -> Iterator[Fault]:

@@ -34,6 +34,10 @@ def _auto_none(value: int | None) -> int | str:
     return "auto" if value is None else value
 
 
+ENVPOOL = "envpool:"
+"""What ids of EnvPool's environments begin with."""
+
+
 class Experiment(Frozen):
     """[experiment]: who it is.
 
@@ -77,6 +81,7 @@ class Env(Frozen):
         reset_timeout: seconds making or resetting one environment may last; `step_timeout` when not given.
         isolation: where environments run: inline is the worker's own process, process a child of it for each shard.
         memory: bytes that the child of a shard may take; None: as much as there is.
+        vector: one object steps all environments of a shard: id names a vector environment, or what makes one.
         deterministic: the same seed and actions give the same experience, which is tried out; False: they need not.
     """
 
@@ -89,6 +94,7 @@ class Env(Frozen):
     reset_timeout: Seconds = Field(default=60.0, gt=0)
     isolation: Literal["inline", "process"] = "inline"
     memory: Bytes | None = Field(default=None, ge=64 * 2**20)
+    vector: bool = False
     deterministic: bool = True
 
 

@@ -18,6 +18,7 @@ class Case:
         package: that it comes from, as pip calls it.
         num_envs: in one shard.
         is_quick: takes part when there is no time for all.
+        is_vector: one object for all environments of a shard.
         info_keys: as in [rollout].
     """
 
@@ -27,11 +28,13 @@ class Case:
     wrappers: Wrappers = ()
     num_envs: int = 2
     is_quick: bool = False
+    is_vector: bool = False
     info_keys: Sequence[str] = ()
 
     def __str__(self) -> str:
         inner = "+".join(name.rpartition(":")[2] for name, _ in self.wrappers)
-        return f"{self.id}+{inner}" if inner else self.id
+        name = f"{self.id}+{inner}" if inner else self.id
+        return f"{name}+vector" if self.is_vector else name
 
 
 def _gym(id: str, **rest: Any) -> Case:
@@ -118,4 +121,15 @@ PETTINGZOO = [
     Case(f"{SOLO}:against", "pettingzoo", kwargs={"game": "connect_four_v3"}),
 ]
 
-CASES = [*CLASSIC, *BOX2D, *MUJOCO, *ALE, *MINATAR, *MINIGRID, *DM_CONTROL, *HIGHWAY, *PETTINGZOO]
+VECTORS = [
+    _gym("CartPole-v1", is_vector=True, num_envs=5, is_quick=True),
+    _gym("CartPole-v1", is_vector=True, num_envs=3, kwargs=_short(9)),
+    Case("envpool:CartPole-v1", "envpool", is_vector=True, num_envs=5, is_quick=True),
+    Case("envpool:Pendulum-v1", "envpool", is_vector=True, num_envs=3, kwargs=_short(70)),
+    Case("envpool:HalfCheetah-v5", "envpool", is_vector=True, kwargs=_short(70), info_keys=["x_position"]),
+    Case("envpool:FrozenLake-v1", "envpool", is_vector=True, num_envs=4),
+    Case("envpool:Pong-v5", "envpool", is_vector=True, kwargs=_short(80)),
+    Case("envpool:Acrobot-v1", "envpool", is_vector=True, num_envs=3, kwargs=_short(60)),
+]
+
+CASES = [*CLASSIC, *BOX2D, *MUJOCO, *ALE, *MINATAR, *MINIGRID, *DM_CONTROL, *HIGHWAY, *PETTINGZOO, *VECTORS]

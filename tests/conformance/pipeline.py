@@ -42,6 +42,7 @@ def spec_of(case: Case, seed: int, **sections: Any) -> ExperimentSpec:
         "id": case.id,
         "num_envs": case.num_envs,
         "envs_per_shard": case.num_envs,
+        "vector": case.is_vector,
         "kwargs": dict(case.kwargs),
         "wrappers": [{"id": id, "kwargs": dict(kwargs)} for id, kwargs in case.wrappers],
     }
@@ -116,8 +117,14 @@ def _add_last(joined: Experience, pieces: Sequence[tuple[Segments, int]], steps:
         length = int(segments.arrays["length"][row])
         for leaf in segments.layout.observation_leaves:
             values = segments.arrays[leaf.name][row]
-            if follower is not None:
+            if follower is not None and not _is_over(segments, row, length):
                 np.testing.assert_array_equal(values[length], follower[0].arrays[leaf.name][follower[1]][0])
             if begin < steps <= begin + length:
                 joined.arrays[leaf.name] = np.concatenate([joined.arrays[leaf.name], values[None, steps - begin]])
         begin += length
+
+
+def _is_over(segments: Segments, row: int, length: int) -> bool:
+    """Whether an episode ended with the segment: a vector environment may show the next one only later."""
+    arrays = segments.arrays
+    return bool(arrays["terminated"][row, length - 1] or arrays["truncated"][row, length - 1])

@@ -10,7 +10,7 @@ import pytest
 from heddle.broker import Broker
 from heddle.broker.server import LocalServer
 from heddle.shard import env_seed
-from tests.conformance import plain
+from tests.conformance import plain, plain_vector
 from tests.conformance.cases import CASES, STEPS, Case
 from tests.conformance.pipeline import Experience, collect, spec_of
 from tests.worker_kit import Running, coordinating, fresh
@@ -45,7 +45,11 @@ def installed(case: Case) -> None:
 
 
 def chosen() -> list[Any]:
-    return [pytest.param(case, id=str(case)) for case in CASES if ALL or case.is_quick]
+    return [pytest.param(case, id=str(case)) for case in CASES if (ALL or case.is_quick) and not case.is_vector]
+
+
+def chosen_vectors() -> list[Any]:
+    return [pytest.param(case, id=str(case)) for case in CASES if (ALL or case.is_quick) and case.is_vector]
 
 
 @pytest.mark.parametrize("case", chosen())
@@ -62,8 +66,22 @@ def test_experience_equals_that_of_a_plain_loop_bit_for_bit(broker: Broker, case
         compare(experience, expected)
 
 
+@pytest.mark.parametrize("case", chosen_vectors())
+def test_experience_of_a_vector_environment_equals_that_of_a_plain_loop_bit_for_bit(broker: Broker, case: Case) -> None:
+    installed(case)
+    # Given what arrived of every environment of a shard, and more than is compared: their chance may be one
+    arrived = collect(broker, spec_of(case, SEED), 2 * STEPS)
+    # When a plain loop plays the same actions from the same seeds
+    seeds = [env_seed(SEED, 0, env, 0) for env in range(case.num_envs)]
+    expected = plain_vector.play(case, seeds, [one.arrays["action"] for one in arrived], STEPS)
+    # Then nothing differs
+    for found, wanted in zip(arrived, expected, strict=True):
+        finals = {step: final for step, final in found.finals.items() if step < STEPS}
+        compare(Experience({name: array[:STEPS] for name, array in found.arrays.items()}, finals), wanted)
+
+
 def test_the_suite_has_forty_environments_of_eight_packages_and_its_short_form_one_of_each() -> None:
-    assert len({(case.id, str(case.kwargs), str(case.wrappers)) for case in CASES}) == len(CASES) >= 40
+    assert len({(case.id, str(case.kwargs), str(case.wrappers), case.is_vector) for case in CASES}) == len(CASES) >= 40
     packages = {case.package for case in CASES}
     assert {case.package for case in CASES if case.is_quick} >= packages - {"highway-env"}  # seconds a step
 

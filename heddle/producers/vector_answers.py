@@ -1,0 +1,131 @@
+"""What a vector environment takes and answers: one array for all environments, with one row each.
+
+It never plays. An answer of the wrong shape or kind is named before anything of it is kept, for numpy would silently
+stretch it over the right one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.producers.contract import BadAnswer
+from heddle.producers.reel import Reel
+from heddle.spaces import Leaf
+
+Indexes = NDArray[np.intp]
+
+
+def batched(choices: Sequence[Any]) -> Any:
+    """Values for each environment as one: arrays [n, ...], in dicts and tuples where the action space has them."""
+    first = choices[0]
+    if isinstance(first, dict):
+        return {key: batched([choice[key] for choice in choices]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(batched(parts) for parts in zip(*choices, strict=True))
+    return np.array(choices)
+
+
+def store(reel: Reel, observations: Any, envs: Indexes, rows: Indexes, n: int) -> None:
+    """Copy the observations of `envs` to their `rows` of a reel.
+
+    Args:
+        observations: of all environments.
+        n: how many those are.
+
+    Raises:
+        BadAnswer: a leaf is missing or has another shape.
+    """
+    same = int(rows[0]) if len(rows) == n and (rows == rows[0]).all() else None
+    for leaf in reel.layout.observation_leaves:
+        values = picked(leaf, observations, n)
+        if same is None:
+            reel.arrays[leaf.name][envs, rows] = values[envs]
+        else:
+            reel.arrays[leaf.name][:, same] = values
+
+
+def picked(leaf: Leaf, observations: Any, n: int) -> NDArray[Any]:
+    """A leaf of the observations of all `n` environments, [n, ...]. Raises BadAnswer as `store` does."""
+    try:
+        values = np.asarray(leaf.pick(observations))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise BadAnswer(f"the observations have no {leaf.name}") from error
+    if values.shape != (n, *leaf.space.shape):
+        raise BadAnswer(f"{leaf.name} has shape {values.shape}, expected {(n, *leaf.space.shape)}")
+    return values
+
+
+def rewards_of(given: Any, n: int) -> NDArray[np.float64]:
+    """[n] float64. Raises BadAnswer."""
+    try:
+        rewards = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadAnswer(f"step returned the rewards {_short(given)}, expected {n} numbers") from error
+    if rewards.shape != (n,):
+        raise BadAnswer(f"step returned rewards of shape {rewards.shape}, expected ({n},)")
+    return rewards
+
+
+def flags_of(given: Any, n: int, name: str) -> NDArray[np.bool_]:
+    """[n] bool. Raises BadAnswer."""
+    flags = np.asarray(given)
+    if flags.shape != (n,) or flags.dtype != np.bool_:
+        raise BadAnswer(f"step returned {name} = {_short(given)}, expected {n} bools")
+    return flags
+
+
+def five_of(answer: Any) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
+    """The parts of what step returned. Raises BadAnswer."""
+    if not isinstance(answer, tuple) or len(answer) != 5:
+        size = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+        raise BadAnswer(f"step returned {size}, expected (observations, rewards, terminated, truncated, info)")
+    if not isinstance(answer[4], Mapping):
+        raise BadAnswer(f"step returned the info {_short(answer[4])}, expected a dict")
+    return answer
+
+
+def info_of(info: Mapping[str, Any], env: int, *, ended: bool = False) -> dict[str, Any]:
+    """What `info` says of one environment.
+
+    Args:
+        ended: by this call, in an environment that shows the next episode in the same call.
+    """
+    if ended and (final := info.get("final_info")) is not None:
+        return dict(final[env] or {}) if not isinstance(final, Mapping) else info_of(final, env)
+    own = {}
+    for key, values in info.items():
+        mask = info.get(f"_{key}")
+        is_rows = isinstance(values, np.ndarray | list) and len(values) > env
+        if is_rows and (mask is None or mask[env]):
+            own[key] = values[env]
+    return own
+
+
+def final_of(info: Mapping[str, Any], env: int, leaves: Sequence[Leaf]) -> dict[str, NDArray[Any]]:
+    """The true last observation, by leaf, of an episode that this call cut off and followed by the next one.
+
+    Raises:
+        BadAnswer: it is not there, or has another shape.
+    """
+    finals = info.get("final_obs", info.get("final_observation"))
+    if finals is None:
+        raise BadAnswer("cut an episode off without its last observation: its info has no final_obs")
+    found = {}
+    for leaf in leaves:
+        try:
+            is_batched = isinstance(finals, Mapping | tuple)
+            value = np.asarray(leaf.pick(finals)[env] if is_batched else leaf.pick(finals[env]))
+        except (KeyError, TypeError, IndexError) as error:
+            raise BadAnswer(f"the last observation of a truncated episode has no {leaf.name}") from error
+        if value.shape != leaf.space.shape:
+            what = f"the last observation of a truncated episode, {leaf.name},"
+            raise BadAnswer(f"{what} has shape {value.shape}, its space {leaf.space.shape}")
+        found[leaf.name] = value.astype(leaf.space.dtype)
+    return found
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

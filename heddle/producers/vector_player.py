@@ -1,0 +1,230 @@
+"""The player of vector environments: steps all environments of a shard with one call.
+
+It never yields a transition across episodes, whatever the environment does when an episode ends:
+
+- NEXT_STEP: the call behind an ending resets, and its action and reward mean nothing. That environment does not move
+  on in that call: its segment has one step less than the others', and the observation that came stands where the
+  ended episode's last one stood. When a segment ends in between, its last row is that true last observation.
+- SAME_STEP: the ending call shows the next episode already; the true last observation is in the info.
+- DISABLED: whoever ended is reset here, before the next call.
+
+Environments that reset themselves are seeded once, when the shard begins. All else is as in `player.py`, which is the
+reference this one is tested against.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.clock import Clock
+from heddle.layout import Layout, Segments
+from heddle.policies.base import Policy
+from heddle.producers.action_rows import ActionRows
+from heddle.producers.envs_vector import (
+    counter_in,
+    keep_last_observations,
+    make_vector,
+    mode_of,
+    reset_all,
+    reset_some,
+    takes_seeds,
+)
+from heddle.producers.play import Play, copied
+from heddle.producers.reel import Reel
+from heddle.producers.scrutiny import BadAnswer, check_answer, note_info
+from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of, store
+from heddle.producers.vector_track import VectorTrack
+from heddle.shard import ShardPlan, env_seed, root_seed
+from heddle.spec import ExperimentSpec
+
+Indexes = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+class VectorPlayer(Play):
+    """A shard whose environments are one object.
+
+    Args:
+        vector: made already; by default it is made here, which may take long and raises EnvError.
+        seed: root of all chance; by default the experiment's, or the evaluation's for an evaluation shard.
+        plan, spec, policy, layout, clock, first_episode: as of `Play`.
+    """
+
+    def __init__(
+        self,
+        plan: ShardPlan,
+        spec: ExperimentSpec,
+        policy: Policy,
+        layout: Layout,
+        *,
+        vector: Any = None,
+        clock: Clock | None = None,
+        first_episode: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        root = root_seed(plan, spec) if seed is None else seed
+        n = plan.num_envs
+        if vector is None:
+            seeds = [env_seed(root, plan.index, env, first_episode) for env in range(n)]
+            vector = make_vector(spec.env, first=plan.first_env, num_envs=n, seeds=seeds)
+        keep_last_observations(vector)
+        self._track = VectorTrack(n, ActionRows(layout.action))
+        begin = {"seed": root, "first_episode": first_episode}
+        super().__init__(plan, spec, policy, layout, envs=[vector], track=self._track, clock=clock, **begin)
+        self._vector, self._mode, self._counter = vector, mode_of(vector, spec.env.id), counter_in(vector)
+        self._all = np.arange(n)
+        self._at = np.zeros(n, np.intp)  # the row at which each environment stands
+        self.standing.own["pending"] = np.zeros(n, np.bool_)  # those that the next call resets
+        self._begun_with = [0] * n  # seeds
+
+    def _begin_all(self) -> None:
+        n = self.plan.num_envs
+        reel, self.standing.state = Reel(self.layout, n), self.policy.initial_state(n)
+        self._env, self.doing = -1, "reset"
+        self.standing.own["pending"] = np.zeros(n, np.bool_)
+        seeds = [self._episodes.begin(env, 0) for env in range(n)]
+        self._begun_with = seeds if takes_seeds(self._vector) else seeds[:1] * n
+        observations = reset_all(self._vector, seeds)
+        self._moves += 1
+        store(reel, observations, self._all, np.zeros(n, np.intp), n)
+        for env in range(n):
+            self._tally.clear(env)
+            self._track.begin(env, 0, self._begun_with[env])
+            self._tape.begin(env, self._episodes.numbers[env])
+            if self._counter is not None:
+                self._counter.take(env)  # what a caller left half played is no episode
+        self.standing.now = [array[:, 0].copy() for _, array in reel.observations]
+        self._spare.append(reel)
+
+    def _segment(self, version: int, deterministic: bool) -> Segments:
+        reel = self._opened()
+        self._at = np.zeros(self.plan.num_envs, np.intp)
+        playing = np.zeros(self.plan.num_envs, np.bool_)
+        playing[self._episodes.active()] = True
+        self._roll(reel, playing, deterministic)
+        self.doing = None
+        at = self._at
+        reel.lengths = at.tolist()
+        self.standing.now = [array[self._all, at] for _, array in reel.observations]
+        self.standing.state = copied(self.standing.state)
+        segments = self._closed(reel, version)
+        self._episodes.shift(reel.lengths)
+        self._track.shift(reel.lengths)
+        if at.all():
+            return segments
+        moved = segments.select(np.flatnonzero(at))
+        moved.owner, segments.owner = segments.owner, None
+        return moved
+
+    def _roll(self, reel: Reel, playing: Mask, deterministic: bool) -> None:
+        """The loop that all the time goes into. Fills `reel` and moves `_at`."""
+        limit, clock, tape = self.spec.rollout.max_seconds, self._clock, self._tape
+        deadline = None if limit is None else clock.monotonic() + limit
+        noise = tape.silence if deterministic or tape.is_silent else None
+        call = 0
+        while playing.any():
+            choices = self._act(reel, call, tape.take() if noise is None else noise, deterministic)
+            self._env, self.doing = -1, "step"
+            answer = self._vector.step(choices)
+            self._moves += 1
+            self._take(reel, answer, playing)
+            call += 1
+            is_late = self._cut or (deadline is not None and clock.monotonic() >= deadline)
+            if (call >= self.layout.steps or is_late) and self._at.any():  # a call may have reset them all
+                break
+        self._cut = False
+
+    def _act(self, reel: Reel, call: int, noise: NDArray[Any], deterministic: bool) -> Any:
+        """Ask the policy and record its answer; the actions as the environment takes them."""
+        self._row, self.doing = call, "act"
+        at = self._at
+        is_even = bool((at == at[0]).all())
+        where: Any = (slice(None), int(at[0])) if is_even else (self._all, at)
+        seen = {name: array[where] for name, array in reel.observations}
+        acted = self.policy.act(seen, self.standing.state, noise, deterministic=deterministic)
+        self._moves += 1
+        if call == 0:
+            check_answer(reel, acted, self._fresh_state)
+        reel.record(where, acted)
+        self.standing.state = acted.state
+        return batched(self._choose(acted.actions))
+
+    def _take(self, reel: Reel, answer: Any, playing: Mask) -> None:
+        """Write down what one call gave, and begin episodes where others ended."""
+        n, began = self.plan.num_envs, self.standing.own["pending"]
+        observations, given, first, second, info = five_of(answer)
+        rewards, terminated, truncated = (
+            rewards_of(given, n),
+            flags_of(first, n, "terminated"),
+            flags_of(second, n, "truncated"),
+        )
+        over = terminated | truncated
+        if (over & began).any():
+            self._env = int(np.flatnonzero(over & began)[0])
+            raise BadAnswer("ended in the very step that resets it")
+        moved = playing & ~began
+        envs, moving = np.flatnonzero(playing), np.flatnonzero(moved)
+        store(reel, observations, envs, (self._at + moved)[envs], n)
+        reel.rewards[moving, self._at[moving]] = rewards[moving]
+        if reel.infos:
+            self._note_infos(reel, info, moving, over)
+        self._at = self._at + moved
+        self._begin_each(np.flatnonzero(began & playing))
+        self.standing.own["pending"] = over if self._mode == "NextStep" else began
+        if over.any():
+            self._end_each(reel, np.flatnonzero(over & playing), terminated, truncated, info)
+            if self._mode == "Disabled":
+                self._reset(reel, over, playing)
+            if self._mode != "NextStep":
+                self._begin_each(np.flatnonzero(over & playing))
+        if self._episodes.one_is_done:
+            self._episodes.one_is_done = False
+            playing[:] = False
+            playing[self._episodes.active()] = True
+
+    def _note_infos(self, reel: Reel, info: Mapping[str, Any], moving: Indexes, over: Mask) -> None:
+        for env in moving.tolist():
+            self._env = env
+            own = info_of(info, env, ended=bool(over[env]) and self._mode == "SameStep")
+            for key, array in reel.infos:
+                note_info(array, (env, int(self._at[env])), key, own)
+
+    def _end_each(self, reel: Reel, ended: Indexes, terminated: Mask, truncated: Mask, info: Mapping[str, Any]) -> None:
+        """The step that `ended` have just made ended their episodes: note it."""
+        arrays = reel.arrays
+        for env in ended.tolist():
+            self._env, step = env, int(self._at[env]) - 1
+            arrays["terminated"][env, step], arrays["truncated"][env, step] = terminated[env], truncated[env]
+            if truncated[env] and not terminated[env]:
+                is_gone = self._mode == "SameStep"
+                reel.keep_final(env, step, final_of(info, env, self.layout.observation_leaves) if is_gone else None)
+            if self._counter is None:
+                reel.ended.append((env, step))
+            elif (finished := self._counter.take(env)) is not None:
+                arrays["episode_return"][env, step], arrays["episode_length"][env, step] = finished
+            else:
+                continue
+            self._episodes.ended(env)
+
+    def _reset(self, reel: Reel, over: Mask, playing: Mask) -> None:
+        """Begin anew wherever an episode ended, in an environment that never does so by itself."""
+        self._env, self.doing = -1, "reset"
+        numbers = self._episodes.numbers
+        seeds = [chance.reset_seed(number + 1) for chance, number in zip(self._chance, numbers, strict=True)]
+        observations = reset_some(self._vector, over, seeds)
+        self._moves += 1
+        if takes_seeds(self._vector):
+            self._begun_with = [seed if over[env] else self._begun_with[env] for env, seed in enumerate(seeds)]
+        again = np.flatnonzero(over & playing)
+        store(reel, observations, again, self._at[again], self.plan.num_envs)
+
+    def _begin_each(self, envs: Indexes) -> None:
+        """The next episode of `envs` begins at the rows at which they stand."""
+        for env in envs.tolist():
+            row = int(self._at[env])
+            self._episodes.begin(env, row)
+            self._track.begin(env, row, self._begun_with[env])
+            self._tape.begin(env, self._episodes.numbers[env])
+            self._forget(env)

@@ -1,0 +1,151 @@
+"""The player of vector environments gives what the plain player gives, in each way of ending an episode."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from heddle.layout import Layout, Segments
+from heddle.producers.player import Player
+from heddle.producers.vector_player import VectorPlayer
+from heddle.segment_checks import first_problem
+from heddle.spaces import Box, DictSpace, Discrete, Space
+from tests.unit.fake_envs import Drawn, Remembering, layout_for, plan_of, spec_of
+
+MODES = list(AutoresetMode)
+Stream = dict[str, Any]
+
+
+class OnceSeeded(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Heeds the first seed alone, as what resets itself does."""
+
+    is_seeded = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        first = seed if not self.is_seeded else None
+        self.is_seeded = True
+        return self.env.reset(seed=first, options=options)
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """Ends or is cut off by chance, often at once; shows a Dict, always in the same arrays."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"place": gymnasium.spaces.Box(-100, 100, (2,), np.float32), "color": gymnasium.spaces.Discrete(3, start=1)}
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self.place = np.zeros(2, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place[:] = self.np_random.uniform(-1, 1, 2)
+        return self._show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.place += int(action) - 1 + self.np_random.uniform(-0.1, 0.1, 2).astype(np.float32)
+        chance = self.np_random.random()
+        return self._show(), float(self.place[0]), bool(chance < 0.15), bool(0.1 < chance < 0.3), {"fuel": chance}
+
+    def _show(self) -> dict[str, Any]:
+        return {"place": self.place, "color": np.int64(1 + int(self.np_random.integers(3)))}
+
+
+SPACE = DictSpace({"place": Box((2,), "float32", -100, 100), "color": Discrete(3, start=1)})
+
+
+def vector(n: int, mode: AutoresetMode, make: Any = Walk) -> Any:
+    return SyncVectorEnv([make] * n, autoreset_mode=mode)
+
+
+def pair(
+    n: int, mode: AutoresetMode, *, policy: Any = Drawn, steps: int = 7, space: Space = SPACE, make: Any = Walk
+) -> tuple[Player, VectorPlayer]:
+    """A plain player and one of a vector environment, of the same environments and seeds."""
+    chooser, spec = policy(), spec_of(env={"num_envs": n}, rollout={"steps": steps}, trainer={"minibatch": 1})
+    layout: Layout = layout_for(chooser, steps=steps, observation=space, info_keys=["fuel"])
+    envs = [make() if mode is AutoresetMode.DISABLED else OnceSeeded(make()) for _ in range(n)]
+    plain = Player(plan_of(n), spec, policy(), layout, envs=envs)
+    return plain, VectorPlayer(plan_of(n), spec, chooser, layout, vector=vector(n, mode, make))
+
+
+def streams(player: Player | VectorPlayer, n: int, steps: int) -> list[Stream]:
+    """What every environment showed, its segments joined, and where its true last observations are."""
+    pieces: list[list[tuple[Segments, int]]] = [[] for _ in range(n)]
+    while min(sum(int(one.arrays["length"][row]) for one, row in some) for some in pieces) < steps:
+        segments = player.play(1)
+        assert first_problem(segments) is None
+        kept = segments.select(np.arange(segments.rows))
+        player.recycle(segments)
+        for row in range(kept.rows):
+            pieces[kept.arrays["env"][row]].append((kept, row))
+    return [_joined(some, steps) for some in pieces]
+
+
+def _joined(pieces: list[tuple[Segments, int]], steps: int) -> Stream:
+    found: Stream = {"finals": {}}
+    columns: dict[str, list[Any]] = {}
+    begin = 0
+    for segments, row in pieces:
+        length = int(segments.arrays["length"][row])
+        for column in segments.layout.columns:
+            if column.per != "segment":
+                columns.setdefault(column.name, []).append(segments.arrays[column.name][row, :length])
+        for place in np.flatnonzero(segments.arrays["final_row"] == row):
+            step = begin + int(segments.arrays["final_step"][place])
+            if step < steps:
+                found["finals"][step] = {
+                    leaf.name: segments.arrays[f"final.{leaf.name}"][place].tolist()
+                    for leaf in segments.layout.observation_leaves
+                }
+        begin += length
+    return found | {name: np.concatenate(values)[:steps] for name, values in columns.items()}
+
+
+def same(found: list[Stream], expected: list[Stream]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        assert one["finals"] == other["finals"]
+        for name in one.keys() - {"finals"}:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("steps", [1, 2, 7, 64])
+@pytest.mark.parametrize("n", [1, 4])
+def test_experience_is_that_of_the_plain_player_bit_for_bit(mode: AutoresetMode, steps: int, n: int) -> None:
+    plain, player = pair(n, mode, steps=steps)
+    expected = streams(plain, n, 150)
+    same(streams(player, n, 150), expected)
+    assert all(one["terminated"].any() and one["finals"] for one in expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_memory_begins_anew_with_every_episode(mode: AutoresetMode) -> None:
+    plain, player = pair(3, mode, policy=Remembering)
+    same(streams(player, 3, 150), streams(plain, 3, 150))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_evaluation_plays_as_many_episodes_of_the_same_returns(mode: AutoresetMode) -> None:
+    plain, player = pair(3, mode)
+    assert _returns(player, 8) == _returns(plain, 8)
+
+
+def _returns(player: Player | VectorPlayer, episodes: int) -> list[tuple[int, int, float]]:
+    found = []
+    for segments, _ in player.play_episodes(1, episodes, deterministic=False):
+        arrays = segments.arrays
+        found += [
+            (
+                int(arrays["env"][row]),
+                int(arrays["episode_length"][row, step]),
+                float(arrays["episode_return"][row, step]),
+            )
+            for row, step in np.argwhere(arrays["episode_length"])
+        ]
+    assert len(found) == episodes
+    return sorted(found, key=lambda one: one[0])
