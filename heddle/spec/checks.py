@@ -14,7 +14,7 @@ from heddle.spec.policy import PolicySpec
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    rules = (_env, _policy, _rollout, _trainer, learner_faults, _eval, _budget, _limits)
+    rules = (_env, _vector, _policy, _rollout, _trainer, learner_faults, _eval, _budget, _limits)
     return [fault for rule in rules for fault in rule(spec)]
 
 
