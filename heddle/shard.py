@@ -27,12 +27,19 @@ class ShardPlan:
         kind: what its batches are for.
         first_env: global index of its first environment; evaluation continues after the training ones.
         num_envs: environments it holds; env index e within the shard is global index first_env + e.
+        agents: that act in each of them.
     """
 
     index: int
     kind: Literal["train", "eval"]
     first_env: int
     num_envs: int
+    agents: int = 1
+
+    @property
+    def lanes(self) -> int:
+        """Agents in all; lane e * agents + a is agent a of environment e. Without agents a lane is an environment."""
+        return self.num_envs * self.agents
 
 
 def plan_shards(spec: ExperimentSpec) -> tuple[ShardPlan, ...]:
@@ -43,7 +50,8 @@ def plan_shards(spec: ExperimentSpec) -> tuple[ShardPlan, ...]:
     first_env = 0
     for kind, sizes in (("train", train), ("eval", evaluation)):
         for size in sizes:
-            shards.append(ShardPlan(len(shards), "train" if kind == "train" else "eval", first_env, size))
+            what: Literal["train", "eval"] = "train" if kind == "train" else "eval"
+            shards.append(ShardPlan(len(shards), what, first_env, size, spec.env.agents_each))
             first_env += size
     return tuple(shards)
 

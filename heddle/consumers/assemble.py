@@ -19,6 +19,9 @@ from heddle.spaces import index_range
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 """Types that torch cannot compute with, and what they become."""
 
+AGENT_BITS = 32
+"""In `TrainBatch.env` an agent's number stands above these bits."""
+
 
 class Assembler:
     """Buffers for the train batches of one experiment.
@@ -34,7 +37,7 @@ class Assembler:
         self._capacity = 0
         self._tensors: dict[str, Tensor] = {}
         self._views: dict[str, NDArray[Any]] = {}
-        skipped = {"episode_return", "episode_length", "agent"}
+        skipped = {"episode_return", "episode_length"}
         self._columns = [column for column in layout.columns if column.name not in skipped]
 
     def assemble(
@@ -72,11 +75,10 @@ class Assembler:
     def _train_batch(
         self, columns: dict[str, Tensor], finals: tuple[Tensor, dict[str, Tensor]], owners: Array, rows: int
     ) -> TrainBatch:
-        env = self._views["env"][:rows].astype(np.int64)
+        env = self._views["env"][:rows].astype(np.int64) | self._views["agent"][:rows].astype(np.int64) << AGENT_BITS
         length = self._views["length"][:rows]
-        on_device = {
-            name: tensor.to(self.device, non_blocking=True) for name, tensor in columns.items() if name != "env"
-        }
+        kept = {name: tensor for name, tensor in columns.items() if name not in ("env", "agent")}
+        on_device = {name: tensor.to(self.device, non_blocking=True) for name, tensor in kept.items()}
         valid = torch.arange(self.layout.steps, device=self.device) < on_device["length"].unsqueeze(1)
         observation_leaves = [leaf.name for leaf in self.layout.observation_leaves]
         return TrainBatch(

@@ -58,4 +58,6 @@ class Opener:
         env = segments.arrays["env"]
         if not 0 <= int(env.min()) <= int(env.max()) < plan.num_envs:
             raise BatchError(f"an environment outside of the shard's {plan.num_envs}")
+        if int(segments.arrays["agent"].max()) >= plan.agents:
+            raise BatchError(f"an agent outside of the environment's {plan.agents}")
         return segments

@@ -59,7 +59,7 @@ class Rules:
 
 def rules_of(spec: ExperimentSpec, *, min_steps: int) -> Rules:
     """The rules that a spec sets, for a learner that needs `min_steps`."""
-    whole = spec.env.num_envs * spec.rollout.steps
+    whole = spec.env.num_envs * spec.env.agents_each * spec.rollout.steps
     return Rules(
         sync=spec.rollout.sync,
         max_lag=spec.rollout.max_policy_lag,

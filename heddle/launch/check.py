@@ -145,7 +145,7 @@ def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:
     limit_s, what = TRIAL * spec.env.step_timeout, "was not made and played for a few steps"
     hint = f"more time: env.step_timeout = {spec.env.step_timeout * 10:g}"
     with within(limit_s, what=what, key="env.id", value=spec.env.id, hint=hint):
-        return check_vector(spec) if spec.env.vector else check_env(spec)
+        return check_vector(spec) if spec.env.at_once else check_env(spec)
 
 
 def see_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> "SnapshotTrial":

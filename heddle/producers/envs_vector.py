@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer
+from heddle.producers.envs_agents import AgentLanes
 from heddle.producers.envs_homes import install_hint
 from heddle.producers.envs_make import call_factory, call_gymnasium, wrap
 from heddle.spec import Env
@@ -109,6 +110,8 @@ def make_vector(env: Env, *, first: int, num_envs: int, seeds: Sequence[int]) ->
     Raises:
         EnvError: it cannot be made; the reason is one line.
     """
+    if env.agents is not None:
+        return _call_agents(env, env.agents, first, seeds)
     if env.id.startswith(ENVPOOL):
         made = _call_envpool(env, num_envs, seeds)
     elif is_object_name(env.id):
@@ -186,6 +189,29 @@ def _call_registered(env: Env, num_envs: int) -> Any:
         return gymnasium.make_vec(id, num_envs=num_envs, **kwargs)
 
     return call_gymnasium(env, make)
+
+
+def _call_agents(env: Env, agents: int, first: int, seeds: Sequence[int]) -> AgentLanes:
+    """As many games as `seeds` has lanes for."""
+    if not is_object_name(env.id):
+        hint = 'name what makes one: "pettingzoo.sisl.pursuit_v5:parallel_env"'
+        raise EnvError("is no function that makes an environment of several agents", value=env.id, hint=hint)
+    count = len(seeds) // agents
+    games = []
+    for game in range(count):
+        offered = {"env_index": first + game, "num_envs": count, "seed": seeds[game * agents]}
+        games.append(call_factory(env, offered))
+    made = AgentLanes(games, name=env.id)
+    if len(made.agents) != agents:
+        shown = ", ".join(made.agents[:8]) + ("..." if len(made.agents) > 8 else "")
+        reason = f"is {agents}, and the environment has {len(made.agents)} agents: {shown}"
+        raise EnvError(reason, key="env.agents", value=agents, hint=f"write agents = {len(made.agents)}")
+    return made
+
+
+def lanes_in(vector: Any) -> AgentLanes | None:
+    """The lanes of agents within `vector`; None when every environment has one agent."""
+    return next((layer for layer in _layers(vector) if isinstance(layer, AgentLanes)), None)
 
 
 def _call_envpool(env: Env, num_envs: int, seeds: Sequence[int]) -> Any:

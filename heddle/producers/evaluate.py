@@ -67,17 +67,17 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")
-    plan = ShardPlan(index=0, kind="eval", first_env=0, num_envs=min(num_envs, episodes))
+    plan = ShardPlan(0, "eval", first_env=0, num_envs=min(num_envs, episodes), agents=spec.env.agents_each)
     player = _player(plan, spec, policy, seed=seed, clock=clock)
-    returns: list[list[float]] = [[] for _ in range(plan.num_envs)]
-    lengths: list[list[int]] = [[] for _ in range(plan.num_envs)]
+    returns: list[list[float]] = [[] for _ in range(plan.lanes)]
+    lengths: list[list[int]] = [[] for _ in range(plan.lanes)]
     try:
         for segments, _ in player.play_episodes(0, episodes, deterministic=deterministic):
             arrays = segments.arrays
             for row, step in np.argwhere(arrays["episode_length"]):
-                env = arrays["env"][row]
-                returns[env].append(float(arrays["episode_return"][row, step]))
-                lengths[env].append(int(arrays["episode_length"][row, step]))
+                lane = arrays["env"][row] * plan.agents + arrays["agent"][row]
+                returns[lane].append(float(arrays["episode_return"][row, step]))
+                lengths[lane].append(int(arrays["episode_length"][row, step]))
     finally:
         player.close()
     flat_returns = np.array([value for one in returns for value in one], np.float64)
@@ -86,9 +86,9 @@ def evaluate(
 
 def _player(plan: ShardPlan, spec: ExperimentSpec, policy: Policy, *, seed: int, clock: Clock | None) -> Play:
     name = spec.env.id
-    if spec.env.vector:
-        seeds = [env_seed(seed, plan.index, env, 0) for env in range(plan.num_envs)]
-        vector = make_vector(spec.env, first=0, num_envs=plan.num_envs, seeds=seeds)
+    if spec.env.at_once:
+        seeds = [env_seed(seed, plan.index, lane, 0) for lane in range(plan.lanes)]
+        vector = make_vector(spec.env, first=0, num_envs=plan.lanes, seeds=seeds)
         layout = make_layout(*spaces_of(vector, name), steps=_STEPS, outputs={})
         return VectorPlayer(plan, spec, policy, layout, vector=vector, seed=seed, clock=clock)
     envs = make_envs(plan, spec, seed)

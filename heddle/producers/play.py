@@ -66,7 +66,7 @@ class Play(ABC):
         self.plan, self.spec, self.policy, self.layout = plan, spec, policy, layout
         self.doing: Doing | None = None
         self._clock = clock or SystemClock()
-        self._envs, n = envs, plan.num_envs
+        self._envs, n = envs, plan.lanes
         self._chance = [EpisodeSeeds(seed, plan.index, env) for env in range(n)]
         self._choose = choices_for(layout.action)
         self._report = Reporter(plan, spec, track)
@@ -157,7 +157,7 @@ class Play(ABC):
 
     def _opened(self) -> Reel:
         """A reel that begins where the last one ended."""
-        reel = self._reel = self._spare.pop() if self._spare else Reel(self.layout, self.plan.num_envs)
+        reel = self._reel = self._spare.pop() if self._spare else Reel(self.layout, self.plan.lanes, self.plan.agents)
         reel.rewind()
         for (_, array), now in zip(reel.observations, self.standing.now, strict=True):
             array[:, 0] = now

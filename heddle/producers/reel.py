@@ -30,7 +30,7 @@ class Reel:
         lengths: steps played, per environment.
     """
 
-    def __init__(self, layout: Layout, n: int) -> None:
+    def __init__(self, layout: Layout, n: int, agents: int = 1) -> None:
         self.layout, self.arrays = layout, Segments.empty(layout, n).arrays
         self.rewards = np.zeros((n, layout.steps), np.float64)
         self.observations = [(leaf.name, self.arrays[leaf.name]) for leaf in layout.observation_leaves]
@@ -49,7 +49,7 @@ class Reel:
             (self.arrays[name], np.nan if name == "episode_return" else 0)
             for name in ("terminated", "truncated", "episode_return", "episode_length")
         ]
-        self.arrays["env"][:] = np.arange(n)
+        self.arrays["env"][:], self.arrays["agent"][:] = np.divmod(np.arange(n), agents)
         first = layout.observation_leaves[0]
         self.plain_shape = first.space.shape if not first.path and not isinstance(first.space, Discrete) else None
         self.finals: list[tuple[int, int, dict[str, NDArray[Any]]]] = []

@@ -108,7 +108,7 @@ class Reporter:
             cause=cause,
             what=what,
             doing=doing,
-            env=-1 if env < 0 else self._plan.first_env + env,
+            env=-1 if env < 0 else self._plan.first_env + env // self._plan.agents,
             traceback=trace,
             output=output,
             isolation=self._spec.env.isolation,
@@ -119,7 +119,9 @@ class Reporter:
         if env < 0:
             last = self._plan.first_env + self._plan.num_envs - 1
             return f"environments {self._plan.first_env} to {last}, which are shard {self._plan.index}, stepped as one,"
-        return f"environment {self._plan.first_env + env} (number {env} of shard {self._plan.index})"
+        number, agent = divmod(env, self._plan.agents)
+        who = f"agent {agent} of " if self._plan.agents > 1 else ""
+        return f"{who}environment {self._plan.first_env + number} (number {number} of shard {self._plan.index})"
 
 
 def cause_of(error: BaseException) -> tuple[Cause, str]:

@@ -47,7 +47,7 @@ def try_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> Sna
         EnvError: the environment cannot be made at all.
     """
     seed = env_seed(spec.experiment.seed, 0, 0, 0)
-    if spec.env.vector:
+    if spec.env.at_once:
         return _try_vector(spec, seed)
     layout = make_layout(observation, action, steps=1, outputs={}, info_keys=spec.rollout.info_keys)
     plan, made = ShardPlan(0, "train", 0, 1), list[Any]()
@@ -66,7 +66,8 @@ def try_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> Sna
 
 
 def _try_vector(spec: ExperimentSpec, seed: int) -> SnapshotTrial:
-    vector = make_vector(spec.env, first=0, num_envs=1, seeds=[seed])
+    n = spec.env.agents_each
+    vector = make_vector(spec.env, first=0, num_envs=n, seeds=[seed] * n)
     try:
         reset_all(vector, [seed])
         return SnapshotTrial(len(take(vector)))

@@ -105,7 +105,7 @@ class Stage:
         claim_number = 1 if at_start else claim.attempts
         begin_at = first_episode(claim_number, claim.seq, self.spec.rollout.steps)
         actor = self._actor(claim.kind)
-        make: type[Player | VectorPlayer] = VectorPlayer if self.spec.env.vector else Player
+        make: type[Player | VectorPlayer] = VectorPlayer if self.spec.env.at_once else Player
         return make(
             plan,
             self.spec,
@@ -205,5 +205,5 @@ class Stage:
             spaces = json.loads(self._spaces_json)
             self._spaces = from_json(spaces["observation"]), from_json(spaces["action"])
         if self._spaces is None:
-            self._spaces = check_vector(self.spec) if self.spec.env.vector else check_env(self.spec)
+            self._spaces = check_vector(self.spec) if self.spec.env.at_once else check_env(self.spec)
         return self._spaces

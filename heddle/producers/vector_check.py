@@ -31,7 +31,7 @@ def check_vector(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space
     Raises:
         EnvError: it cannot be made, has spaces that Heddle does not carry, raises, or breaks the contract.
     """
-    name, n = spec.env.id, min(MOST_ENVS, plan_shards(spec)[0].num_envs)
+    name, n = spec.env.id, min(MOST_ENVS, plan_shards(spec)[0].num_envs) * spec.env.agents_each
     seeds = [env_seed(spec.experiment.seed, 0, env, 0) for env in range(n)]
     make = partial(make_vector, spec.env, first=0, num_envs=n, seeds=seeds)
     observation, action = _spaces_of(make, name)

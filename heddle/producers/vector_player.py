@@ -25,6 +25,7 @@ from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs_vector import (
     counter_in,
     keep_last_observations,
+    lanes_in,
     make_vector,
     mode_of,
     reset_all,
@@ -65,7 +66,7 @@ class VectorPlayer(Play):
         seed: int | None = None,
     ) -> None:
         root = root_seed(plan, spec) if seed is None else seed
-        n = plan.num_envs
+        n = plan.lanes
         if vector is None:
             seeds = [env_seed(root, plan.index, env, first_episode) for env in range(n)]
             vector = make_vector(spec.env, first=plan.first_env, num_envs=n, seeds=seeds)
@@ -74,14 +75,15 @@ class VectorPlayer(Play):
         begin = {"seed": root, "first_episode": first_episode}
         super().__init__(plan, spec, policy, layout, envs=[vector], track=self._track, clock=clock, **begin)
         self._vector, self._mode, self._counter = vector, mode_of(vector, spec.env.id), counter_in(vector)
+        self._lanes, self._nobody = lanes_in(vector), np.zeros(n, np.bool_)
         self._all = np.arange(n)
         self._at = np.zeros(n, np.intp)  # the row at which each environment stands
         self.standing.own["pending"] = np.zeros(n, np.bool_)  # those that the next call resets
         self._begun_with = [0] * n  # seeds
 
     def _begin_all(self) -> None:
-        n = self.plan.num_envs
-        reel, self.standing.state = Reel(self.layout, n), self.policy.initial_state(n)
+        n = self.plan.lanes
+        reel, self.standing.state = Reel(self.layout, n, self.plan.agents), self.policy.initial_state(n)
         self._env, self.doing = -1, "reset"
         self.standing.own["pending"] = np.zeros(n, np.bool_)
         seeds = [self._episodes.begin(env, 0) for env in range(n)]
@@ -100,8 +102,8 @@ class VectorPlayer(Play):
 
     def _segment(self, version: int, deterministic: bool) -> Segments:
         reel = self._opened()
-        self._at = np.zeros(self.plan.num_envs, np.intp)
-        playing = np.zeros(self.plan.num_envs, np.bool_)
+        self._at = np.zeros(self.plan.lanes, np.intp)
+        playing = np.zeros(self.plan.lanes, np.bool_)
         playing[self._episodes.active()] = True
         self._roll(reel, playing, deterministic)
         self.doing = None
@@ -153,7 +155,9 @@ class VectorPlayer(Play):
 
     def _take(self, reel: Reel, answer: Any, playing: Mask) -> None:
         """Write down what one call gave, and begin episodes where others ended."""
-        n, began = self.plan.num_envs, self.standing.own["pending"]
+        n, pending = self.plan.lanes, self.standing.own["pending"]
+        idle = self._nobody if self._lanes is None else self._lanes.idle  # out, while others of their game go on
+        began = pending & ~idle
         observations, given, first, second, info = five_of(answer)
         rewards, terminated, truncated = (
             rewards_of(given, n),
@@ -161,10 +165,10 @@ class VectorPlayer(Play):
             flags_of(second, n, "truncated"),
         )
         over = terminated | truncated
-        if (over & began).any():
-            self._env = int(np.flatnonzero(over & began)[0])
+        if (over & pending).any():
+            self._env = int(np.flatnonzero(over & pending)[0])
             raise BadAnswer("ended in the very step that resets it")
-        moved = playing & ~began
+        moved = playing & ~pending
         envs, moving = np.flatnonzero(playing), np.flatnonzero(moved)
         store(reel, observations, envs, (self._at + moved)[envs], n)
         reel.rewards[moving, self._at[moving]] = rewards[moving]
@@ -172,7 +176,7 @@ class VectorPlayer(Play):
             self._note_infos(reel, info, moving, over)
         self._at = self._at + moved
         self._begin_each(np.flatnonzero(began & playing))
-        self.standing.own["pending"] = over if self._mode == "NextStep" else began
+        self.standing.own["pending"] = over | (pending & idle) if self._mode == "NextStep" else pending
         if over.any():
             self._end_each(reel, np.flatnonzero(over & playing), terminated, truncated, info)
             if self._mode == "Disabled":
@@ -218,7 +222,7 @@ class VectorPlayer(Play):
         if takes_seeds(self._vector):
             self._begun_with = [seed if over[env] else self._begun_with[env] for env, seed in enumerate(seeds)]
         again = np.flatnonzero(over & playing)
-        store(reel, observations, again, self._at[again], self.plan.num_envs)
+        store(reel, observations, again, self._at[again], self.plan.lanes)
 
     def _begin_each(self, envs: Indexes) -> None:
         """The next episode of `envs` begins at the rows at which they stand."""

@@ -14,7 +14,7 @@ from heddle.spec.policy import PolicySpec
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    rules = (_env, _vector, _policy, _rollout, _trainer, learner_faults, _eval, _budget, _limits)
+    rules = (_env, _vector, _agents, _policy, _rollout, _trainer, learner_faults, _eval, _budget, _limits)
     return [fault for rule in rules for fault in rule(spec)]
 
 
@@ -22,7 +22,7 @@ def batches_per_update(spec: ExperimentSpec) -> int:
     """Batches of full segments that one update consumes."""
     if spec.rollout.sync:
         return math.ceil(spec.env.num_envs / spec.env.envs_per_shard)
-    return math.ceil(spec.trainer.batch_steps / (spec.env.envs_per_shard * spec.rollout.steps))
+    return math.ceil(spec.trainer.batch_steps / (spec.env.envs_per_shard * spec.env.agents_each * spec.rollout.steps))
 
 
 def batches_per_checkpoint(spec: ExperimentSpec) -> int:
@@ -33,7 +33,8 @@ def batches_per_checkpoint(spec: ExperimentSpec) -> int:
 
 def steps_per_update(spec: ExperimentSpec) -> int:
     """Environment steps that one update learns from when every segment is full."""
-    return spec.env.num_envs * spec.rollout.steps if spec.rollout.sync else spec.trainer.batch_steps
+    whole = spec.env.num_envs * spec.env.agents_each * spec.rollout.steps
+    return whole if spec.rollout.sync else spec.trainer.batch_steps
 
 
 def _env(spec: ExperimentSpec) -> Iterator[Fault]:
@@ -86,6 +87,21 @@ def _vector(spec: ExperimentSpec) -> Iterator[Fault]:
         yield Fault(("env", "id"), env.id, reason, "add vector = true to [env]")
 
 
+def _agents(spec: ExperimentSpec) -> Iterator[Fault]:
+    env = spec.env
+    if env.agents is None:
+        return
+    if env.vector:
+        yield Fault(("env", "vector"), True, "has no meaning with agents: one call steps them all anyway", "remove it")
+    if env.isolation == "process":
+        reason = "has no meaning with agents: an environment of several agents runs in its worker"
+        yield Fault(("env", "isolation"), env.isolation, reason, "leave it out")
+    if env.wrappers:
+        reason = "cannot be put around an environment of several agents"
+        hint = 'wrap it in a factory of your own: id = "mymodule:make"'
+        yield Fault(("env", "wrappers"), env.wrappers[0].id, reason, hint)
+
+
 def _rollout(spec: ExperimentSpec) -> Iterator[Fault]:
     if spec.rollout.sync and spec.rollout.max_policy_lag is not None:
         yield Fault(
@@ -106,7 +122,7 @@ def _trainer(spec: ExperimentSpec) -> Iterator[Fault]:
             f"is more than the {steps} steps of one update ({source})",
             f"use at most {steps}",
         )
-    natural = spec.env.num_envs * spec.rollout.steps
+    natural = spec.env.num_envs * spec.env.agents_each * spec.rollout.steps
     if spec.rollout.sync and spec.trainer.batch_steps != natural:
         yield Fault(
             ("trainer", "batch_steps"),

@@ -50,8 +50,9 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
             give("env", "reset_timeout", section("env")["step_timeout"])
     sync = section("rollout").get("sync", False) is True
     give("rollout", "max_policy_lag", None if sync else LAG_WHEN_NOT_SYNC)
-    give("trainer", "batch_steps", num_envs * steps)
-    update = num_envs * steps if sync else _positive(section("trainer").get("batch_steps"))
+    agents = _positive(section("env").get("agents", 1))
+    give("trainer", "batch_steps", num_envs * agents * steps)
+    update = num_envs * agents * steps if sync else _positive(section("trainer").get("batch_steps"))
     learner = section("trainer").get("learner", "ppo")
     for key, value in _BY_LEARNER.get(learner if isinstance(learner, str) else "", {}).items():
         give("trainer", key, value)
@@ -71,7 +72,7 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     else:
         lag = _positive(section("rollout").get("max_policy_lag"), least=0)
         eval_shards = math.ceil(_positive(section("eval").get("num_envs", 0), least=0) / per_shard)
-        batches = math.ceil(update / (min(per_shard, num_envs) * steps))
+        batches = math.ceil(update / (min(per_shard, num_envs) * agents * steps))
         most = backlog(lag=lag, batches=batches, every=every, shards=shards) + 2 * eval_shards
     give("limits", "max_entries", most)
     return filled, frozenset(derived)

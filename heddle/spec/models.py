@@ -82,6 +82,8 @@ class Env(Frozen):
         isolation: where environments run: inline is the worker's own process, process a child of it for each shard.
         memory: bytes that the child of a shard may take; None: as much as there is.
         vector: one object steps all environments of a shard: id names a vector environment, or what makes one.
+        agents: how many act in one environment, all by the experiment's policy; id then names what makes a PettingZoo
+            parallel environment. Each agent's steps count.
         deterministic: the same seed and actions give the same experience, which is tried out; False: they need not.
     """
 
@@ -95,7 +97,18 @@ class Env(Frozen):
     isolation: Literal["inline", "process"] = "inline"
     memory: Bytes | None = Field(default=None, ge=64 * 2**20)
     vector: bool = False
+    agents: int | None = Field(default=None, ge=1, le=1024)
     deterministic: bool = True
+
+    @property
+    def agents_each(self) -> int:
+        """How many act in one environment."""
+        return self.agents or 1
+
+    @property
+    def at_once(self) -> bool:
+        """Whether one call steps all environments of a shard."""
+        return self.vector or self.agents is not None
 
 
 class Rollout(Frozen):

@@ -60,12 +60,12 @@ def needs(spec: ExperimentSpec, *, segment_bytes: int, policy_bytes: int = 0, sn
     environment's snapshot."""
     shards = plan_shards(spec)
     train = [shard for shard in shards if shard.kind == "train"]
-    batch_bytes = _largest(train) * segment_bytes
+    batch_bytes = _largest(train) * spec.env.agents_each * segment_bytes
     cap = min(spec.limits.max_bytes, spec.limits.max_entries * batch_bytes)
-    in_flight = cap + BATCHES_PARKED * sum(shard.num_envs for shard in shards) * segment_bytes
+    in_flight = cap + BATCHES_PARKED * sum(shard.lanes for shard in shards) * segment_bytes
     steps = steps_per_update(spec)
     budget = spec.budget.env_steps
-    snapshots = SNAPSHOTS_KEPT * sum(shard.num_envs for shard in train) * snapshot_bytes
+    snapshots = SNAPSHOTS_KEPT * sum(shard.lanes for shard in train) * snapshot_bytes
     return Needs(
         train_shards=len(train),
         eval_shards=len(shards) - len(train),

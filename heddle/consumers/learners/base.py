@@ -38,6 +38,7 @@ class TrainBatch:
         final_index: [K, 2] int64, (segment, step) of steps where an episode was truncated and not terminated.
         final_observations: leaf -> [K, ...], what those steps led to.
         shard, env: [B] int64 numpy, where the segment was played; rows of one (shard, env) are in the order of play.
+            With several agents in an environment env is its number + 2**32 times the agent's, one for each agent.
         epoch: [B] int64 numpy, of the shard's owner; where it changes along a (shard, env), the episode under way
             was left unfinished.
         num_steps: how many steps are valid.
