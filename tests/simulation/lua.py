@@ -10,7 +10,7 @@ from lupa import lua51
 
 from tests.simulation.values import ServerError, Status
 
-Call = Callable[[bytes, list[bytes]], Any]
+Call = Callable[[bytes, Sequence[bytes]], Any]
 
 # `redis.call` gets (tag, value ...) from Python: 1 one value, 2 a flat list, 3 a status, 4 an error, 5 a made table.
 DRIVER = b"""
@@ -79,7 +79,11 @@ class Engine:
 
     def _called(self, name: bytes, *args: Any) -> tuple[Any, ...]:
         try:
-            reply = self.call(name, [_argument(arg) for arg in args])
+            for arg in args:
+                if type(arg) is not bytes:
+                    args = tuple(map(_argument, args))
+                    break
+            reply = self.call(name, args)
         except ServerError as error:
             return (4, str(error).encode())
         if reply is None:
@@ -89,9 +93,12 @@ class Engine:
             return (1, reply)
         if kind is Status:
             return (3, bytes(reply))
-        if any(type(item) is list for item in reply):
-            return (5, self._table(reply))
-        return (2, *(False if item is None else item for item in reply))
+        for item in reply:
+            if type(item) is list:
+                return (5, self._table(reply))
+        if None in reply:
+            return (2, *(False if item is None else item for item in reply))
+        return (2, *reply)
 
     def _table(self, items: list[Any]) -> Any:
         return self._lua.table_from(
@@ -99,7 +106,7 @@ class Engine:
         )
 
 
-def _unbound(name: bytes, args: list[bytes]) -> Any:
+def _unbound(name: bytes, args: Sequence[bytes]) -> Any:
     raise AssertionError("no server uses this engine")
 
 

@@ -39,6 +39,11 @@ class Weather:
     interleaved: float = 0.0
     slow_s: float = 0.002
 
+    @property
+    def worst(self) -> float:
+        """Chance that anything happens to a call on its way there."""
+        return self.lost + self.late + self.repeated + self.unanswered + self.partial
+
 
 @dataclass(slots=True)
 class Link:
@@ -90,7 +95,10 @@ class Net:
 
     def link(self, process: Process) -> Link:
         """The way of one process."""
-        return self._links.setdefault(process, Link())
+        found = self._links.get(process)
+        if found is None:
+            found = self._links[process] = Link()
+        return found
 
     def call(self, commands: Sequence[Command], timeout_s: float) -> list[Any]:
         """One round trip of the running thread.
@@ -117,7 +125,14 @@ class Net:
         chance = 1.0 if call.process.steady else rng.random()
         if chance < weather.lost:
             self._hub.at(way_s, lambda: self._fail(call))
-            return
+        elif chance < weather.worst:
+            self._send_badly(call, way_s, chance)
+        else:
+            self._hub.at(way_s, lambda: self._arrive(call))
+
+    def _send_badly(self, call: Call, way_s: float, chance: float) -> None:
+        """Late, twice, for nothing, or in part."""
+        weather, rng = self.weather, self._rng
         chance -= weather.lost
         if chance < weather.late:
             self._hub.at(way_s, lambda: self._fail(call))

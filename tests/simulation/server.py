@@ -129,9 +129,8 @@ class SimServer:
         self._engine.call = self._called
         return self._engine.run(chunk, args[3 : 3 + count], args[3 + count :])
 
-    def _called(self, name: bytes, args: list[bytes]) -> Any:
+    def _called(self, name: bytes, args: Sequence[bytes]) -> Any:
         """A command that a script makes: out of memory, the first write must be one that is allowed."""
-        name = name.upper()
         found = COMMANDS.get(name)
         if found is None:
             raise ServerError("ERR Unknown Redis command called from script")
