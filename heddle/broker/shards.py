@@ -52,22 +52,33 @@ class Shards(Leases, Failures):
         return int(first[0][1]) if first else None
 
     def reap(
-        self, experiment: str, p: int, *, leader_epoch: int, limit: int = BATCH, barren_deaths: int | None = None
+        self,
+        experiment: str,
+        p: int,
+        *,
+        leader_epoch: int,
+        limit: int = BATCH,
+        barren_deaths: int | None = None,
+        asked_ms: int | None = None,
+        within_ms: int = 1_000,
     ) -> list[Reaped]:
         """Take shards whose leases are over from their owners, and issue urgent tickets for those that are queued.
 
         Args:
             limit: at most so many; ask again when that many came.
+            asked_ms, within_ms: server time of the caller's judgement that owners could have renewed, None for now; a
+                reap that the server executes later than this after it takes nothing.
             barren_deaths: deaths in a row without a batch that quarantine; None for what the experiment says.
 
         Raises:
             LeaderLost: another coordinator leads.
             Gone: the experiment was removed.
         """
-        over = self._conn.main.zrangebyscore(keys.due(experiment, p), "-inf", self._conn.now_ms(), start=0, num=limit)
+        asked_ms = self._conn.now_ms() if asked_ms is None else asked_ms
+        over = self._conn.main.zrangebyscore(keys.due(experiment, p), "-inf", asked_ms, start=0, num=limit)
         shards = [int(text(shard)) for shard in over]
         limits = "" if barren_deaths is None else barren_deaths
-        reaped = self._reap(experiment, p, shards, [leader_epoch, "", limits])
+        reaped = self._reap(experiment, p, shards, [leader_epoch, "", limits], asked=(asked_ms, within_ms))
         self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
         return reaped
 
@@ -177,14 +188,21 @@ class Shards(Leases, Failures):
         return [shard for shard, owner in zip(shards, owners, strict=True) if text(owner) == worker]
 
     def _reap(
-        self, experiment: str, p: int, shards: Sequence[int], args: Sequence[str | int], error: str | None = None
+        self,
+        experiment: str,
+        p: int,
+        shards: Sequence[int],
+        args: Sequence[str | int],
+        error: str | None = None,
+        *,
+        asked: tuple[str | int, str | int] = ("", ""),
     ) -> list[Reaped]:
         if not shards:
             return []
         said = error or "its worker died while stepping it, before its first batch"
         pipe = self._conn.pipeline()
         for shard in shards:
-            pipe.script("reap", shard_keys(experiment, p, shard), [shard, *args, said])
+            pipe.script("reap", shard_keys(experiment, p, shard), [shard, *args, said, *asked])
         reaped = []
         for shard, reply in zip(shards, pipe.execute(), strict=True):
             answer = [text(item) for item in reply]

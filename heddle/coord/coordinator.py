@@ -52,7 +52,7 @@ class Coordinator:
         self._contact_since_ms = 0
         self._last_ms: int | None = None
         self._blind = False
-
+        self._born_ms = 0
         self._away_at = 0.0
 
     def run(self) -> int:
@@ -89,7 +89,7 @@ class Coordinator:
             return
         log.info("leads coordinator=%s epoch=%d", self.id, epoch)
         broker.events.log(None, "coordinator", self.id, "info", f"leads epoch={epoch}")
-        leader = Leader(broker, self.id, epoch, contact_since_ms=self._contact_since_ms)
+        leader = Leader(broker, self.id, epoch, contact_since_ms=self._contact_since_ms, born_ms=self._born_ms)
         keeper = Keeper(
             lambda: keeper_broker.coordinators.renew_leader(self.id, epoch),
             ttl_s=LEADER_TTL_MS / 1000,
@@ -135,7 +135,9 @@ class Coordinator:
         """The broker's time; notes since when it has been in reach."""
         now_ms = broker.conn.now_ms()
         if self._last_ms is None:
-            # This process is new, but a broker that has been up for long had every renewal it should have.
+            # This process is new, but a broker that has been up for long had every renewal it should have, unless it
+            # was frozen just now: the leader holds off for a moment.
+            self._born_ms = now_ms
             self._contact_since_ms = now_ms - broker.conn.uptime_ms()
         else:
             self._contact_since_ms = contact_since(self._contact_since_ms, self._last_ms, now_ms, LEADER_TTL_MS)

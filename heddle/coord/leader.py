@@ -15,7 +15,7 @@ from heddle.coord import planner
 from heddle.coord.admit import plan_shards, read_spec
 from heddle.coord.shares import PoolShares
 from heddle.coord.telling import Teller
-from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_pause_ms, watch
+from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_gap_ms, longest_pause_ms, watch
 from heddle.errors import BrokerError, BrokerFull, Conflict, Denied, Gone, HeddleError, LeaderLost, NotFound
 from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
@@ -39,12 +39,16 @@ class Leader:
         broker: of the loop's own thread.
         coordinator: id of this process.
         epoch: of its leadership; every write carries it.
+        born_ms: server time of the first answer that this process ever got.
     """
 
-    def __init__(self, broker: Broker, coordinator: str, epoch: int, *, contact_since_ms: int) -> None:
+    def __init__(
+        self, broker: Broker, coordinator: str, epoch: int, *, contact_since_ms: int, born_ms: int = 0
+    ) -> None:
         self._broker = broker
         self._coordinator = coordinator
         self._epoch = epoch
+        self._born_ms = born_ms
         self.contact_since_ms = contact_since_ms
         self._watched: dict[str, Watched] = {}
         self._pools = PoolShares(broker, epoch)
@@ -206,7 +210,7 @@ class Leader:
         watched.next_due_ms = shards.next_due_ms(watched.experiment, PARTITION)
         if watched.next_due_ms is None or watched.next_due_ms > now_ms:
             return
-        if not planner.may_reap(now_ms - watched.contact_since_ms, watched.ttl_ms):
+        if not planner.may_reap(now_ms - watched.contact_since_ms, now_ms - self._born_ms, watched.ttl_ms):
             watched.next_due_ms = None
             return
         reaped = shards.reap(
@@ -215,6 +219,8 @@ class Leader:
             leader_epoch=self._epoch,
             limit=REAP_LIMIT,
             barren_deaths=watched.barren_deaths,
+            asked_ms=now_ms,
+            within_ms=longest_gap_ms(watched.ttl_ms),
         )
         watched.is_dirty = watched.is_dirty or bool(reaped)
         self._tell.reaped(watched.experiment, reaped)

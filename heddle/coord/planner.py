@@ -20,6 +20,8 @@ TRAINER_GRACE_MS = 15_000
 """How long a stopped experiment waits for a trainer to come back and flush: a restart takes up to 10 s."""
 NO_TRAINER_GRACE_MS = 2_000
 """The same when no trainer ever held the seat."""
+RENEW_GRACE_MS = 1_000
+"""Owners whose call failed ask again within this."""
 LONGEST_SLEEP_MS = 500
 """The leader looks at least this often: a dead worker's shard is found within TTL + this."""
 
@@ -226,6 +228,13 @@ def sleep_ms(now_ms: int, next_due_ms: int | None) -> int:
     return max(1, min(LONGEST_SLEEP_MS, next_due_ms - now_ms))
 
 
-def may_reap(contact_ms: int, ttl_ms: int) -> bool:
-    """False until a coordinator has been in touch with the broker for one TTL: failing to observe is not failing."""
-    return contact_ms >= ttl_ms
+def may_reap(contact_ms: int, known_ms: int, ttl_ms: int) -> bool:
+    """False until a coordinator has been in touch with the broker for one TTL: failing to observe is not failing.
+
+    Args:
+        contact_ms: for how long contact has been unbroken; that a broker was up before this process was born counts.
+        known_ms: since the first answer of this process's life. A broker that was frozen when it was born looks like
+            one that was up: its owners get the time in which they renew, and a retry.
+        ttl_ms: of the leases.
+    """
+    return contact_ms >= ttl_ms and known_ms >= min(ttl_ms, ttl_ms // 3 + RENEW_GRACE_MS)

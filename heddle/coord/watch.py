@@ -98,8 +98,12 @@ def contact_since(since_ms: int, last_ms: int, now_ms: int, ttl_ms: int) -> int:
     A gap below a third of the TTL is none: whoever was cut off with us still had time to renew. With a short TTL it
     is two thirds: that long lasts a lease that was renewed every third.
     """
-    longest_ms = max(ttl_ms // 3, min(LEAST_GAP_MS, 2 * ttl_ms // 3))
-    return now_ms if now_ms - last_ms > longest_ms or now_ms < last_ms else since_ms
+    return now_ms if now_ms - last_ms > longest_gap_ms(ttl_ms) or now_ms < last_ms else since_ms
+
+
+def longest_gap_ms(ttl_ms: int) -> int:
+    """The longest silence of the broker that left its owners the time to renew."""
+    return max(ttl_ms // 3, min(LEAST_GAP_MS, 2 * ttl_ms // 3))
 
 
 def longest_pause_ms(ttl_ms: int) -> int:

@@ -9,6 +9,7 @@ from heddle.broker import keys
 from tests.simulation.net import Weather
 from tests.simulation.plan import Fault
 from tests.simulation.roles import Running
+from tests.simulation.traps import Traps
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -27,6 +28,7 @@ class Faults:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.floor = 0
+        self._traps = Traps(world)
         self._over = False
         self._away_since = 0.0
         self._come_back_with: int | None = None
@@ -54,6 +56,7 @@ class Faults:
         """End all that is going on; nothing more happens."""
         self._over = True
         world = self._world
+        self._traps.disarm()
         for process in world.hosts.everybody():
             if process.paused:
                 process.go_on()
@@ -127,21 +130,23 @@ class Faults:
 
     def _server_kill(self, fault: Fault) -> None:
         lost_ms = 2000.0 * max(0.0, fault.draw - 0.4) / 0.6
-        self._go_away(fault, lost_ms)
+        server = self._world.server
+        self.go_away(fault, server.writes_since(lost_ms) if lost_ms else server.written)
 
     def _backup(self, fault: Fault) -> None:
-        self._go_away(fault, 1000.0 + 5000.0 * fault.draw)
+        self.go_away(fault, self._world.server.writes_since(1000.0 + 5000.0 * fault.draw))
 
-    def _go_away(self, fault: Fault, lost_ms: float) -> None:
-        net, server = self._world.net, self._world.server
-        if not net.is_up:
+    def go_away(self, fault: Fault, keep: int) -> None:
+        """The server dies; it comes back with the first `keep` commands it ever wrote, the submission at least."""
+        net = self._world.net
+        if not net.is_up or self._over:
             return
         if net.is_frozen:
             net.thaw()
         net.is_up = False
         net.reset()
         self._away_since = self._world.hub.now
-        self._come_back_with = max(self.floor, server.writes_since(lost_ms)) if lost_ms else server.written
+        self._come_back_with = max(self.floor, keep)
         self._later(fault, self._come_back)
 
     def _come_back(self) -> None:
@@ -150,7 +155,7 @@ class Faults:
             return
         world.server.come_back(self._come_back_with)
         world.watcher.came_back(self._come_back_with)
-        world.net.is_up, world.net.frozen_at = True, 1e9
+        world.net.is_up = True
         self._returned(self._away_since)
 
     def _returned(self, since: float) -> None:
@@ -162,7 +167,7 @@ class Faults:
         net, since = self._world.net, self._world.hub.now
         if net.is_frozen or not net.is_up:
             return
-        net.is_frozen, net.frozen_at = True, since
+        net.is_frozen = True
 
         def thaw() -> None:
             if net.is_frozen:
@@ -200,9 +205,15 @@ class Faults:
         world.clock_ms += 1000.0 * by_s
         world.watcher.truth.clock_went_back |= by_s < 0
         if by_s >= LONG_S:
-            world.net.back_at = world.net.frozen_at = world.hub.now
+            world.net.back_at = world.hub.now
 
     # ---- the rest
+
+    def _trap(self, fault: Fault) -> None:
+        self._traps.arm(fault)
+
+    def _stop(self, fault: Fault) -> None:
+        self._world.order_command("stop")
 
     def _disk(self, fault: Fault) -> None:
         self._world.disk.is_full = True

@@ -42,20 +42,18 @@ class Hosts:
         """Every process there ever was."""
         return [*self._ever.values(), self._supervisor]
 
+    def is_of_a_role(self, process: Process) -> bool:
+        """True for a coordinator, worker or trainer."""
+        return process.name in self._ever
+
     def is_dead(self, name: str) -> bool:
         """True for a process that ended."""
         return name in self._ever and not self._ever[name].alive
 
-    def is_healthy(self, name: str, by: str) -> bool:
-        """True for a worker that nothing but the broker's absence, over since less than a TTL, kept from renewing.
-
-        A coordinator that was born after the broker was frozen, or its clock set, cannot know: the broker looks as if
-        it had been there for long. That one is not blamed.
-        """
+    def is_healthy(self, name: str) -> bool:
+        """True for a worker that nothing but the broker's absence, over since less than a TTL, kept from renewing."""
         process, net, now = self._ever.get(name), self._world.net, self._world.hub.now
         if process is None or not process.alive or process.paused or now - net.back_at >= LEASE_TTL_S:
-            return False
-        if by in self._ever and self._ever[by].born >= net.frozen_at:
             return False
         link = net.link(process)
         return link.up and link.down

@@ -37,6 +37,8 @@ MODULES = (
     "heddle.producers.worker",
     "heddle.consumers.trainer",
 )
+LEADER_TTL_MS = 1_000
+"""As short as the other leases, so that a leader that stands still is replaced."""
 _parsed = lru_cache(maxsize=64)(spec_from_json)
 
 
@@ -116,6 +118,10 @@ def _hurry(swap: Installed) -> None:
     for owner in (module["heddle.broker.experience"].Experience.tidy, module["heddle.broker.pools"].Pools.tidy_tickets):
         swap.put(owner, "__kwdefaults__", {**owner.__kwdefaults__, "idle_ms": 1_500})
     swap.put(module["heddle.broker.queue"].tidy, "__defaults__", (1_500,))
+    leaders = module["heddle.broker.coordinators"].Coordinators
+    for owner in (leaders.claim_leader, leaders.renew_leader):
+        swap.put(owner, "__kwdefaults__", {**owner.__kwdefaults__, "ttl_ms": LEADER_TTL_MS})
+    swap.put(module["heddle.coord.coordinator"], "LEADER_TTL_MS", LEADER_TTL_MS)
 
 
 def _play(swap: Installed, nature: play.Nature) -> None:

@@ -55,7 +55,7 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request on its way: commands in one round trip, and who waits for the answer."""
+    """A request on its way: commands in one round trip, who waits for the answer, and what happens after it."""
 
     process: Process
     commands: Sequence[Command]
@@ -65,6 +65,7 @@ class Call:
     answered: bool = False
     unanswered: bool = False
     block_until: float | None = None
+    after: Callable[[], None] | None = None
 
 
 class Net:
@@ -73,8 +74,8 @@ class Net:
     Attributes:
         weather: chances now.
         is_up, is_frozen: the server answers at all; it is stopped in its tracks, and will go on.
-        frozen_at: when it was frozen, or its clock set, last.
         published: told the messages that a command published.
+        trap: asked about every call that is sent; True when it has taken it.
         back_at: when it was last seen again by everybody after it had been away for long.
     """
 
@@ -84,7 +85,7 @@ class Net:
         self.is_frozen = False
         self.back_at = -1e9
         self.published: Callable[[list[tuple[bytes, bytes]]], None] = lambda messages: None
-        self.frozen_at = 1e9
+        self.trap: Callable[[Call], bool] | None = None
         self._hub = hub
         self._rng: random.Random = hub.rng
         self._server = server
@@ -108,7 +109,8 @@ class Net:
         """
         task = self._hub.task()
         call = Call(task.process, commands, task, task.token)
-        self._send(call)
+        if self.trap is None or not self.trap(call):
+            self.send(call)
         answer = self._hub.wait(timeout_s)
         if answer is TIMEOUT:
             raise theirs.TimeoutError("Timeout reading from socket")
@@ -119,28 +121,29 @@ class Net:
 
     # ---- there
 
-    def _send(self, call: Call) -> None:
+    def send(self, call: Call) -> None:
+        """Put it on its way."""
         weather, rng = self.weather, self._rng
         way_s = weather.slow_s * rng.random()
         chance = 1.0 if call.process.steady else rng.random()
         if chance < weather.lost:
-            self._hub.at(way_s, lambda: self._fail(call))
+            self._hub.at(way_s, lambda: self.fail(call))
         elif chance < weather.worst:
             self._send_badly(call, way_s, chance)
         else:
-            self._hub.at(way_s, lambda: self._arrive(call))
+            self._hub.at(way_s, lambda: self.arrive(call))
 
     def _send_badly(self, call: Call, way_s: float, chance: float) -> None:
         """Late, twice, for nothing, or in part."""
         weather, rng = self.weather, self._rng
         chance -= weather.lost
         if chance < weather.late:
-            self._hub.at(way_s, lambda: self._fail(call))
+            self._hub.at(way_s, lambda: self.fail(call))
             way_s += 8.0 * rng.random() ** 2
         chance -= weather.late
         if 0 <= chance < weather.repeated:
             again = Call(call.process, call.commands, call.task, -1)
-            self._hub.at(way_s + 4.0 * rng.random() ** 2, lambda: self._arrive(again))
+            self._hub.at(way_s + 4.0 * rng.random() ** 2, lambda: self.arrive(again))
         chance -= weather.repeated
         if 0 <= chance < weather.unanswered:
             call.unanswered = True
@@ -148,11 +151,12 @@ class Net:
         if len(call.commands) > 1 and 0 <= chance < weather.partial:
             call.commands = call.commands[: rng.randrange(1, len(call.commands))]
             call.unanswered = True
-        self._hub.at(way_s, lambda: self._arrive(call))
+        self._hub.at(way_s, lambda: self.arrive(call))
 
-    def _arrive(self, call: Call) -> None:
+    def arrive(self, call: Call) -> None:
+        """It is there."""
         if not self.is_up:
-            self._hub.at(0.001, lambda: self._fail(call))
+            self._hub.at(0.001, lambda: self.fail(call))
         elif not self.link(call.process).up:
             pass  # nobody hears it, and nobody says so
         elif self.is_frozen:
@@ -165,13 +169,13 @@ class Net:
         self.is_frozen = False
         stuck, self._stuck = self._stuck, []
         for call in stuck:
-            self._hub.at(0.0, lambda one=call: self._arrive(one))  # type: ignore[misc]
+            self._hub.at(0.0, lambda one=call: self.arrive(one))  # type: ignore[misc]
 
     def reset(self) -> None:
         """The server died: every connection with it."""
         waiting, self._waiting = self._waiting, {}
         for call in [*self._stuck, *(call for calls in waiting.values() for call in calls)]:
-            self._fail(call)
+            self.fail(call)
         self._stuck = []
 
     def _execute(self, call: Call) -> None:
@@ -182,7 +186,7 @@ class Net:
                 return
             more = len(call.replies) < len(call.commands)
             if more and self.weather.interleaved and self._rng.random() < self.weather.interleaved:
-                self._hub.at(0.003 * self._rng.random(), lambda: self._arrive(call))
+                self._hub.at(0.003 * self._rng.random(), lambda: self.arrive(call))
                 return
         self._answer(call)
 
@@ -226,14 +230,16 @@ class Net:
             key = min(db.woken)
             db.woken.discard(key)
             for call in self._waiting.pop(key, []):
-                self._hub.at(0.0, lambda one=call: self._arrive(one))  # type: ignore[misc]
+                self._hub.at(0.0, lambda one=call: self.arrive(one))  # type: ignore[misc]
 
     # ---- and back
 
     def _answer(self, call: Call) -> None:
+        if call.after is not None:
+            call.after()
         way_s = self.weather.slow_s * self._rng.random()
         if call.unanswered:
-            self._hub.at(way_s, lambda: self._fail(call))
+            self._hub.at(way_s, lambda: self.fail(call))
         elif self.link(call.process).down:
             self._hub.at(way_s, lambda: self._deliver(call))
 
@@ -241,7 +247,8 @@ class Net:
         if call.token >= 0 and self.link(call.process).down:
             call.task.resume(call.token, call.replies)
 
-    def _fail(self, call: Call) -> None:
+    def fail(self, call: Call) -> None:
+        """Its connection is gone."""
         if call.token >= 0:
             call.task.resume(call.token, None)
 

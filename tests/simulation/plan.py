@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from heddle.spec import ExperimentSpec, load_spec
+from tests.simulation.themes import ANYTHING, MOST, PERMANENT, THEMES, Theme
 
 FAULTS = (
     "kill",
@@ -25,6 +26,8 @@ FAULTS = (
     "disk",
     "jump",
     "command",
+    "trap",
+    "stop",
     "drift",
     "jitter",
     "broken",
@@ -33,9 +36,7 @@ FAULTS = (
     "poison",
     "storm",
 )
-"""The menu; each seed takes some of it."""
-PERMANENT = ("drift", "jitter", "broken", "deadly", "memory", "poison", "storm")
-"""Not events: how things are from the start on."""
+"""The menu; each seed takes some of it. PERMANENT ones are how things are from the start on, the others events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,17 @@ class Fault:
     Attributes:
         at_s: when. kind: of the menu. lasts_s: until it is over, where it is.
         draw: chance for what is left to choose, such as whom it meets.
+        what: of a trap: its command and its way.
     """
 
     at_s: float
     kind: str
     lasts_s: float = 0.0
     draw: float = 0.0
+    what: str = ""
 
     def __str__(self) -> str:
-        return f"{self.at_s:.2f}s {self.kind} {self.lasts_s:.2f}s ({self.draw:.3f})"
+        return f"{self.at_s:.2f}s {self.kind} {self.what} {self.lasts_s:.2f}s ({self.draw:.3f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Plan:
     """What is run.
 
     Attributes:
-        seed: of all chance while it runs.
+        seed: of all chance while it runs. theme: what it is about, "" for anything.
         workers, coordinators, trainers: processes of each role.
         shards, evals: train and eval shards. sync, ack, every, entries, size, steps, snapshots: as the spec has them.
         permanent: faults that are always on. faults: the others, by time. calm_s: when all is healed.
@@ -87,6 +90,7 @@ class Plan:
     calm_s: float = 6.0
     vouched: float = 0.5
     forced: bool = False
+    theme: str = ""
 
     def without(self, index: int) -> "Plan":
         """The same with one fault less."""
@@ -101,10 +105,12 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    """The plan of a seed."""
+    """The plan of a seed: half of them anything, the others about one part of the protocol."""
     rng = random.Random(f"plan {seed}")
+    about = rng.choice(sorted(THEMES)) if rng.random() < 0.5 else ""
+    theme = THEMES.get(about, ANYTHING)
     shards, sync, every = rng.choice((1, 2, 2, 3)), rng.random() < 0.4, rng.choice((1, 1, 2, 3))
-    chosen = frozenset(kind for kind in FAULTS if rng.random() < (0.2 if kind in PERMANENT else 0.35))
+    chosen = frozenset(kind for kind in FAULTS if rng.random() < theme.chance(kind))
     if "memory" in chosen:  # what was set aside for its poison would fill it for good
         chosen -= {"poison"}
     least = shards * every if sync else 2 * every
@@ -126,23 +132,30 @@ def plan_of(seed: int) -> Plan:
         calm_s=rng.uniform(4.0, 8.0),
         vouched=rng.choice((0.0, 0.5, 1.0)),
         forced=rng.random() < 0.2,
+        theme=about,
     )
-    return replace(plan, faults=_faults(rng, plan, sorted(chosen - frozenset(PERMANENT))))
+    plan = replace(plan, **{name: rng.choice(values) for name, values in theme.fleet.items()})
+    return replace(plan, faults=_faults(rng, plan, sorted(chosen - frozenset(PERMANENT)), theme))
 
 
-def _faults(rng: random.Random, plan: Plan, kinds: list[str]) -> tuple[Fault, ...]:
+def _faults(rng: random.Random, plan: Plan, kinds: list[str], theme: Theme) -> tuple[Fault, ...]:
     found = []
     for kind in kinds:
-        most = {"kill": 6, "pause": 4, "weather": 3, "term": 3, "command": 3}.get(kind, 2)
-        for _ in range(rng.randint(1, most)):
-            found.append(Fault(rng.uniform(0.3, plan.calm_s), kind, _lasts(rng, kind), rng.random()))
+        for _ in range(rng.randint(1, MOST.get(kind, 2))):
+            at_s, lasts_s, draw = rng.uniform(0.3, plan.calm_s), _lasts(rng, kind), rng.random()
+            if kind == "trap":
+                at_s = 0.0 if rng.random() < theme.at_once else at_s
+                found.append(Fault(at_s, kind, lasts_s, draw, f"{rng.choice(theme.traps)} {rng.choice(theme.ways)}"))
+            else:
+                early = kind == "stop" and rng.random() < theme.at_once
+                found.append(Fault(rng.uniform(0.05, 1.0) if early else at_s, kind, lasts_s, draw))
     return tuple(sorted(found, key=lambda fault: fault.at_s))
 
 
 def _lasts(rng: random.Random, kind: str) -> float:
-    """Mostly short, sometimes longer than any TTL."""
-    if kind in ("pause", "cut", "server freeze", "server kill"):
-        return rng.choice((rng.uniform(0.05, 0.6), rng.uniform(0.6, 3.5)))
+    """Short, about as long as a lease, or longer than any TTL."""
+    if kind in ("pause", "cut", "server freeze", "server kill", "trap"):
+        return rng.choice((rng.uniform(0.05, 0.6), rng.uniform(0.9, 1.4), rng.uniform(0.6, 3.5)))
     return rng.uniform(0.2, 2.0)
 
 

@@ -26,7 +26,7 @@ class Watcher:
     Attributes:
         truth: what must be so.
         events: commands executed; trace: what they were, when somebody wants to know.
-        is_healthy: asked whether a worker lives and could have renewed, before a process reaped its shard.
+        is_healthy: asked whether a worker lives and could have renewed, before its shard was reaped.
         is_dead: asked whether a process is dead for certain.
         continues: a shard with a snapshot is always continued from it: no owner dies so often that it is not tried.
         saved: what the checkpoint that would be resumed holds; None before there is one.
@@ -36,7 +36,7 @@ class Watcher:
         self.truth = Truth()
         self.events = 0
         self.trace: list[str] | None = [] if traced else None
-        self.is_healthy: Callable[[str, str], bool] = lambda worker, by: False
+        self.is_healthy: Callable[[str], bool] = lambda worker: False
         self.is_dead: Callable[[str], bool] = lambda worker: True
         self.saved: frozenset[Batch] | None = None
         self.ack_waits = True
@@ -46,14 +46,12 @@ class Watcher:
         self._ctl: dict[bytes, bytes] = {}
         self._leases: dict[int, int] = {}
         self._seat_until = 0
-        self._by = ""
         self._stood: dict[int, tuple[int, tuple[int, int]]] = {}
         self.continues = True
 
     def executed(self, process: str, command: Args, reply: Any) -> None:
         """A command was executed for `process`."""
         self.events += 1
-        self._by = process
         verb = VERBS.get(command[1], "?") if command[0] == b"EVALSHA" else ""
         if self.trace is not None:
             what = verb or command[0].decode().lower()
@@ -172,7 +170,7 @@ class Watcher:
         else:
             lasts = self._leases.get(shard, 0) - self._server.db.now_ms
             must(lasts <= 0, "P1: a shard was reaped while its lease lasted", (shard, lasts))
-            must(not self.is_healthy(worker, self._by), "a healthy worker's shard was reaped", (shard, worker))
+            must(not self.is_healthy(worker), "a healthy worker's shard was reaped", (shard, worker))
         self.truth.lost(shard)
 
     def _forgotten(self, keys: Args, args: Args, reply: Any) -> None:
@@ -217,6 +215,7 @@ class Watcher:
     def _seat_renew(self, keys: Args, args: Args, reply: Any) -> None:
         if reply == b"OK":
             self._check_seat(args[1])
+            must(keys[1] in self._server.db.data, "P1: a seat was renewed that ran out", args[1])
             self._seat_until = self._server.db.expires[keys[1]]
 
     def _seat_release(self, keys: Args, args: Args, reply: Any) -> None:

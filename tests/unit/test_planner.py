@@ -138,5 +138,12 @@ def test_the_leader_sleeps_until_the_earliest_lease_is_due_but_never_long(due: i
 
 
 def test_who_has_just_come_back_does_not_take_shards_away() -> None:
-    assert not may_reap(9_999, 10_000)
-    assert may_reap(10_000, 10_000)
+    assert not may_reap(9_999, 10_000, 10_000)
+    assert may_reap(10_000, 10_000, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("known_ms", "ttl_ms", "may"), [(4_332, 10_000, False), (4_333, 10_000, True), (999, 1_000, False)]
+)
+def test_a_new_coordinator_holds_off_until_owners_could_have_renewed(known_ms: int, ttl_ms: int, may: bool) -> None:
+    assert may_reap(60_000, known_ms, ttl_ms) is may

@@ -5,14 +5,21 @@
 --       7 waiting (sorted set); by name: the shard's snapshot (string)
 -- ARGV  1 shard index  2 leader epoch, "" when vouched  3 vouched dead worker, "" for whoever's lease is over
 --       4 barren deaths that quarantine, "" for the experiment's own  5 what to say of the death
+--       6 server ms at which the lease was found over, "" when vouched  7 ms for which that is worth something: a server
+--       that was frozen meanwhile kept every owner from renewing
 -- Reply {"OK", state now, worker, epoch, error, "1" when it was being stepped} | {"ALIVE"} | {"NO"}: not leased, or not by that worker
---     | {"FENCED"}: another coordinator leads | {"GONE"}
+--     | {"FENCED"}: another coordinator leads | {"LATE"}: look again | {"GONE"}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'barren_deaths')
 if not ctl[1] then
   return {'GONE'}
 end
 if ARGV[2] ~= '' and tonumber(ARGV[2]) < tonumber(ctl[2] or '0') then
   return {'FENCED'}
+end
+local t = redis.call('TIME')
+local at = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+if ARGV[6] ~= '' and at - tonumber(ARGV[6]) > tonumber(ARGV[7]) then
+  return {'LATE'}
 end
 local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error', 'snapshot')
 if s[1] ~= 'leased' then
@@ -39,8 +46,7 @@ if s[4] == s[5] and s[6] == '1' then
     state = 'quarantined'
   end
 end
-local t = redis.call('TIME')
-local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
+local now = string.format('%.0f', at)
 redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'since', now, 'error', said,
   'deaths', string.format('%.0f', deaths))
 if s[10] and state ~= 'queued' then

@@ -1,0 +1,87 @@
+"""Themes: what half of the seeds are about, so that rare meetings of faults are not left to chance alone.
+
+A theme says how often each kind of fault comes, where traps are laid, and what the fleet is like. Pure data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PERMANENT = ("drift", "jitter", "broken", "deadly", "memory", "poison", "storm")
+"""Kinds of faults that are no events: how things are from the start on."""
+MOST = {"kill": 6, "pause": 4, "weather": 3, "term": 3, "command": 3, "trap": 6, "stop": 1}
+"""So many events of a kind at most; of others two."""
+WAYS = ("freeze", "freeze", "late", "again", "unheard", "die", "forget", "rewind", "undo")
+"""What befalls a process in a trap, see `traps.py`."""
+OF_WORKERS = ("append", "claim", "release", "renew")
+OF_TRAINERS = ("ack", "dead", "loading", "policy_publish", "roll_back", "seat_claim", "seat_renew", "xreadgroup")
+OF_LEADERS = ("create_shards", "leader_claim", "leader_renew", "reap", "set_active", "set_status")
+OF_ENDS = ("finish", "release", "seat_release", "set_command", "set_status", "xreadgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What a seed is about.
+
+    Attributes:
+        chances: of kinds of faults, where they are not the usual ones.
+        rest: chance of every other kind that is an event.
+        traps: commands that traps are laid at. ways: what happens in them.
+        at_once: share of traps, and of stops, that are there from the beginning.
+        fleet: fields of the plan, each with what it is drawn from.
+    """
+
+    traps: tuple[str, ...]
+    chances: Mapping[str, float] = field(default_factory=dict)
+    rest: float = 0.08
+    at_once: float = 0.1
+    fleet: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    ways: tuple[str, ...] = WAYS
+
+    def chance(self, kind: str) -> float:
+        """How often a seed has that kind of fault."""
+        return self.chances.get(kind, 0.05 if kind in PERMANENT else self.rest)
+
+
+ANYTHING = Theme(
+    traps=(*OF_WORKERS, *OF_TRAINERS, *OF_LEADERS, *OF_ENDS, "group_tidy"),
+    chances={"trap": 0.5, "stop": 0.08, **dict.fromkeys(PERMANENT, 0.2)},
+    rest=0.35,
+)
+THEMES = {
+    "ends": Theme(
+        traps=OF_ENDS,
+        chances={"trap": 1.0, "stop": 0.5, "storm": 0.3, "server kill": 0.4, "kill": 0.3, "backup": 0.2},
+        fleet={"steps": (40, 40, 100_000)},
+    ),
+    "leaders": Theme(
+        traps=OF_LEADERS,
+        chances={"trap": 1.0, "stop": 0.3, "server kill": 0.4, "kill": 0.4, "pause": 0.4, "full": 0.2},
+        at_once=0.5,
+        fleet={"coordinators": (2,), "steps": (40, 100_000)},
+    ),
+    "leases": Theme(
+        traps=(*OF_WORKERS, "reap"),
+        chances={"trap": 1.0, "pause": 0.7, "kill": 0.4, "cut": 0.3, "server freeze": 0.3, "jump": 0.2},
+        fleet={"workers": (2, 3), "vouched": (0.0, 0.5), "steps": (100_000,)},
+    ),
+    "losses": Theme(
+        traps=("ack", "append", "append", "claim", "seat_claim", "xreadgroup", "xreadgroup"),
+        chances={"trap": 1.0, "server kill": 0.7, "backup": 0.4, "kill": 0.4, "weather": 0.3},
+        fleet={"every": (2, 3), "ack": ("checkpoint",), "steps": (100_000,), "entries": (8, 100)},
+        ways=("forget", "late", "undo", "undo", "unheard"),
+    ),
+    "poison": Theme(
+        traps=("dead", "dead", "loading", "ack"),
+        chances={"trap": 1.0, "poison": 1.0, "pause": 0.2},
+        fleet={"trainers": (2,), "ack": ("checkpoint",), "steps": (100_000,)},
+        ways=("freeze", "freeze", "late", "again"),
+    ),
+    "seats": Theme(
+        traps=OF_TRAINERS,
+        chances={"trap": 1.0, "pause": 0.3, "server kill": 0.3, "backup": 0.3, "kill": 0.2, "term": 0.2},
+        fleet={"trainers": (2,), "ack": ("checkpoint",), "steps": (100_000,)},
+        ways=("freeze", "late", "rewind", "rewind", "undo"),
+    ),
+}
+"""By name."""
