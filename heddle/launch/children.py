@@ -116,6 +116,12 @@ class Role:
         if self.child is not None:
             self.child.hurry(grace_s)
 
+    def hold_off(self, failures: int) -> None:
+        """It failed so often, however long it lived each time: start it again as late as that says."""
+        self.failures = max(self.failures, failures)
+        delay_s = restart_delay_s(self.failures, self._rng.random())
+        self._start_at = max(self._start_at, self._clock.monotonic() + delay_s)
+
     def tail(self, lines: int = SHOWN_LINES) -> list[str]:
         """The last lines it printed."""
         return self.child.tail(lines) if self.child is not None else []

@@ -4,6 +4,7 @@ It never trains itself and holds no seat: a trainer that loses the race for one 
 """
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,7 +15,8 @@ import numpy as np
 from heddle.broker import Broker, open_broker
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError
-from heddle.launch.children import Role, end_all
+from heddle.launch.children import Ending, Role, end_all
+from heddle.launch.giving_up import Repeats, has_given_up
 from heddle.lease import retry_delay_s
 from heddle.stop import StopFlag
 
@@ -73,6 +75,8 @@ class TrainerHost:
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()
         self._roles: dict[str, Role] = {}
+        self._repeats: dict[str, Repeats] = {}
+        self._id = f"trainers-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}"
 
     def run(self) -> int:
         """Serve until asked to stop; returns the exit code.
@@ -113,6 +117,8 @@ class TrainerHost:
             self._roles[experiment] = Role(
                 f"trainer {experiment}", arguments, url=self._url, done=DONE_CODES, on_line=partial(_tell, experiment)
             )
+        for experiment in self._repeats.keys() - set(active):
+            del self._repeats[experiment]
         for experiment in [one for one in self._roles if one not in active]:
             if (role := self._roles[experiment]).child is None:
                 role.terminate(0.0)
@@ -123,8 +129,19 @@ class TrainerHost:
             ending = role.step()
             if ending is not None:
                 broker.events.log(experiment, "trainer", None, "error", ending.why)
+                self._count(broker, experiment, role, ending)
             if role.finished:
                 del self._roles[experiment]
+
+    def _count(self, broker: Broker, experiment: str, role: Role, ending: Ending) -> None:
+        """The same failure again and again, and nothing trained: later each time, and one day not again."""
+        repeats = self._repeats.setdefault(experiment, Repeats())
+        if has_given_up(broker, experiment, self._id, self._directory, repeats, ending):
+            log.error("gave up experiment=%s after=%d because %s", experiment, repeats.count, ending.why)
+            role.terminate(0.0)
+            del self._repeats[experiment]
+        elif repeats.count:
+            role.hold_off(repeats.count)
 
 
 def _tell(experiment: str, line: str) -> None:

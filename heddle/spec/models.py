@@ -170,6 +170,8 @@ class Faults(Frozen):
         lease_ttl: seconds without a renewal after which a shard may be given to another worker.
         barren_deaths: workers that may die on a shard without a single batch before it is quarantined.
         on_quarantine: go on with the other shards, or fail the experiment.
+        trainer_failures: trainers that may end in a row with the same error and nothing trained between them before
+            the experiment fails with it; 0: any number.
         snapshot_every: batches from one snapshot of a shard's environments to the next; 0: none are taken;
             None, written "auto": as often as that costs at most 3 % of the playing.
     """
@@ -177,6 +179,7 @@ class Faults(Frozen):
     lease_ttl: Seconds = Field(default=10.0, ge=0.2, le=3600)
     barren_deaths: int = Field(default=5, ge=1)
     on_quarantine: Literal["continue", "fail"] = "continue"
+    trainer_failures: int = Field(default=10, ge=0)
     snapshot_every: Annotated[
         int | None, Field(ge=0), BeforeValidator(_none_auto), PlainSerializer(_auto_none, when_used="json")
     ] = None

@@ -1,0 +1,88 @@
+"""Giving up: when a trainer that ends the same way again and again, with nothing trained between, is not started any more.
+
+It never ends a process. A trainer that a signal ended is none of these: whoever killed it proves nothing about it.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from heddle.broker import Broker
+from heddle.checkpoint import highest_epoch
+from heddle.errors import BrokerError, Conflict, Gone, NotFound, SpecError
+from heddle.launch.children import Ending
+from heddle.spec import spec_from_json
+
+CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+"""What differs between two tellings of one failure: addresses, times, counts."""
+SEAT_MS = 2_000
+MOST_CHARS = 400
+
+
+@dataclass(slots=True)
+class Repeats:
+    """The failures of one trainer that say the same.
+
+    Attributes:
+        count: in a row, the last one included.
+    """
+
+    count: int = 0
+    _cause: str = ""
+    _progress: tuple[int, ...] = ()
+
+    def note(self, ending: Ending, progress: tuple[int, ...]) -> int:
+        """One more; how many in a row it makes. `progress` changes when something was trained or set aside."""
+        if ending.code < 0:
+            self.count = 0
+            return 0
+        cause = f"{ending.code} {CHANGING.sub('#', ending.why.rpartition(' | ')[2])}"
+        same = cause == self._cause and progress == self._progress
+        self.count = self.count + 1 if same else 1
+        self._cause, self._progress = cause, progress
+        return self.count
+
+
+def progress_of(broker: Broker, experiment: str) -> tuple[int, ...]:
+    """Batches that were trained, and that were set aside as the cause of a trainer's death."""
+    flow = broker.experience.flow(experiment, 0)
+    return (flow.trained.batches, flow.dead.batches)
+
+
+def most_of(broker: Broker, experiment: str) -> int:
+    """How many the experiment's spec puts up with; 0 for any number. Raises NotFound."""
+    return spec_from_json(broker.experiments.spec(experiment).json).faults.trainer_failures
+
+
+def give_up(broker: Broker, experiment: str, host: str, directory: Path, *, count: int, why: str) -> bool:
+    """Have the experiment end as failed, with the reason. False when another trainer sits, or it is over already.
+
+    Raises:
+        BrokerError: nothing was done, or all of it.
+    """
+    reason = (
+        f"its trainer failed {count} times in a row in the same way and trained nothing (faults.trainer_failures): "
+        f"{why[-MOST_CHARS:]}"
+    )
+    try:
+        above = highest_epoch(directory / experiment / "checkpoints")
+        epoch = broker.seats.claim_seat(experiment, host, ttl_ms=SEAT_MS, above=above)
+        if epoch is None:
+            return False
+        broker.experiments.finish(experiment, epoch, "failed", reason, {})
+        broker.seats.release_seat(experiment, epoch)
+    except (Conflict, Gone, NotFound):
+        return False
+    broker.events.log(experiment, "trainer", host, "error", reason)
+    return True
+
+
+def has_given_up(broker: Broker, experiment: str, host: str, directory: Path, repeats: Repeats, ending: Ending) -> bool:
+    """Note one more ending of a trainer; True when it was one too many and the experiment has failed."""
+    try:
+        count, most = repeats.note(ending, progress_of(broker, experiment)), most_of(broker, experiment)
+        if not most or count < most:
+            return False
+        return give_up(broker, experiment, host, directory, count=count, why=ending.why)
+    except (BrokerError, NotFound, Gone, SpecError):
+        return False  # it is counted, and the next ending asks again

@@ -1,0 +1,80 @@
+"""A trainer that fails in the same way for ever: held off, and given up with its reason; one that gets on is not."""
+
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from heddle.broker import Broker
+from heddle.coord.leader import Leader
+from heddle.launch import process
+from heddle.launch.children import Ending
+from heddle.launch.giving_up import Repeats
+from heddle.launch.trainers import TrainerHost
+from heddle.stop import StopFlag
+from tests.helpers import eventually
+from tests.trainer_kit import submit
+
+BROKEN = (
+    "import sys, time; print('at', time.time()); sys.exit('RuntimeError: CUDA error 700 at 0x7f%d' % time.time_ns())"
+)
+
+
+def failed(code: int = 1, said: str = "RuntimeError: no such kernel") -> Ending:
+    return Ending("trainer", code, f"trainer ended with exit code {code}: 12:00 started | {said}")
+
+
+@pytest.mark.parametrize(
+    ("endings", "counts"),
+    [
+        ([(failed(said="at 0x7f12: 3 of 4"), 0), (failed(said="at 0x9a00: 5 of 6"), 0)], [1, 2]),
+        ([(failed(), 0), (failed(said="another"), 0), (failed(), 0)], [1, 1, 1]),
+        ([(failed(), 0), (failed(), 5)], [1, 1]),
+        ([(failed(), 0), (failed(code=-9), 0), (failed(), 0)], [1, 0, 1]),
+    ],
+    ids=["numbers apart they say the same", "another reason", "something was trained", "killed from outside"],
+)
+def test_failures_count_that_say_the_same_with_nothing_trained_between(
+    endings: list[tuple[Ending, int]], counts: list[int]
+) -> None:
+    repeats = Repeats()
+    assert [repeats.note(ending, (trained, 0)) for ending, trained in endings] == counts
+
+
+def test_an_experiment_fails_with_the_reason_once_its_trainer_failed_so_often(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    monkeypatch.setattr(process, "HEDDLE", (sys.executable, str(tmp_path / "broken.py")))
+    experiment = submit(broker, faults={"trainer_failures": 3})
+    stop = StopFlag()
+    host = TrainerHost("redis://x", directory=tmp_path, stop=stop, connect=lambda: broker)
+    thread = Thread(target=host.run)
+    thread.start()
+    try:
+        status = eventually(lambda: _over(broker, experiment), timeout_s=20, what="it fails")
+    finally:
+        stop.request("the test ends")
+        thread.join()
+    assert "failed 3 times in a row in the same way and trained nothing (faults.trainer_failures)" in status
+    assert "RuntimeError: CUDA error 700" in status
+
+
+def test_a_coordinator_writes_down_that_it_failed(broker: Broker, tmp_path: Path) -> None:
+    from heddle.launch.giving_up import give_up
+
+    experiment = submit(broker)
+    epoch = broker.coordinators.claim_leader("c1")
+    assert epoch is not None
+    leader = Leader(broker, "c1", epoch, contact_since_ms=0)
+    leader.wait(broker.conn.now_ms())
+    assert give_up(broker, experiment, "host", tmp_path, count=10, why="it broke")
+    leader.tick(broker.conn.now_ms())
+    status = broker.experiments.status(experiment)
+    assert (status.state, status.reason.endswith("it broke")) == ("failed", True)
+
+
+def _over(broker: Broker, experiment: str) -> str:
+    ctl = broker.experiments.ctl(experiment)
+    return ctl.reason if ctl.outcome == "failed" else ""
