@@ -1,4 +1,4 @@
-"""Giving up: when a trainer that ends the same way again and again, with nothing trained between, is not started any more.
+"""Giving up: a trainer that ends the same way again and again, with nothing trained between, is not started any more.
 
 It never ends a process. A trainer that a signal ended is none of these: whoever killed it proves nothing about it.
 """
