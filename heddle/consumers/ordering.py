@@ -4,6 +4,7 @@ Pure: it never reads a stream. The reader offers what it was given, takes what i
 
 A batch is known by (shard, epoch, nonce, seq). Within a shard `seq` goes up by one, also from one epoch to the next,
 except that a new epoch starts lower when the broker lost the tail: then the same seq under a higher epoch is new data.
+So a change of epoch counts as a hole until it was looked for what may be missing there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -87,8 +88,8 @@ def follows(before: Mark | None, after: Mark) -> bool:
     """
     if before is None:
         return after.seq <= FIRST_SEQ
-    # Lower, the broker lost the tail and a new owner fills it anew; whether this is its first one cannot be told.
-    return after.seq == before.seq + 1
+    # Another owner may have begun lower, where the broker lost the tail: whether this is its first one cannot be told.
+    return (after.epoch, after.nonce, after.seq) == (before.epoch, before.nonce, before.seq + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Hole:
     Attributes:
         before: the batch consumed last, None when nothing was.
         after: the next one that is there.
-        missing: how many batches are missing at least; 0 where a new owner began at a lower seq.
+        missing: how many batches are missing at least; 0 where another owner goes on, maybe at a lower seq.
         resumed: nothing of this shard was consumed since the marks were loaded, so what is missing may well have been
             dealt with by an earlier trainer.
     """

@@ -179,7 +179,9 @@ class Reader:
         """All that was appended before what we have read was pending, and was taken over: the rest is gone."""
         holes = self._ledger.ordering.holes()
         for hole in holes:
-            if not hole.missing:
+            if hole.before is not None and hole.after.seq == hole.before.seq + 1:
+                log.debug("reading on with the next owner shard=%d %s", hole.shard, hole)
+            elif not hole.missing:
                 log.info("reading on where the broker lost its tail shard=%d %s", hole.shard, hole)
             elif hole.resumed:
                 self.losses.settled += hole.missing

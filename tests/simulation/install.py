@@ -37,6 +37,7 @@ MODULES = (
     "heddle.producers.worker",
     "heddle.consumers.trainer",
 )
+FOLLOW_EVERY_S = 0.15
 LEADER_TTL_MS = 1_000
 """As short as the other leases, so that a leader that stands still is replaced."""
 _parsed = lru_cache(maxsize=64)(spec_from_json)
@@ -122,6 +123,7 @@ def _hurry(swap: Installed) -> None:
     for owner in (leaders.claim_leader, leaders.renew_leader):
         swap.put(owner, "__kwdefaults__", {**owner.__kwdefaults__, "ttl_ms": LEADER_TTL_MS})
     swap.put(module["heddle.coord.coordinator"], "LEADER_TTL_MS", LEADER_TTL_MS)
+    swap.put(module["heddle.coord.coordinator"], "FOLLOW_EVERY_S", FOLLOW_EVERY_S)
 
 
 def _play(swap: Installed, nature: play.Nature) -> None:

@@ -1,4 +1,4 @@
-"""Themes: what half of the seeds are about, so that rare meetings of faults are not left to chance alone.
+"""Themes: what six in ten seeds are about, so that rare meetings of faults are not left to chance alone.
 
 A theme says how often each kind of fault comes, where traps are laid, and what the fleet is like. Pure data.
 """
@@ -16,7 +16,7 @@ WAYS = ("freeze", "freeze", "late", "again", "unheard", "die", "forget", "rewind
 OF_WORKERS = ("append", "claim", "release", "renew")
 OF_TRAINERS = ("ack", "dead", "loading", "policy_publish", "roll_back", "seat_claim", "seat_renew", "xreadgroup")
 OF_LEADERS = ("create_shards", "leader_claim", "leader_renew", "reap", "set_active", "set_status")
-OF_ENDS = ("finish", "release", "seat_release", "set_command", "set_status", "xreadgroup")
+OF_ENDS = ("finish", "release", "seat_release", "set_command", "set_command", "set_command", "set_status", "xreadgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ THEMES = {
         traps=OF_ENDS,
         chances={"trap": 1.0, "stop": 0.5, "storm": 0.3, "server kill": 0.4, "kill": 0.3, "backup": 0.2},
         at_once=0.6,
-        fleet={"steps": (40, 40, 100_000)},
-        ways=("die", "forget", "forget", "freeze", "late", "stray", "stray", "undo"),
+        fleet={"steps": (40,)},
+        ways=("die", "forget", "forget", "forget", "freeze", "late", "stray", "stray", "undo"),
     ),
     "leaders": Theme(
         traps=OF_LEADERS,
-        chances={"trap": 1.0, "stop": 0.3, "server kill": 0.4, "kill": 0.4, "pause": 0.4, "full": 0.2},
+        chances={"trap": 1.0, "stop": 0.3, "server kill": 0.25, "kill": 0.25, "pause": 0.25, "full": 0.2},
         at_once=0.5,
         fleet={"coordinators": (2,), "steps": (40, 100_000)},
     ),
@@ -68,10 +68,10 @@ THEMES = {
         fleet={"workers": (2, 3), "vouched": (0.0, 0.5), "steps": (100_000,)},
     ),
     "losses": Theme(
-        traps=("ack", "append", "append", "claim", "seat_claim", "xreadgroup", "xreadgroup"),
+        traps=("ack", "append", "append", "append", "claim", "seat_claim", "xreadgroup"),
         chances={"trap": 1.0, "server kill": 0.7, "backup": 0.4, "kill": 0.4, "weather": 0.3},
         fleet={"every": (2, 3), "ack": ("checkpoint",), "steps": (100_000,), "entries": (8, 100)},
-        ways=("forget", "late", "undo", "undo", "unheard"),
+        ways=("forget", "late", "stray", "undo", "undo", "unheard"),
     ),
     "poison": Theme(
         traps=("dead", "dead", "loading", "ack"),

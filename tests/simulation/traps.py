@@ -94,15 +94,14 @@ class Traps:
         return False
 
     def _go_back(self, fault: Fault, keep: int) -> None:
-        """The broker dies and comes back soon; sometimes a read from before it comes back late as well."""
+        """The broker dies and comes back soon; sometimes what the next owner gives is read by nobody at first."""
         self._world.faults.go_away(replace(fault, lasts_s=0.3 * fault.draw), keep)
-        if fault.draw * 7919 % 1.0 < 0.6:
-            self._stray(None, fault)
+        if fault.draw * 7919 % 1.0 < 0.6 and self._world.net.trap is not None:
+            self.arm(replace(fault, what="claim stray"))
 
-    def _stray(self, call: Call | None, fault: Fault) -> bool:
+    def _stray(self, call: Call, fault: Fault) -> bool:
         """The next read is given up, and arrives when something may be there to read: its answer is nobody's."""
-        if self._world.net.trap is not None:
-            self.arm(replace(fault, what="xreadgroup late", lasts_s=0.5 * fault.draw))
+        self.arm(replace(fault, what="xreadgroup late", lasts_s=0.25 * fault.draw))
         return False
 
     def _die(self, call: Call, fault: Fault) -> bool:
