@@ -122,6 +122,7 @@ class Reader:
         if ordering.holes():
             self._offer(self._take_over())
             given += ordering.ready()
+        while ordering.holes():
             self._declare_lost()
             given += ordering.ready()
         loaded = self._load(given)
