@@ -146,15 +146,16 @@ class Faults:
         net.is_up = False
         net.reset()
         self._away_since = self._world.hub.now
-        self._come_back_with = max(self.floor, keep)
+        self._come_back_with = keep
         self._later(fault, self._come_back)
 
     def _come_back(self) -> None:
         world = self._world
         if world.net.is_up or self._come_back_with is None:
             return
-        world.server.come_back(self._come_back_with)
-        world.watcher.came_back(self._come_back_with)
+        keep = max(self.floor, self._come_back_with)  # the client may have heard of its submission after the death
+        world.server.come_back(keep)
+        world.watcher.came_back(keep)
         world.net.is_up = True
         self._returned(self._away_since)
 

@@ -169,6 +169,10 @@ class SimServer:
         self.db.expire()
         return sum(len(value) for value in self.db.data.values() if type(value) is bytes) >= self.memory
 
+    def knows(self, sha: bytes) -> bool:
+        """True for a script that it can run."""
+        return sha in self._known
+
     def forget_scripts(self) -> None:
         """SCRIPT FLUSH, or what a restart does."""
         self._known.clear()

@@ -54,7 +54,7 @@ THEMES = {
         chances={"trap": 1.0, "stop": 0.5, "storm": 0.3, "server kill": 0.4, "kill": 0.3, "backup": 0.2},
         at_once=0.6,
         fleet={"steps": (40,)},
-        ways=("die", "forget", "forget", "forget", "freeze", "late", "stray", "stray", "undo"),
+        ways=("die", "forget", "forget", "forget", "freeze", "late", "stray", "stray", "stray", "undo"),
     ),
     "leaders": Theme(
         traps=OF_LEADERS,

@@ -40,7 +40,7 @@ class Traps:
         if call.token < 0 or not self._world.hosts.is_of_a_role(call.process):
             return False
         for command in call.commands:
-            waiting = self._armed.get(_name_of(command))
+            waiting = self._armed.get(self._name_of(command))
             if waiting:
                 fault = waiting.pop(0)
                 return bool(getattr(self, f"_{fault.what.split()[1]}")(call, fault))
@@ -110,15 +110,23 @@ class Traps:
         return False
 
     def _forget(self, call: Call, fault: Fault) -> bool:
-        """It is executed, and the broker dies and forgets it, or what was just before it as well, or nothing."""
+        """It is executed, and the broker dies and forgets it, or what was just before it as well, or nothing.
+
+        At once, or in a moment, when the sender has heard that it was done.
+        """
         call.unanswered = fault.draw * 104_729 % 1.0 < 0.5
         lost = int(fault.draw * 1_299_709 % 1.0 * (MOST_FORGOTTEN + 1))
-        call.after = lambda: self._world.faults.go_away(fault, self._world.server.written - lost)
+        soon_s = 0.0 if call.unanswered else 0.05 * fault.draw
+
+        def die() -> None:
+            keep = self._world.server.written - lost
+            self._world.hub.at(soon_s, lambda: self._world.faults.go_away(fault, keep))
+
+        call.after = die
         return False
 
-
-def _name_of(command: list[bytes]) -> str:
-    """A script's name, or the command's; reads of tickets and of the queue have none."""
-    if command[0] == b"EVALSHA":
-        return VERBS.get(command[1], "")
-    return "xreadgroup" if command[0] == b"XREADGROUP" and command[-2].endswith(b":experience") else ""
+    def _name_of(self, command: list[bytes]) -> str:
+        """A script's name, or the command's; "" for a script to be loaded first, and for reads of other streams."""
+        if command[0] == b"EVALSHA":
+            return VERBS.get(command[1], "") if self._world.server.knows(command[1]) else ""
+        return "xreadgroup" if command[0] == b"XREADGROUP" and command[-2].endswith(b":experience") else ""

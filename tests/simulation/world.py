@@ -50,6 +50,7 @@ class World:
         self.hub = Hub(random.Random(plan.seed))
         self.hub.failed = self._failed
         self.clock_ms = BEGAN_MS
+        self.removed_ms = 0.0
         self.server = SimServer(self.now_ms, ENGINE, rewrite=rewrite)
         self.watcher = Watcher(self.server, EXPERIMENT, traced=traced)
         self.watcher.ack_waits = plan.ack == "checkpoint"
@@ -210,6 +211,7 @@ class World:
 
     def _remove(self, *, force: bool = False) -> None:
         self.connect().experiments.remove(EXPERIMENT, force=force)
+        self.removed_ms = self.now_ms()
 
     def _spread_news(self, published: list[tuple[bytes, bytes]]) -> None:
         """Pass on what was published; some of it late, some never."""
