@@ -200,10 +200,13 @@ class World:
 
     def _submit(self) -> None:
         spec = self.plan.spec()
-        self.connect().experiments.submit(
-            spec.canonical_json(), "", spec.sha256(), spec.experiment.name, suffix=EXPERIMENT.rpartition("-")[2],
-            spaces=SPACES,
-        )  # fmt: skip
+        try:
+            self.connect().experiments.submit(
+                spec.canonical_json(), "", spec.sha256(), spec.experiment.name, suffix=EXPERIMENT.rpartition("-")[2],
+                spaces=SPACES,
+            )  # fmt: skip
+        except Conflict as error:  # the broker forgot the first half of it: to be submitted again, as it says
+            raise HeddleError(str(error)) from error
         self.faults.floor = self.server.written
 
     def _stop(self) -> None:
