@@ -19,8 +19,8 @@ from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
 from heddle.broker.address import open_pool, secret_of
-from heddle.broker.durability import Kept, kept_by
-from heddle.broker.faults import redact, translate, translated
+from heddle.broker.durability import Kept, kept_by, misses_replicas
+from heddle.broker.faults import BLOCKED, redact, translate, translated
 from heddle.broker.fitness import ServerInfo, check_fit
 from heddle.broker.scripts import Script, script
 from heddle.errors import BrokerBlocked, Denied, UsageError
@@ -192,15 +192,12 @@ class Connection:
         return most > 0 and int(memory["used_memory"]) >= most
 
     def blocked(self) -> str:
-        """What keeps it from taking any write, those that free room included: it "cannot write its disk, ..."; else "".
-
-        Replicas that it misses do not show here.
-        """
+        """Why it takes no write at all, not even what frees room: it "cannot write its disk, ..."; else ""."""
         try:
             self.main.ping()
         except BrokerBlocked as error:  # of all reading commands, PING alone is refused then
             return str(error).removeprefix(f"{self.url_redacted} ")
-        return ""
+        return BLOCKED["NOREPLICAS"] if misses_replicas(self.main) else ""
 
     def kept(self) -> Kept:
         """What survives when the server is killed."""

@@ -66,6 +66,21 @@ def kept_by(client: "Client") -> Kept:
     return Kept("unknown", "fast", "an append-only file is on; the server does not tell its appendfsync")
 
 
+def misses_replicas(client: "Client") -> bool:
+    """True when the server lacks replicas without which it takes no write; False where it does not tell.
+
+    Raises:
+        BrokerUnreachable: it does not answer.
+    """
+    try:
+        good = client.info("replication").get("min_slaves_good_slaves")
+        if good is None or int(good) == 0:
+            return good is not None  # it is told only where some are asked for
+        return int(good) < int(setting(client.config_get("min-replicas-to-write"), "min-replicas-to-write") or 0)
+    except (Denied, ResponseError):
+        return False
+
+
 def setting(told: Mapping[Any, Any], name: str) -> str:
     """One value of a CONFIG GET reply, as text; "" when it is not in it."""
     value = told.get(name, told.get(name.encode(), ""))

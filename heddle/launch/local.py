@@ -11,10 +11,12 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from heddle.broker import open_broker
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.server_setup import Durability
 from heddle.clock import Clock, SystemClock
-from heddle.errors import HeddleError
+from heddle.errors import BrokerError, Denied, HeddleError
+from heddle.launch import left_behind
 from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.cut_short import remove
 from heddle.launch.process import describe_exit
@@ -116,7 +118,9 @@ class Local:
         self._server_up_at = self._clock.monotonic()
 
     def start_roles(self) -> None:
-        """Start coordinator and workers."""
+        """Start coordinator and workers; on a server of our own nobody waits for what a killed run held there."""
+        if self.server is not None:
+            self._free_what_was_left()
         self.add(Role("coordinator", ["coordinator"], url=self.url, log_file=self._log_file("coordinator")))
         if self.setup.workers:
             self._start_supervisor()
@@ -159,6 +163,16 @@ class Local:
             self._end_server()
 
     # ---- inside
+
+    def _free_what_was_left(self) -> None:
+        try:
+            with open_broker(self.url, role="launcher") as broker:
+                freed = left_behind.free(broker, self.setup.pool)
+        except (BrokerError, Denied) as error:
+            log.info("cannot look for what was left error=%s", error)
+            return
+        if freed:
+            log.info("freed what killed processes held: %s", ", ".join(freed))
 
     def _log_file(self, name: str) -> Path | None:
         if self.setup.log_dir is None:

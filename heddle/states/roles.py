@@ -85,7 +85,8 @@ def _patience_ms(facts: Facts) -> int:
 def judge_broker(facts: Facts) -> Judgement | None:
     """Why the broker takes no experience; None when it does."""
     if facts.blocked:
-        do = "free space on its disk"
+        replicas = "bring its replicas back, or lower its min-replicas-to-write"
+        do = replicas if "replicas" in facts.blocked else "free space on its disk"
         return Judgement("broker", "blocked", f"the broker {facts.blocked}", do)
     if facts.out_of_memory:
         why = "the broker is out of memory (maxmemory) and takes no policy and no batch"

@@ -492,5 +492,8 @@ def test_refused_writes_are_told_in_our_words_where_errors_stand_among_the_repli
             broker.shards.read_ticket("p", "w", block_ms=0)
         with pytest.raises(BrokerBlocked):
             broker.shards.read_ticket("p", "w", block_ms=50)
+        # And whoever looks is told so
+        assert broker.conn.blocked().startswith("misses replicas")
     finally:
         raw.config_set("min-replicas-to-write", 0)
+    assert broker.conn.blocked() == ""

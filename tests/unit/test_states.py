@@ -195,6 +195,13 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "the broker cannot write its disk",
     ),
     (
+        "it misses its replicas",
+        {"blocked": "misses replicas", "updated_ms": OLD, "sitter": Sitter("t1", 4_000, OLD, NOW)},
+        "waiting",
+        "room",
+        "bring its replicas back",
+    ),
+    (
         "no room for a policy",
         {"status": {"policy": 0}, "sitter": Sitter("t1", 4_000, NOW - LONG, NOW - 300, 0, "refused", 9_000)},
         "waiting",

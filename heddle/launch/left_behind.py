@@ -1,0 +1,92 @@
+"""Left behind: what processes of this host held when all of a run was killed, given back at once.
+
+It never ends a process. Who lives, also under a pid that was given away again, keeps what it holds until its lease is
+over. A wrong guess would do no harm: all of it is fenced, so that the one who held it could write no more.
+"""
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from heddle.broker import Broker
+from heddle.broker.records import ENDED
+from heddle.errors import BrokerError, Gone, NotFound
+
+log = logging.getLogger("heddle.launch")
+
+NAME = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]+")
+"""Ids of trainers and coordinators: host, pid, chance."""
+
+
+def free(broker: Broker, pool: str, *, is_dead: Callable[[str, int], bool] | None = None) -> list[str]:
+    """Free shards, seats and the lead of processes that are dead for certain.
+
+    Args:
+        is_dead: tells so of a process of a host.
+
+    Returns:
+        What was freed, for people; a broker that does not answer is no error: all of it runs out in time.
+    """
+    judge = is_dead or is_dead_here
+    try:
+        return [*_shards(broker, pool, judge), *_seats(broker, judge), *_lead(broker, judge)]
+    except BrokerError as error:
+        log.info("cannot free what dead processes hold, it runs out in time error=%s", error)
+        return []
+
+
+def is_dead_here(host: str, pid: int) -> bool:
+    """True when `host` is this one and no process has that pid, or one that only waits to be buried."""
+    if host != socket.gethostname() or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def _shards(broker: Broker, pool: str, is_dead: Callable[[str, int], bool]) -> list[str]:
+    found = []
+    for info in broker.pools.workers(pool):
+        beat = info.beat
+        if not info.alive or not is_dead(beat.host, beat.pid):
+            continue
+        for shard in broker.shards.release_worker(beat.worker, error="its worker was killed with the whole run"):
+            found.append(f"shard {shard.shard} of {shard.experiment}")
+        broker.pools.bury(beat.worker, "killed with the whole run")
+    return found
+
+
+def _seats(broker: Broker, is_dead: Callable[[str, int], bool]) -> list[str]:
+    found = []
+    for status in broker.experiments.ls():
+        try:
+            holder = None if status.state in ENDED else broker.seats.holder(status.experiment)
+            if holder is None or not _is_dead(holder.trainer, is_dead):
+                continue
+            if broker.seats.release_seat(status.experiment, holder.epoch):
+                found.append(f"the seat of {status.experiment}")
+        except (Gone, NotFound):
+            continue  # removed meanwhile
+    return found
+
+
+def _lead(broker: Broker, is_dead: Callable[[str, int], bool]) -> list[str]:
+    leader = broker.coordinators.leader()
+    if leader is None or not leader.left_ms or not _is_dead(leader.coordinator, is_dead):
+        return []
+    return ["the lead"] if broker.coordinators.release_leader(leader.coordinator, leader.epoch) else []
+
+
+def _is_dead(name: str, is_dead: Callable[[str, int], bool]) -> bool:
+    told = NAME.fullmatch(name)
+    return told is not None and is_dead(told["host"], int(told["pid"]))
