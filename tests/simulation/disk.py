@@ -23,8 +23,8 @@ class Disk:
 
     BEST = real.BEST
 
-    def __init__(self, hub: Hub) -> None:
-        self.write_s = 0.01
+    def __init__(self, hub: Hub, write_s: float) -> None:
+        self.write_s = write_s
         self.is_full = False
         self.saved: Callable[[Checkpoint], None] = lambda checkpoint: None
         self._hub = hub

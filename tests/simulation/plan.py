@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from heddle.spec import ExperimentSpec, load_spec
-from tests.simulation.themes import ANYTHING, MOST, PERMANENT, THEMES, Theme
+from tests.simulation.themes import ANYTHING, MORE, MOST, PERMANENT, THEMES, Theme
 
 FAULTS = (
     "kill",
@@ -69,7 +69,7 @@ class Plan:
         shards, evals: train and eval shards. sync, ack, every, entries, size, steps, snapshots: as the spec has them.
         permanent: faults that are always on. faults: the others, by time. calm_s: when all is healed.
         forced: at the end it is removed while it runs, not stopped.
-        vouched: dead workers are reported by whoever started them.
+        vouched: dead workers are reported by whoever started them. write_s: what a checkpoint takes at most, twice.
     """
 
     seed: int
@@ -91,6 +91,7 @@ class Plan:
     vouched: float = 0.5
     forced: bool = False
     theme: str = ""
+    write_s: float = 0.01
 
     def without(self, index: int) -> "Plan":
         """The same with one fault less."""
@@ -105,9 +106,9 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    """The plan of a seed: four in ten are about anything, the others about one part of the protocol."""
+    """The plan of a seed: a third are about anything, the others about one part of the protocol."""
     rng = random.Random(f"plan {seed}")
-    about = rng.choice(sorted(THEMES)) if rng.random() < 0.6 else ""
+    about = _theme(rng)
     theme = THEMES.get(about, ANYTHING)
     shards, sync, every = rng.choice((1, 2, 2, 3)), rng.random() < 0.4, rng.choice((1, 1, 2, 3))
     chosen = frozenset(kind for kind in FAULTS if rng.random() < theme.chance(kind))
@@ -136,6 +137,13 @@ def plan_of(seed: int) -> Plan:
     )
     plan = replace(plan, **{name: rng.choice(values) for name, values in theme.fleet.items()})
     return replace(plan, faults=_faults(rng, plan, sorted(chosen - frozenset(PERMANENT)), theme))
+
+
+def _theme(rng: random.Random) -> str:
+    share = rng.random()
+    if share < 0.6:
+        return rng.choice(MORE)
+    return "room" if share < 0.68 else ""
 
 
 def _faults(rng: random.Random, plan: Plan, kinds: list[str], theme: Theme) -> tuple[Fault, ...]:

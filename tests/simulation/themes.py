@@ -1,4 +1,4 @@
-"""Themes: what six in ten seeds are about, so that rare meetings of faults are not left to chance alone.
+"""Themes: what two thirds of the seeds are about, so that rare meetings of faults are not left to chance alone.
 
 A theme says how often each kind of fault comes, where traps are laid, and what the fleet is like. Pure data.
 """
@@ -79,11 +79,19 @@ THEMES = {
         fleet={"trainers": (2,), "ack": ("checkpoint",), "steps": (100_000,)},
         ways=("freeze", "freeze", "late", "again"),
     ),
+    "room": Theme(
+        traps=("append", "append", "append", "claim", "renew", "seat_renew"),
+        chances={"trap": 1.0, "pause": 0.7, "kill": 0.7, "full": 0.3},
+        fleet={"size": (1024,), "snapshots": (1,), "every": (1,), "workers": (2, 3), "steps": (100_000,)},
+        ways=("die", "die", "freeze", "late", "unheard"),
+    ),
     "seats": Theme(
         traps=OF_TRAINERS,
         chances={"trap": 1.0, "pause": 0.3, "server kill": 0.3, "backup": 0.3, "kill": 0.2, "term": 0.2},
-        fleet={"trainers": (2,), "ack": ("checkpoint",), "steps": (100_000,)},
+        fleet={"trainers": (2,), "ack": ("checkpoint",), "steps": (100_000,), "write_s": (0.1,)},
         ways=("freeze", "late", "rewind", "rewind", "undo"),
     ),
 }
 """By name."""
+MORE = tuple(sorted(THEMES.keys() - {"room"}))
+"""All about as often."""

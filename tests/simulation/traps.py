@@ -25,6 +25,7 @@ class Traps:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._armed: dict[str, list[Fault]] = {}
+        self._read: Call | None = None
 
     def arm(self, fault: Fault) -> None:
         """Lay one."""
@@ -40,7 +41,10 @@ class Traps:
         if call.token < 0 or not self._world.hosts.is_of_a_role(call.process):
             return False
         for command in call.commands:
-            waiting = self._armed.get(self._name_of(command))
+            name = self._name_of(command)
+            if name == "xreadgroup":
+                self._read = call
+            waiting = self._armed.get(name)
             if waiting:
                 fault = waiting.pop(0)
                 return bool(getattr(self, f"_{fault.what.split()[1]}")(call, fault))
@@ -100,8 +104,18 @@ class Traps:
             self.arm(replace(fault, what="claim stray"))
 
     def _stray(self, call: Call, fault: Fault) -> bool:
-        """The next read is given up, and arrives when something may be there to read: its answer is nobody's."""
-        self.arm(replace(fault, what="xreadgroup late", lasts_s=0.25 * fault.draw))
+        """The next batch that is accepted is read by a call that was given up long ago: its answer is nobody's."""
+        if self._name_of(call.commands[-1]) != "append":
+            self.arm(replace(fault, what="append stray"))
+            return False
+
+        def read() -> None:
+            if call.replies[-1][0] != b"OK":
+                self.arm(fault)
+            elif self._read is not None:
+                self._world.net.arrive(Call(self._read.process, self._read.commands, self._read.task, -1))
+
+        call.after = read
         return False
 
     def _die(self, call: Call, fault: Fault) -> bool:

@@ -58,7 +58,7 @@ class World:
         self.watcher.continues = not plan.permanent & {"broken", "deadly"}
         self.net = Net(self.hub, self.server, self.watcher)
         self.net.published = self._spread_news
-        self.disk = Disk(self.hub)
+        self.disk = Disk(self.hub, plan.write_s)
         self.nature = Nature(self.hub)
         self.hosts = Hosts(self)
         self.faults = Faults(self)
