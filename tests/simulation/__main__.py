@@ -1,6 +1,7 @@
 """Run seeds: `python -m tests.simulation --seeds 0:2000 --jobs 2`, or one with what happened: `--seed 7 --trace`.
 
-Exit code 1 when a promise was broken; each failing seed is named with the command that shows it.
+Exit code 1 when a promise was broken; each failing seed is named with the command that shows it. The last line is JSON.
+A long run may be cut short and gone on with: `--seeds 0:200000 --state soak.json`.
 """
 
 import argparse
@@ -10,12 +11,16 @@ import os
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 from tests.simulation.bugs import MOST_SEEDS, bugs, hunt
+from tests.simulation.figures import load
 from tests.simulation.plan import plan_of
 from tests.simulation.seeds import run_seeds
 from tests.simulation.shrink import run, shrink, to_json
 from tests.simulation.world import World
+
+SAVE_EVERY = 20
 
 
 def hunt_all(jobs: int, most: int) -> int:
@@ -27,7 +32,7 @@ def hunt_all(jobs: int, most: int) -> int:
             print(
                 f"| {found.bug} | {'not found' if found.seed is None else found.seed} | {found.promise} |", flush=True
             )
-    print(f"bugs={len(bugs())} not_found={missed} within={most} seeds")
+    print(f"bugs={len(bugs())} not_found={missed} seeds={most or 'the recorded one'}")
     return int(bool(missed))
 
 
@@ -40,24 +45,24 @@ def _show(seed: int, *, traced: bool) -> int:
     return int(bool(outcome.problem))
 
 
-def _many(first: int, last: int, *, jobs: int, minutes: float | None) -> int:
-    began, done, events, virtual_s, broken = time.monotonic(), 0, 0, 0.0, 0
-    for outcome in run_seeds(first, last, jobs):
-        done, events, virtual_s = done + 1, events + outcome.events, virtual_s + outcome.virtual_s
+def _many(first: int, last: int, *, jobs: int, minutes: float | None, state: Path | None) -> int:
+    figures = load(state, first)
+    before_s, began = figures.took_s, time.monotonic()
+    for outcome in run_seeds(figures.next, last, jobs):
+        figures.add(outcome)
+        figures.took_s = before_s + time.monotonic() - began
         if outcome.problem:
-            broken += 1
             seed = outcome.plan.seed
-            print(
-                f"seed {seed}: {outcome.problem[:400]}\n  python -m tests.simulation --seed {seed} --trace", flush=True
-            )
+            print(f"seed {seed}: {outcome.problem[:400]}")
+            print(f"  python -m tests.simulation --seed {seed} --trace", flush=True)
+        if state is not None and (figures.seeds % SAVE_EVERY == 0 or outcome.problem):
+            figures.save(state)
         if minutes is not None and time.monotonic() - began >= 60.0 * minutes:
             break
-    took_s = time.monotonic() - began
-    print(
-        f"seeds={done} broken={broken} took_s={took_s:.1f} seeds_per_s={done / took_s:.1f} jobs={jobs} "
-        f"commands={events} virtual_per_real={virtual_s / took_s:.0f}"
-    )
-    return int(bool(broken))
+    if state is not None:
+        figures.save(state)
+    print(figures.line(jobs))
+    return int(bool(figures.broken))
 
 
 def main() -> int:
@@ -67,8 +72,9 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:2000", metavar="A:B", help="from A to B - 1")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--minutes", type=float, help="stop after so long")
-    parser.add_argument("--bugs", action="store_true", help="plant every bug in turn, and look how soon it is found")
-    parser.add_argument("--most", type=int, default=MOST_SEEDS, help="with --bugs: seeds for each")
+    parser.add_argument("--state", type=Path, metavar="FILE", help="go on behind what is in there, and note it there")
+    parser.add_argument("--bugs", action="store_true", help="plant every bug in turn, and run the seed that finds it")
+    parser.add_argument("--most", type=int, default=0, help=f"with --bugs: look in so many seeds, e.g. {MOST_SEEDS}")
     parser.add_argument("--shrink", action="store_true", help="with --seed: take away what is not needed to break it")
     parser.add_argument("--bug", default="", metavar="NAME", help="with --shrink: with this one planted")
     asked = parser.parse_args()
@@ -80,7 +86,7 @@ def main() -> int:
     if asked.seed is not None:
         return _show(asked.seed, traced=asked.trace)
     first, _, last = asked.seeds.partition(":")
-    return _many(int(first), int(last), jobs=asked.jobs, minutes=asked.minutes)
+    return _many(int(first), int(last), jobs=asked.jobs, minutes=asked.minutes, state=asked.state)
 
 
 if __name__ == "__main__":

@@ -67,5 +67,5 @@ def check_nothing_left(world: "World") -> None:
     tickets = db.data.get(b"heddle:pool:default:tickets")
     entries = tickets.entries.items() if isinstance(tickets, Stream) else ()
     # One that was on its way for seconds and arrives after the end is dropped by the worker who reads it.
-    left = [place for place, fields in entries if world.experiment.encode() in fields and place[0] < world.removed_ms]
-    must(not left, "P7: tickets of a removed experiment", left)
+    early = [place for place, fields in entries if world.experiment.encode() in fields and place[0] < world.removed_ms]
+    must(not early, "P7: tickets of a removed experiment", early)

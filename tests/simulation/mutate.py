@@ -36,10 +36,13 @@ class Bug:
     Attributes:
         name: what goes wrong, in a few words.
         edits: where.
+        seed: that finds it, None where none is noted; breaks: which promise it broke there.
     """
 
     name: str
     edits: tuple[Edit, ...]
+    seed: int | None = None
+    breaks: str = ""
 
 
 class NotThere(Exception):

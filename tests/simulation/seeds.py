@@ -18,9 +18,9 @@ def run_seed(seed: int) -> Outcome:
 
 
 def run_seeds(first: int, last: int, jobs: int) -> Iterator[Outcome]:
-    """Seeds `first` to `last` - 1, as they are done."""
+    """Seeds `first` to `last` - 1, in this order."""
     if jobs == 1:
         yield from map(run_seed, range(first, last))
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run_seed, range(first, last), chunksize=AT_ONCE)
+        yield from pool.imap(run_seed, range(first, last), chunksize=AT_ONCE)

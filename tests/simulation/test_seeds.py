@@ -1,8 +1,13 @@
 """A sample of the seeds that `make chaos` runs by the thousand."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from tests.simulation.figures import load
 from tests.simulation.plan import plan_of
 from tests.simulation.world import World
 
@@ -17,7 +22,29 @@ def test_seeds_run_in_several_processes() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "0:4", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    assert "seeds=4 broken=0" in done.stdout
+    assert json.loads(done.stdout)["seeds"] == 4
+
+
+def test_a_run_that_was_cut_short_goes_on_behind_what_it_did(tmp_path: Path) -> None:
+    state = tmp_path / "soak.json"
+    for last, seeds in ((2, 2), (3, 3), (3, 3)):
+        command = [
+            sys.executable,
+            "-m",
+            "tests.simulation",
+            "--seeds",
+            f"0:{last}",
+            "--jobs",
+            "1",
+            "--state",
+            str(state),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["seeds"] == seeds
+    assert load(state, 0).commands == json.loads(done.stdout)["commands"]
+    with pytest.raises(ValueError, match="from 0 on, not from 7"):
+        load(state, 7)
 
 
 def test_a_seed_runs_the_same_way_twice() -> None:
