@@ -209,7 +209,7 @@ class Trainer:
         from heddle.consumers.training import Training
 
         limit_s = setting.spec.trainer.update_timeout
-        training = Training(setting, device=self._device)
+        training = Training(setting, device=self._device, home=self._directory)
         watched = WatchedTraining(training, limit_s=limit_s, subject=self._experiment, clock=self._clock)
         self._watchdog = Watchdog(watched.doing, self._stuck, clock=self._clock).start()
         return watched

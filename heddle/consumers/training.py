@@ -7,6 +7,7 @@ with the update and the shards in its one line.
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from heddle.errors import CheckpointError, EnvError, ExperimentFailed, HeddleErr
 from heddle.policies.base import Arrays
 from heddle.spec.objects import describe_error
 
+LEARNER_FILES = "replay"
+"""Folder in an experiment's own for files that its learner keeps."""
+
 log = logging.getLogger("heddle.trainer")
 
 
@@ -31,18 +35,22 @@ class Training:
 
     Args:
         device: "cpu", "cuda" or "auto", instead of what the spec says.
+        home: the experiment's own folder: a learner that keeps files of its own, as a replay buffer is, does so there.
 
     Raises:
         EnvError: the learner cannot be made, or cannot train this policy.
     """
 
-    def __init__(self, setting: Setting, *, device: str | None = None) -> None:
+    def __init__(self, setting: Setting, *, device: str | None = None, home: Path | None = None) -> None:
         self._spec = setting.spec
+        self._experiment = setting.stored.experiment
         self._device = resolve_device(device or setting.spec.trainer.device)
         self.learner: Learner = make_learner(
             setting.spec, setting.policy, device=self._device, seed=setting.spec.experiment.seed
         )
         self._assembler = Assembler(setting.layout, device=self._device)
+        if home is not None and callable(opened := getattr(self.learner, "open", None)):
+            opened(home / LEARNER_FILES)
         log.info("learning with learner=%s device=%s", setting.spec.trainer.learner, self._device)
 
     @property
@@ -51,14 +59,18 @@ class Training:
         return self.learner.min_steps
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on where a checkpoint stands.
+        """Go on where a checkpoint stands; what it says of files of the learner's counts in its own experiment only.
 
         Raises:
             CheckpointError: it belongs to another learner or policy.
         """
+        meta = dict(checkpoint.learner_meta)
+        if checkpoint.experiment != self._experiment and isinstance(replay := meta.get("replay"), dict):
+            meta["replay"] = {name: value for name, value in replay.items() if name != "files"}
+            log.info("begins with an empty replay buffer, that of experiment=%s stays there", checkpoint.experiment)
         try:
             self.learner.set_weights(checkpoint.weights)
-            self.learner.load(checkpoint.learner, checkpoint.learner_meta)
+            self.learner.load(checkpoint.learner, meta)
         except HeddleError as error:
             raise CheckpointError(f"cannot go on from update {checkpoint.update}: {error}") from error
 

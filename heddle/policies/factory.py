@@ -13,7 +13,9 @@ import numpy as np
 from heddle.errors import EnvError, MissingExtra
 from heddle.policies.base import Policy
 from heddle.policies.mlp import MlpPolicy
+from heddle.policies.q import QPolicy
 from heddle.policies.random_policy import RandomPolicy
+from heddle.policies.sac import SacPolicy
 from heddle.spaces import Space
 from heddle.spec import PolicySpec
 from heddle.spec.objects import describe_error, import_object
@@ -45,6 +47,8 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
         )
     if spec.id == "random":
         return RandomPolicy(observation, action)
+    if spec.id in ("q", "sac"):
+        return _of_values(spec, observation, action, np.random.default_rng([seed, 0x51534143]))
     if spec.id in POLICIES:
         return _with_torch(spec, observation, action, seed)
     target = import_object(spec.id, key="policy.id")
@@ -68,6 +72,13 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
         )
     policy: Policy = made
     return policy
+
+
+def _of_values(spec: PolicySpec, observation: Space, action: Space, rng: np.random.Generator) -> Policy:
+    """A policy of a learner that learns values of actions."""
+    if spec.id == "sac":
+        return SacPolicy(observation, action, hidden=spec.hidden, activation=spec.activation, rng=rng)
+    return QPolicy(observation, action, hidden=spec.hidden, activation=spec.activation, dueling=spec.dueling, rng=rng)
 
 
 def _with_torch(spec: PolicySpec, observation: Space, action: Space, seed: int) -> Policy:

@@ -56,12 +56,14 @@ def _env(spec: ExperimentSpec) -> Iterator[Fault]:
 
 def _policy(spec: ExperimentSpec) -> Iterator[Fault]:
     policy, default = spec.policy, PolicySpec()
+    acts = policy.builtin and policy.id not in ("q", "sac")
     uses = {
         "torso": policy.recurrent,
         "recurrent_size": policy.recurrent,
+        "dueling": policy.id == "q",
         "filters": policy.looks_through == "cnn",
-        "std": policy.builtin,
-        "squash": policy.builtin,
+        "std": acts,
+        "squash": acts,
         "image": policy.looks_through in ("cnn", "impala"),
     }
     for key, used in uses.items():
@@ -114,7 +116,7 @@ def _rollout(spec: ExperimentSpec) -> Iterator[Fault]:
 
 def _trainer(spec: ExperimentSpec) -> Iterator[Fault]:
     steps = steps_per_update(spec)
-    if spec.trainer.minibatch > steps:
+    if spec.trainer.minibatch > steps and spec.trainer.replay is None:
         source = "env.num_envs x rollout.steps" if spec.rollout.sync else "trainer.batch_steps"
         yield Fault(
             ("trainer", "minibatch"),

@@ -21,8 +21,12 @@ EVAL_SEED_OFFSET = 1_000_000
 LEAST_MAX_ENTRIES = 1024
 """In a synchronous run, which holds itself back: one batch a shard and version."""
 
+REPLAYING = {"dqn": "q", "sac": "sac"}
+"""Learners with a replay buffer, and the policy that each of them trains."""
 _BY_LEARNER: dict[str, dict[str, object]] = {
     "vtrace": {"vtrace": {}, "passes": 1, "gae_lambda": 1.0, "normalize_advantage": False},
+    "dqn": {"dqn": {}, "replay": {}, "minibatch": 64, "max_grad_norm": 10.0},
+    "sac": {"sac": {}, "replay": {"samples_per_step": 256.0}, "minibatch": 256, "max_grad_norm": 1000.0},
 }
 """Keys of [trainer] whose default depends on the learner, as its paper has them."""
 
@@ -49,17 +53,17 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
         if "step_timeout" in section("env"):
             give("env", "reset_timeout", section("env")["step_timeout"])
     sync = section("rollout").get("sync", False) is True
-    give("rollout", "max_policy_lag", None if sync else LAG_WHEN_NOT_SYNC)
+    replays = str(section("trainer").get("learner")) in REPLAYING  # to them, experience never is too old
+    give("rollout", "max_policy_lag", None if sync or replays else LAG_WHEN_NOT_SYNC)
     agents = _positive(section("env").get("agents", 1))
     give("trainer", "batch_steps", num_envs * agents * steps)
     update = num_envs * agents * steps if sync else _positive(section("trainer").get("batch_steps"))
-    learner = section("trainer").get("learner", "ppo")
-    for key, value in _BY_LEARNER.get(learner if isinstance(learner, str) else "", {}).items():
+    learner = str(section("trainer").get("learner", "ppo"))
+    for key, value in _of_learner(learner, filled).items():
         give("trainer", key, value)
     whole = learner == "vtrace"  # whose targets want whole segments, and few steps of the newest weights
     give("trainer", "minibatch", update if whole else min(MOST_IN_MINIBATCH, update))
-    policy = section("policy")
-    for key, value in derived_policy(policy.get("id", "mlp"), policy.get("torso", "mlp")).items():
+    for key, value in _of_policy(learner, section("policy")).items():
         give("policy", key, value)
     seed = section("experiment").get("seed", 0)
     if isinstance(filled.get("eval"), dict):
@@ -78,6 +82,23 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     return filled, frozenset(derived)
 
 
+def _of_learner(learner: str, filled: Mapping[str, Any]) -> dict[str, object]:
+    """Keys of [trainer] that follow from the learner; its tables that are there get theirs at once."""
+    trainer = filled.get("trainer")
+    own = _BY_LEARNER.get(learner, {})
+    for key, value in own.items():
+        if isinstance(trainer, dict) and isinstance(value, dict) and isinstance(trainer.get(key), Mapping | BaseModel):
+            trainer[key] = value | _open(trainer[key])
+    return own
+
+
+def _of_policy(learner: str, given: Mapping[str, Any]) -> dict[str, object]:
+    """Keys of [policy] that follow from its id, and its id from the learner."""
+    needed: dict[str, object] = {"id": REPLAYING[learner]} if learner in REPLAYING else {}
+    chosen = given.get("id", needed.get("id", "mlp"))
+    return needed | derived_policy(chosen, given.get("torso", "mlp"))
+
+
 def backlog(*, lag: int, batches: int, every: int, shards: int) -> int:
     """Entries in flight above which an asynchronous run would only collect what is stale when its turn comes.
 
@@ -93,7 +114,7 @@ def backlog(*, lag: int, batches: int, every: int, shards: int) -> int:
     return max(batches * (every + 1), batches * (every + lag) - shards)
 
 
-def _open(section: object) -> object:
+def _open(section: object) -> Any:
     """A section as a dict of its own: a mapping, or a model with what was given to it; others unchanged."""
     if isinstance(section, BaseModel):
         return section.model_dump(exclude_unset=True)

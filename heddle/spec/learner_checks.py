@@ -5,10 +5,13 @@ Pure, and it never raises: it returns what it finds. A learner of the user's own
 
 from collections.abc import Iterator
 
+from heddle.spec.derive import REPLAYING
 from heddle.spec.explain import Fault
-from heddle.spec.models import LEARNERS, ExperimentSpec, Trainer
+from heddle.spec.models import ExperimentSpec, Trainer
 from heddle.spec.values import is_user_code
 
+_ON_POLICY = ("ppo", "vtrace")
+_REPLAYING = tuple(REPLAYING)
 _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "clip": ("ppo",),
     "target_kl": ("ppo",),
@@ -16,6 +19,15 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "recompute_advantage": ("ppo",),
     "symmetric_value_loss": ("ppo",),
     "vtrace": ("vtrace",),
+    "dqn": ("dqn",),
+    "sac": ("sac",),
+    "replay": _REPLAYING,
+    "passes": _ON_POLICY,
+    "gae_lambda": _ON_POLICY,
+    "entropy": _ON_POLICY,
+    "value_coef": _ON_POLICY,
+    "normalize_advantage": _ON_POLICY,
+    "normalize_rewards": _ON_POLICY,
 }
 """Keys of [trainer] -> the built-in learners that read them; keys that are not here are read by all."""
 
@@ -37,8 +49,27 @@ def learner_faults(spec: ExperimentSpec) -> Iterator[Fault]:
                 f"has no meaning with trainer.learner = {learner}",
                 f"leave it out, or use trainer.learner = {' or '.join(readers)}",
             )
+    yield from _policy(spec)
 
 
-def reads(learner: str, key: str) -> bool:
-    """True when the built-in `learner` looks at trainer.`key`."""
-    return learner in _ONLY_FOR.get(key, LEARNERS)
+def _policy(spec: ExperimentSpec) -> Iterator[Fault]:
+    """A built-in policy that this learner cannot train."""
+    learner, policy = spec.trainer.learner, spec.policy.id
+    if is_user_code(policy):
+        return
+    needed = REPLAYING.get(learner)
+    if needed is not None and policy != needed:
+        yield Fault(
+            ("policy", "id"),
+            policy,
+            f"cannot be trained by trainer.learner = {learner}",
+            f"use {needed}, or leave it out",
+        )
+    for other, its in REPLAYING.items():
+        if needed is None and policy == its:
+            yield Fault(
+                ("policy", "id"),
+                policy,
+                f"can be trained by trainer.learner = {other} only, not by {learner}",
+                f"use trainer.learner = {other}",
+            )

@@ -5,11 +5,11 @@ It never says which learner needs which; `derive.py` fills them in and `learner_
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
-from heddle.spec.values import Frozen, Kwargs, Schedule, Seconds, builtin_or_own, constant
+from heddle.spec.values import Bytes, Frozen, Kwargs, Schedule, Seconds, auto_none, builtin_or_own, constant, none_auto
 
-LEARNERS = ("ppo", "vtrace", "none")
+LEARNERS = ("ppo", "vtrace", "dqn", "sac", "none")
 """Built-in learners; others are named "package.module:Name"."""
 
 
@@ -25,6 +25,67 @@ class VtraceOptions(Frozen):
     rho_clip: float = Field(default=1.0, gt=0)
     c_clip: float = Field(default=1.0, gt=0)
     policy_rho_clip: float = Field(default=1.0, gt=0)
+
+
+class ReplayOptions(Frozen):
+    """[trainer.replay]: what learners that replay experience remember, and how often they go back to it.
+
+    Attributes:
+        capacity: bytes of memory for steps, and about as much on disk; the oldest ones make room.
+        samples_per_step: how often each step is drawn, on average: producers wait for the learner, and it for them.
+            256 with minibatch = 256 is one gradient step for each step of an environment.
+        learning_starts: steps in the buffer before anything is learned; until then actions are random.
+        n_step: rewards in one target, before the value of what followed.
+        prioritised: draw in proportion to the last temporal difference instead of uniformly.
+        alpha: how much the priority counts: 0 is uniform.
+        beta: how much of the bias the importance weights take away, a number or { start, end } over the budget.
+    """
+
+    capacity: Bytes = Field(default=256 * 2**20, ge=2**16)
+    samples_per_step: float = Field(default=8.0, gt=0)
+    learning_starts: int = Field(default=1000, ge=1)
+    n_step: int = Field(default=1, ge=1, le=1000)
+    prioritised: bool = False
+    alpha: float = Field(default=0.6, ge=0, le=1)
+    beta: Schedule = Schedule(start=0.4, end=1.0)
+
+
+class DqnOptions(Frozen):
+    """[trainer.dqn].
+
+    Attributes:
+        double: the online network chooses the action whose value the target network gives.
+        epsilon: share of random actions, a number or { start, end }.
+        epsilon_share: share of the budget over which epsilon moves from start to end.
+        target_every: gradient steps from one update of the target network to the next.
+        tau: how far it moves towards the online network then.
+    """
+
+    double: bool = True
+    epsilon: Schedule = Schedule(start=1.0, end=0.05)
+    epsilon_share: float = Field(default=0.2, gt=0, le=1)
+    target_every: int = Field(default=250, ge=1)
+    tau: float = Field(default=1.0, gt=0, le=1)
+
+
+class SacOptions(Frozen):
+    """[trainer.sac].
+
+    Attributes:
+        tau: how far the target critics move towards the critics after every gradient step.
+        temperature: weight of the entropy; None, written "auto": learned so that the entropy is `target_entropy`.
+        first_temperature: where learning it starts.
+        target_entropy: None: less the number of action dimensions.
+        critic_lr: learning rate of critics; `trainer.lr` when not given.
+    """
+
+    tau: float = Field(default=0.005, gt=0, le=1)
+    temperature: Annotated[
+        float | None, Field(ge=0), BeforeValidator(none_auto), PlainSerializer(auto_none, when_used="json")
+    ] = None
+    first_temperature: float = Field(default=1.0, gt=0)
+    target_entropy: float | None = None
+    critic_lr: Schedule | None = None
 
 
 class Trainer(Frozen):
@@ -56,7 +117,8 @@ class Trainer(Frozen):
         sync_timeout: seconds a sync update waits for missing shards before it trains on what is there.
         update_timeout: seconds one update of the learner may last before the trainer is ended and started anew.
         device: where it learns.
-        vtrace: of that learner.
+        vtrace, dqn, sac: of that learner.
+        replay: of learners that go back to old experience.
         kwargs: passed to a learner of your own.
     """
 
@@ -86,4 +148,7 @@ class Trainer(Frozen):
     update_timeout: Seconds = Field(default=600.0, gt=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     vtrace: VtraceOptions | None = None
+    replay: ReplayOptions | None = None
+    dqn: DqnOptions | None = None
+    sac: SacOptions | None = None
     kwargs: Kwargs = Field(default_factory=dict)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from heddle.spec.derive import with_derived
 from heddle.spec.learning import LEARNERS, Trainer
 from heddle.spec.policy import PolicySpec
-from heddle.spec.values import Bytes, Frozen, Kwargs, Seconds, Slug, Word
+from heddle.spec.values import Bytes, Frozen, Kwargs, Seconds, Slug, Word, auto_none, none_auto
 
 __all__ = ["LEARNERS", "PolicySpec", "Trainer"]
 
@@ -24,14 +24,6 @@ def _wrapper(value: object) -> object:
 
 def _none_compression(value: object) -> object:
     return None if value == "none" else value
-
-
-def _none_auto(value: object) -> object:
-    return None if value == "auto" else value
-
-
-def _auto_none(value: int | None) -> int | str:
-    return "auto" if value is None else value
 
 
 ENVPOOL = "envpool:"
@@ -181,7 +173,7 @@ class Faults(Frozen):
     on_quarantine: Literal["continue", "fail"] = "continue"
     trainer_failures: int = Field(default=10, ge=0)
     snapshot_every: Annotated[
-        int | None, Field(ge=0), BeforeValidator(_none_auto), PlainSerializer(_auto_none, when_used="json")
+        int | None, Field(ge=0), BeforeValidator(none_auto), PlainSerializer(auto_none, when_used="json")
     ] = None
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from heddle.spec.values import Frozen, Kwargs, builtin_or_own
 
-POLICIES = ("mlp", "cnn", "impala", "lstm", "gru", "random")
+POLICIES = ("mlp", "cnn", "impala", "lstm", "gru", "random", "q", "sac")
 """Built-in policies; others are named "package.module:Name"."""
 RECURRENT = ("lstm", "gru")
 NATURE_FILTERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -32,6 +32,7 @@ class PolicySpec(Frozen):
         recurrent_size: numbers that an LSTM or GRU carries from step to step.
         std: how far actions of floats spread: a weight beside the network, or what it says for each observation.
         squash: actions of floats go through tanh to their bounds, instead of being clipped there.
+        dueling: of "q": a value and advantages instead of values of actions.
         kwargs: passed to a policy of your own.
     """
 
@@ -45,6 +46,7 @@ class PolicySpec(Frozen):
     recurrent_size: int = Field(default=128, ge=1)
     std: Literal["parameter", "state"] = "parameter"
     squash: bool = False
+    dueling: bool = False
     kwargs: Kwargs = Field(default_factory=dict)
 
     @property
@@ -72,6 +74,8 @@ def derived_policy(policy_id: object, torso: object) -> dict[str, object]:
     found: dict[str, object] = {}
     if sight in ("cnn", "impala"):
         found = {"hidden": (512,) if sight == "cnn" else (256,), "activation": "relu", "shared": True}
+    elif policy_id in ("q", "sac"):
+        found = {"hidden": (256, 256) if policy_id == "sac" else (128, 128), "activation": "relu", "shared": True}
     elif policy_id in RECURRENT:
         found = {"hidden": (64,), "shared": True}
     return found

@@ -111,6 +111,16 @@ def is_user_code(name: str) -> bool:
     return _CODE.fullmatch(name) is not None
 
 
+def none_auto(value: object) -> object:
+    """None for "auto"; others unchanged."""
+    return None if value == "auto" else value
+
+
+def auto_none(value: float | None) -> float | str:
+    """The opposite of `none_auto`."""
+    return "auto" if value is None else value
+
+
 def builtin_or_own(builtin: tuple[str, ...]) -> Any:
     """Validates a name that is one of `builtin`, or the user's own code."""
 

@@ -1,6 +1,6 @@
 """Learners: algorithms inside a trainer.
 
-They never do I/O; importing this package imports torch.
+They never do I/O, but for the files of a replay buffer; importing this package imports torch.
 """
 
 from collections.abc import Callable
@@ -8,8 +8,10 @@ from collections.abc import Callable
 import torch
 
 from heddle.consumers.learners.base import Learner, State, TrainBatch, resolve_device
+from heddle.consumers.learners.dqn import Dqn
 from heddle.consumers.learners.none import NoLearner
 from heddle.consumers.learners.ppo import Ppo
+from heddle.consumers.learners.sac import Sac
 from heddle.consumers.learners.vtrace import Vtrace
 from heddle.errors import EnvError
 from heddle.policies.base import Policy
@@ -17,9 +19,15 @@ from heddle.policies.factory import call_user_code
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import import_object
 
-__all__ = ["Learner", "Ppo", "State", "TrainBatch", "Vtrace", "make_learner", "resolve_device"]
+__all__ = ["Dqn", "Learner", "Ppo", "Sac", "State", "TrainBatch", "Vtrace", "make_learner", "resolve_device"]
 
-_BUILTIN: dict[str, Callable[..., Learner]] = {"none": NoLearner, "ppo": Ppo, "vtrace": Vtrace}
+_BUILTIN: dict[str, Callable[..., Learner]] = {
+    "ppo": Ppo,
+    "vtrace": Vtrace,
+    "dqn": Dqn,
+    "sac": Sac,
+    "none": NoLearner,
+}
 _NEEDED = ("min_steps", "update", "get_weights", "set_weights", "state", "load")
 
 

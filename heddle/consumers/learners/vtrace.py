@@ -90,13 +90,13 @@ class Vtrace(OnPolicy):
         values, final_values = self.model.values(
             seen, ended=ended, state=own.state, final_index=own.final_index, final_observations=after
         )
-        actions = batch.actions["action"][rows]
+        actions = {name: values[rows] for name, values in batch.actions.items()}
         if self.model.recurrent:
             judged = self.model.evaluate_sequence(seen, actions, ended, own.state)
         else:
             flat = {name: tensor[:, :-1].flatten(0, 1) for name, tensor in seen.items()}
-            one = self.model.evaluate(flat, actions.flatten(0, 1))
-            shape = actions.shape[:2]
+            one = self.model.evaluate(flat, {name: values.flatten(0, 1) for name, values in actions.items()})
+            shape = own.valid.shape
             judged = Evaluated(one.log_prob.view(shape), one.entropy.view(shape), one.value.view(shape))
         log_ratio = torch.where(own.valid, judged.log_prob.detach() - batch.outputs["log_prob"][rows], 0.0)
         targets = vtrace(
@@ -115,9 +115,11 @@ class Vtrace(OnPolicy):
     def _step(self, part: _Part, valid: Tensor) -> Tensor | None:
         options = self.options
         advantage = part.targets.advantage[valid]
-        if options.normalize_advantage:
+        if (
+            options.normalize_advantage
+        ):  # before the weight, or steps that shall not count would get the mean's negative
             advantage = standardise(advantage)
-        policy = -(part.judged.log_prob[valid] * advantage).mean()
+        policy = -(part.judged.log_prob[valid] * part.targets.weight[valid] * advantage).mean()
         value = (part.targets.value - part.judged.value)[valid].square().mean()
         entropy = part.judged.entropy[valid].mean()
         loss = policy + options.value_coef * value - options.entropy * entropy

@@ -30,11 +30,13 @@ class VtraceTargets:
 
     Attributes:
         value: [B, T], the target of the value; 0 where not valid.
-        advantage: [B, T], the weight of the step's log-probability in the policy gradient; 0 where not valid.
+        advantage: [B, T]; 0 where not valid.
+        weight: [B, T], importance weight of the step in the policy gradient, a factor of its advantage.
     """
 
     value: Tensor
     advantage: Tensor
+    weight: Tensor
 
 
 @torch.no_grad()
@@ -85,5 +87,5 @@ def vtrace(
     over = torch.stack(backwards[::-1], dim=1)
     after = torch.zeros_like(over)
     after[:, :-1] = torch.where(goes_on[:, :-1], over[:, 1:], 0.0)
-    weighted = ratio.clamp(max=clips.policy_rho) * (rewards + gamma * (following + after) - now)
-    return VtraceTargets(torch.where(valid, now + over, 0.0), torch.where(valid, weighted, 0.0))
+    advantage = torch.where(valid, rewards + gamma * (following + after) - now, 0.0)
+    return VtraceTargets(torch.where(valid, now + over, 0.0), advantage, ratio.clamp(max=clips.policy_rho))

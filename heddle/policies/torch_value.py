@@ -1,0 +1,65 @@
+"""Values of actions as torch modules, for learning; `q.py` acts with the same weights under the same names.
+
+A module of the user's for the learner "dqn" has the `forward` that `torch_heads` describes, but answers with
+
+    "q"  [N, n]   the value of each action of a Discrete space.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heddle.policies.features import Features, Part
+from heddle.policies.q import EPSILON, QPolicy
+from heddle.policies.torch_torso import encode
+from heddle.policies.weights import split_norm
+
+
+class Trunk(nn.ModuleList):
+    """Observations to the last hidden layer of a small network, as `net.Net` does it.
+
+    Args:
+        features: how observations become a vector.
+        extra: more numbers that come in behind the observations.
+    """
+
+    def __init__(self, features: Features, hidden: Sequence[int], activation: str, *, extra: int = 0) -> None:
+        sizes = (features.width + extra, *hidden)
+        super().__init__(nn.Linear(into, out) for into, out in itertools.pairwise(sizes))
+        self.parts: list[Part] = features.parts
+        self.activation = torch.tanh if activation == "tanh" else torch.relu
+        self.size = sizes[-1]
+
+    def forward(self, observations: Mapping[str, Tensor], extra: Tensor | None = None) -> Tensor:
+        hidden = encode(self.parts, observations)
+        if extra is not None:
+            hidden = torch.cat([hidden, extra], dim=1)
+        for layer in self:
+            hidden = self.activation(layer(hidden))
+        return hidden
+
+
+class QModule(nn.Module):
+    """The network of `policy`, starting with its weights."""
+
+    def __init__(self, policy: QPolicy) -> None:
+        super().__init__()
+        self.trunk = Trunk(policy.features, policy.hidden, policy.activation)
+        size, count = self.trunk.size, policy.count
+        self.dueling = policy.dueling
+        if self.dueling:
+            self.value, self.advantage = nn.Linear(size, 1), nn.Linear(size, count)
+        else:
+            self.q = nn.Linear(size, count)
+        proper, _ = split_norm(policy.get_weights())
+        self.load_state_dict({name: torch.from_numpy(array) for name, array in proper.items() if name != EPSILON})
+
+    def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        hidden = self.trunk(observations)
+        if not self.dueling:
+            return {"q": self.q(hidden)}
+        advantage = self.advantage(hidden)
+        return {"q": self.value(hidden) + advantage - advantage.mean(dim=1, keepdim=True)}
