@@ -23,6 +23,7 @@ This module never formats for a terminal: the command line decides how an error 
     ├── BatchError                  1   bytes that are not a valid batch
     ├── BatchesForgotten            1   the broker lost batches that it had accepted
     ├── CheckpointError             1   a checkpoint that cannot be loaded
+    ├── DataError                   1   recorded experience that cannot be written, or read
     ├── NotSnapshottable            1   an environment whose state cannot be kept
     ├── SnapshotError               1   bytes that do not bring an environment's state back
     └── ExperimentFailed            1   the experiment ended badly
@@ -182,6 +183,10 @@ class BatchesForgotten(HeddleError):
     def __init__(self, message: str, *, seq: int) -> None:
         super().__init__(message)
         self.seq = seq
+
+
+class DataError(HeddleError):
+    """A folder of recorded experience cannot be written, or holds something else."""
 
 
 class CheckpointError(HeddleError):

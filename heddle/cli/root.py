@@ -68,6 +68,10 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "stop": Entry("heddle.cli.commands", "stop", "End an experiment with a last checkpoint."),
         "rm": Entry("heddle.cli.commands", "rm", "Delete everything the broker holds of an experiment."),
         "batches": Entry("heddle.cli.batches", "batches", "Look at batches that could not be used, offer them again."),
+        "record-experience": Entry(
+            "heddle.cli.record", "record_experience", "Write an experiment's experience to Parquet."
+        ),
+        "data": Entry("heddle.cli.data_folders", "data", "Look at recorded experience, give it to Minari."),
         "eval": Entry("heddle.cli.evaluate", "evaluate", "Play fresh episodes with a checkpoint."),
         "policy": Entry("heddle.cli.policy", "policy", "Fetch published policies."),
     },

@@ -5,7 +5,7 @@ counted. One process at a time reads a tap; the next one of the same name goes o
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from heddle.broker import Broker
 from heddle.broker.types import Pointer
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.patience import Patience
-from heddle.consumers.setting import Describe, read_setting
+from heddle.consumers.setting import Describe, Setting, read_setting
 from heddle.errors import BatchError, UsageError
 from heddle.layout import Segments
 
@@ -65,6 +65,7 @@ class Tap:
     Args:
         name: of the tap; where it stands is kept under it, in the broker.
         describe: makes one environment to see its spaces, where whoever submitted the spec did not.
+        check: called before every call of the broker; what it raises ends the waiting for one that is away.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Tap:
         partition: int = 0,
         describe: Describe | None = None,
         clock: Clock | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         if not name:
             raise UsageError("a tap needs a name")
@@ -86,9 +88,10 @@ class Tap:
         self._at = (experiment, partition)
         self._group = PREFIX + name
         self._clock = clock or SystemClock()
-        self._patience = Patience(clock=self._clock)
+        self._patience = Patience(check=check, clock=self._clock)
         self._setting = read_setting(broker, experiment, describe=describe)
         self._last: dict[int, int] = {}
+        self._taken: list[str] = []
         self._stranded = True
         self._patience.call("make the group", lambda: broker.experience.ensure_group(*self._at, self._group))
 
@@ -102,6 +105,12 @@ class Tap:
 
     def poll(self, *, block_ms: int = BLOCK_MS) -> list[TapBatch]:
         """The next batches, waiting at most `block_ms` for the first; [] when there is none."""
+        found = self.take(block_ms=block_ms)
+        self.done()
+        return found
+
+    def take(self, *, block_ms: int = BLOCK_MS) -> list[TapBatch]:
+        """As `poll`, but the tap stays where it was until `done`: a process that dies before is given these again."""
         experience = self._broker.experience
         pointers = self._take_over() if self._stranded else []
         self._stranded = False
@@ -113,10 +122,25 @@ class Tap:
             on_trouble=self._strand,
         )
         blobs = self._patience.call("fetch batches", lambda: experience.fetch(pointers)) if pointers else []
-        found = [batch for pair in zip(pointers, blobs, strict=True) if (batch := self._open(*pair)) is not None]
-        ids = [pointer.entry_id for pointer in pointers]
-        self._patience.call("ack the tap", lambda: experience.ack_tap(*self._at, self._group, ids))
-        return found
+        self._taken += [pointer.entry_id for pointer in pointers]
+        return [batch for pair in zip(pointers, blobs, strict=True) if (batch := self._open(*pair)) is not None]
+
+    def done(self) -> None:
+        """What was taken is dealt with: the tap goes on behind it."""
+        experience, ids = self._broker.experience, list(self._taken)
+        if ids:
+            self._patience.call("ack the tap", lambda: experience.ack_tap(*self._at, self._group, ids))
+        self._taken.clear()
+
+    @property
+    def setting(self) -> Setting:
+        """Spec, spaces and layout of what it reads."""
+        return self._setting
+
+    @property
+    def over(self) -> bool:
+        """Whether the experiment is."""
+        return self._is_over()
 
     def torch(self, device: str = "cpu") -> Iterator["TrainBatch"]:
         """The same as torch tensors, train batches only; each is good until the next one is asked for.

@@ -1,0 +1,56 @@
+"""`data show`, `data to-minari`: folders of recorded experience.
+
+It never changes one.
+"""
+
+from pathlib import Path
+
+import click
+
+from heddle.cli.options import epilog, output_option, print_json
+from heddle.cli.root import Group
+from heddle.cli.tables import print_facts
+
+folder_argument = click.argument("folder", metavar="DIR")
+
+
+@click.group("data", cls=Group, epilog=epilog("heddle data show demos\nheddle data to-minari demos --to demos-minari"))
+def data() -> None:
+    """Look at recorded experience, and give it to Minari."""
+
+
+@data.command("show", epilog=epilog("heddle data show demos -o json"))
+@folder_argument
+@output_option
+def show(folder: str, output: str) -> None:
+    """Show what DIR holds: of which experiment, how many episodes, and the columns."""
+    from heddle.cli.record import facts_of, line_of
+    from heddle.consumers.data.store import read_manifest
+
+    manifest = read_manifest(Path(folder))
+    told = manifest.provenance
+    shown = {column.name: f"{column.dtype}{list(column.shape) or ''}" for column in manifest.columns}
+    if output == "json":
+        print_json({**facts_of(manifest), "spaces": manifest.spaces, "columns": shown, "provenance": told})
+        return
+    print_facts(
+        [
+            ("holds", line_of(manifest, folder)),
+            ("of", f"{told['experiment']}, {told['env']}, seed {told['seed']}, by Heddle {told['code']}"),
+            ("complete", "yes" if manifest.done else "no: heddle record-experience goes on with it"),
+            *shown.items(),
+        ]
+    )
+
+
+@data.command("to-minari", epilog=epilog("heddle data to-minari demos --to demos-minari"))
+@folder_argument
+@click.option("--to", "target", metavar="DIR", required=True, help="A folder that is not there yet.")
+@click.option("--id", "dataset_id", metavar="ID", help="Minari's name of it; NAME/recorded-v0 when not given.")
+@click.option("--cut/--no-cut", default=True, help="Also episodes that were cut; they end truncated.")
+def to_minari(folder: str, target: str, dataset_id: str | None, cut: bool) -> None:
+    """Write DIR as a Minari dataset: minari.MinariDataset(TARGET) opens it."""
+    from heddle.consumers.data.minari import export
+
+    episodes, steps = export(Path(folder), Path(target), dataset_id=dataset_id, with_cut=cut)
+    click.echo(f"{target}: {episodes:,} episodes, {steps:,} steps")

@@ -1,0 +1,262 @@
+"""The joiner: segments of many shards in, whole episodes out, each step once.
+
+Pure: it reads no stream and writes no file; what it must remember over a restart is plain values (`State`) and the
+pieces that are open.
+
+Episodes are joined by (shard, epoch, env). A new epoch is a new owner: what the old one left unfinished is cut. Where
+the new one goes on exactly there, from a snapshot, its first episode begins as "continued": its first observation is
+the one at which the cut one ended, bit for bit.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.consumers.tap import TapBatch
+from heddle.layout import Layout, Segments
+
+Begin = Literal["reset", "joined", "continued"]
+"""How an episode begins: at a reset; somewhere, for what was before is not recorded; where a cut one ended."""
+End = Literal["terminated", "truncated", "cut", "more"]
+"""How a piece ends: as the environment said; cut by a death, a missed batch or the end; or the next one follows."""
+Arrays = dict[str, NDArray[Any]]
+
+PIECE_STEPS = 10_000
+"""A longer episode is given out in pieces: so much is held of each environment at most."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Consecutive steps of one episode, all of it unless it is very long.
+
+    Attributes:
+        episode: its number in the recording.
+        step: number of the first step within the episode.
+        shard, epoch, env, agent, kind: where and by whom it was played.
+        begin: of the episode; "" in a later piece of it.
+        end: of the piece; "" while it is open.
+        steps: how many.
+        arrays: by column, [steps, ...]; observation leaves without the last one.
+        version: [steps] int64.
+        last: the observation after the last step, by leaf; None where the environment's was not kept (terminated).
+    """
+
+    episode: int
+    step: int
+    shard: int
+    epoch: int
+    env: int
+    agent: int
+    kind: str
+    begin: str
+    end: str
+    steps: int
+    arrays: Arrays
+    version: NDArray[np.int64]
+    last: Arrays | None
+
+
+@dataclass(slots=True)
+class State:
+    """What a joiner remembers beside its open pieces; JSON values.
+
+    Attributes:
+        episode: number of the next episode.
+        marks: shard -> [epoch, seq] of the batch it took last.
+        begins: "shard/env/agent" -> how its next episode begins, where that is known.
+        unknown: shard -> how the episode of an environment begins that was not seen yet.
+        missed: batches that were never seen. repeated: batches that came again, and were passed over.
+        cut: episodes that were cut.
+    """
+
+    episode: int = 0
+    marks: dict[str, list[int]] = field(default_factory=dict)
+    begins: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+    missed: int = 0
+    repeated: int = 0
+    cut: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """An episode under way: the chunks of its piece so far."""
+
+    head: Piece
+    chunks: list[Arrays]
+    versions: list[NDArray[np.int64]]
+
+    def is_long(self, steps: int) -> bool:
+        """Whether it is time to give out what there is of it."""
+        return self.head.steps >= steps and len(self.chunks) > 1
+
+    def piece(self, end: str) -> Piece:
+        """What there is of it, in one."""
+        head = self.head
+        arrays = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
+        last = None if end == "terminated" else head.last
+        version = np.concatenate(self.versions)
+        return Piece(
+            *(head.episode, head.step, head.shard, head.epoch, head.env, head.agent, head.kind, head.begin, end),
+            *(head.steps, arrays, version, last),
+        )
+
+
+class Joiner:
+    """Joins the segments of one experiment.
+
+    Attributes:
+        state: what must be remembered with `open_pieces`.
+
+    Args:
+        layout: of the batches.
+        state, pieces: what an earlier joiner left; nothing for a new one.
+        piece_steps: an episode is given out in pieces of about so many.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        state: State | None = None,
+        pieces: Sequence[Piece] = (),
+        *,
+        piece_steps: int = PIECE_STEPS,
+    ) -> None:
+        self.state = state or State()
+        self._leaves = [column.name for column in layout.columns if column.per == "step+1"]
+        self._steps = [column.name for column in layout.columns if column.per == "step"]
+        self._piece_steps = piece_steps
+        self._open = {
+            _key(piece.shard, piece.env, piece.agent): _Open(piece, [piece.arrays], [piece.version]) for piece in pieces
+        }
+
+    def add(self, batch: TapBatch) -> list[Piece]:
+        """The pieces that are whole with this batch; one that was added before adds nothing."""
+        state, shard = self.state, str(batch.shard)
+        mark = state.marks.get(shard)
+        if mark is not None and [batch.epoch, batch.seq] <= mark:
+            state.repeated += 1
+            return []
+        gap = batch.seq - (mark[1] if mark else 0) - 1
+        whole: list[Piece] = []
+        if gap:
+            state.missed += max(gap, 0)
+            whole += self._lose(batch.shard)
+        state.unknown.setdefault(shard, "reset")
+        state.marks[shard] = [batch.epoch, batch.seq]
+        for row in range(batch.segments.rows):
+            whole += self._add_row(batch, row)
+        return whole
+
+    def open_pieces(self) -> list[Piece]:
+        """What is under way; a joiner that is given these goes on from here."""
+        return [one.piece("") for one in self._open.values()]
+
+    def close(self) -> list[Piece]:
+        """Cut everything that is under way: nothing more comes."""
+        return [self._cut(key) for key in list(self._open)]
+
+    # ---- inside
+
+    def _lose(self, shard: int) -> list[Piece]:
+        """Batches of a shard are missing: what is under way there is cut, and goes on somewhere."""
+        state, prefix = self.state, f"{shard}/"
+        cut = [self._cut(key) for key in list(self._open) if key.startswith(prefix)]
+        for key in [key for key in state.begins if key.startswith(prefix)]:
+            del state.begins[key]
+        state.unknown[str(shard)] = "joined"
+        return cut
+
+    def _cut(self, key: str) -> Piece:
+        self.state.cut += 1
+        self.state.begins[key] = "joined"
+        return self._open.pop(key).piece("cut")
+
+    def _add_row(self, batch: TapBatch, row: int) -> Iterator[Piece]:
+        arrays = batch.segments.arrays
+        length = int(arrays["length"][row])
+        if not length:
+            return
+        env, agent = int(arrays["env"][row]), int(arrays["agent"][row])
+        key = _key(batch.shard, env, agent)
+        yield from self._meet_owner(key, batch, row)
+        over = arrays["terminated"][row, :length] | arrays["truncated"][row, :length]
+        start = 0
+        for stop in [*(np.flatnonzero(over) + 1).tolist(), length]:
+            if stop > start:
+                self._extend(key, batch, row, slice(start, stop), (env, agent))
+            if stop and over[stop - 1] and stop > start:
+                yield self._end(key, batch.segments, row, stop - 1)
+            start = stop
+        if key in self._open and self._open[key].is_long(self._piece_steps):
+            yield self._split(key)
+
+    def _meet_owner(self, key: str, batch: TapBatch, row: int) -> Iterator[Piece]:
+        """Cut what another owner left unfinished, and see whether this one goes on there."""
+        one = self._open.get(key)
+        if one is None or one.head.epoch == batch.epoch:
+            return
+        last, arrays = one.head.last or {}, batch.segments.arrays
+        goes_on = all(_equal(last[name], arrays[name][row, 0]) for name in self._leaves)
+        yield self._cut(key)
+        self.state.begins[key] = "continued" if goes_on else "reset"
+
+    def _extend(self, key: str, batch: TapBatch, row: int, span: slice, who: tuple[int, int]) -> None:
+        arrays = batch.segments.arrays
+        chunk = {name: np.array(arrays[name][row, span]) for name in (*self._leaves, *self._steps)}
+        steps = span.stop - span.start
+        version = np.full(steps, int(arrays["version"][row]), np.int64)
+        last = {name: np.array(arrays[name][row, span.stop]) for name in self._leaves}
+        one = self._open.get(key)
+        if one is None:
+            self._open[key] = _Open(self._begin(key, batch, who, steps, last), [chunk], [version])
+            return
+        one.chunks.append(chunk)
+        one.versions.append(version)
+        one.head.steps += steps
+        one.head.last = last
+
+    def _begin(self, key: str, batch: TapBatch, who: tuple[int, int], steps: int, last: Arrays) -> Piece:
+        state = self.state
+        begin = state.begins.pop(key, state.unknown[str(batch.shard)])
+        episode = state.episode
+        state.episode += 1
+        nothing = np.zeros(0, np.int64)
+        return Piece(episode, 0, batch.shard, batch.epoch, *who, batch.kind, begin, "", steps, {}, nothing, last)
+
+    def _end(self, key: str, segments: Segments, row: int, step: int) -> Piece:
+        one = self._open.pop(key)
+        self.state.begins[key] = "reset"
+        if segments.arrays["terminated"][row, step]:
+            return one.piece("terminated")
+        one.head.last = _final(segments, row, step, self._leaves)
+        return one.piece("truncated")
+
+    def _split(self, key: str) -> Piece:
+        """Give out what there is of a long episode but its newest chunk, with which the next piece begins."""
+        one = self._open[key]
+        newest, versions, head = one.chunks.pop(), one.versions.pop(), one.head
+        steps = len(versions)
+        given = replace(head, steps=head.steps - steps, last={name: newest[name][0] for name in self._leaves})
+        self._open[key] = _Open(
+            replace(head, step=head.step + given.steps, steps=steps, begin=""), [newest], [versions]
+        )
+        return _Open(given, one.chunks, one.versions).piece("more")
+
+
+def _key(shard: int, env: int, agent: int) -> str:
+    return f"{shard}/{env}/{agent}"
+
+
+def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return one.tobytes() == np.ascontiguousarray(other).tobytes()
+
+
+def _final(segments: Segments, row: int, step: int, leaf_names: Sequence[str]) -> Arrays:
+    """The true last observation of an episode that was truncated there."""
+    arrays: Mapping[str, NDArray[Any]] = segments.arrays
+    at = np.flatnonzero((arrays["final_row"] == row) & (arrays["final_step"] == step))[0]
+    return {name: np.array(arrays[f"final.{name}"][at]) for name in leaf_names}
