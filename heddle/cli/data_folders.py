@@ -46,7 +46,7 @@ def show(folder: str, output: str) -> None:
 @data.command("to-minari", epilog=epilog("heddle data to-minari demos --to demos-minari"))
 @folder_argument
 @click.option("--to", "target", metavar="DIR", required=True, help="A folder that is not there yet.")
-@click.option("--id", "dataset_id", metavar="ID", help="Minari's name of it; NAME/recorded-v0 when not given.")
+@click.option("--id", "dataset_id", metavar="ID", help="Minari's name of it; heddle/NAME-v0 when not given.")
 @click.option("--cut/--no-cut", default=True, help="Also episodes that were cut; they end truncated.")
 def to_minari(folder: str, target: str, dataset_id: str | None, cut: bool) -> None:
     """Write DIR as a Minari dataset: minari.MinariDataset(TARGET) opens it."""

@@ -1,0 +1,107 @@
+"""A recording as a Minari dataset: Minari opens it, and holds what was recorded."""
+
+from pathlib import Path
+
+import minari
+import numpy as np
+import pytest
+
+from heddle.cli.main import run
+from heddle.consumers.data.joiner import Joiner
+from heddle.consumers.data.minari import export
+from heddle.consumers.data.schema import columns_of
+from heddle.consumers.data.store import Manifest, Store
+from heddle.consumers.tap import TapBatch
+from heddle.errors import Conflict, UsageError
+from heddle.layout import Layout, Segments, make_layout
+from heddle.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace, to_json
+from tests.unit.test_joiner import LAYOUT, Player
+
+PROVENANCE = {
+    "experiment": "e-1",
+    "name": "e",
+    "env": "E-v0",
+    "seed": 1,
+    "code": "0",
+    "recorded_by": "0",
+    "spec": {"trainer": {"learner": "ppo"}},
+}
+
+
+def record(folder: Path, layout: Layout, batches: list[TapBatch]) -> None:
+    """A recording of these, all of it in two commits."""
+    spaces = {"observation": to_json(layout.observation), "action": to_json(layout.action)}
+    store, joiner = Store(folder), Joiner(layout)
+    store.begin(Manifest(PROVENANCE, spaces, columns_of(layout), "tap"))
+    half = len(batches) // 2
+    for some in (batches[:half], batches[half:]):
+        store.commit([piece for batch in some for piece in joiner.add(batch)], joiner.open_pieces())
+    assert store.manifest is not None
+    store.manifest.done, store.manifest.state = True, joiner.state
+    store.commit(joiner.close(), [])
+    store.close()
+
+
+def test_minari_opens_a_recording_with_every_step_and_the_last_observations(tmp_path: Path) -> None:
+    player = Player()
+    record(tmp_path / "to", LAYOUT, [player.batch() for _ in range(7)])
+    assert export(tmp_path / "to", tmp_path / "minari") == (15, 56)
+    dataset = minari.MinariDataset(tmp_path / "minari")
+    assert (dataset.total_episodes, dataset.total_steps) == (15, 56)
+    assert dataset.spec.observation_space.shape == (2,)
+    for episode in dataset.iterate_episodes():
+        assert episode.observations.shape == (len(episode) + 1, 2)
+        assert (episode.actions == episode.observations[:-1, 1].astype(int) % 3).all()
+        assert (episode.rewards == 1 + episode.observations[:-1, 1]).all()
+        assert episode.terminations[-1] or episode.truncations[-1]
+        assert not (episode.terminations[:-1] | episode.truncations[:-1]).any()
+        if episode.truncations[-1]:
+            assert (np.diff(episode.observations[:, 1]) == 1).all()
+        assert len(episode.infos["speed"]) == len(episode) + 1
+    assert len(dataset.sample_episodes(3)) == 3
+
+
+def test_episodes_that_were_cut_can_be_left_out_and_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    player = Player((1_000,))
+    record(tmp_path / "to", LAYOUT, [player.batch() for _ in range(2)])
+    assert export(tmp_path / "to", tmp_path / "none", with_cut=False) == (0, 0)
+    with pytest.raises(Conflict, match="there already"):
+        export(tmp_path / "to", tmp_path / "none")
+    with pytest.raises(UsageError, match="no Minari id"):
+        export(tmp_path / "to", tmp_path / "other", dataset_id="a b")
+
+
+SPACES: list[tuple[Space, Space]] = [
+    (Box((2, 3), "uint8", 0, 255), Box((2,), "float32", -1.0, 1.0)),
+    (Discrete(5, 2), Discrete(3, 1)),
+    (MultiBinary((3,)), MultiDiscrete((2, 3))),
+    (DictSpace({"a": Box((1,), "float64"), "b": TupleSpace((Discrete(2), Box((2,), "int16")))}), Discrete(2)),
+]
+
+
+@pytest.mark.parametrize(("observation", "action"), SPACES)
+def test_spaces_arrive_in_minari_as_they_are(observation: Space, action: Space, tmp_path: Path) -> None:
+    layout = make_layout(observation, action, steps=4, outputs={})
+    segments = Segments.empty(layout, 1)
+    segments.arrays["length"][:] = 4
+    for leaf in layout.observation_leaves:
+        if isinstance(leaf.space, Discrete):
+            segments.arrays[leaf.name][:] = leaf.space.start
+    segments.arrays["terminated"][0, 3] = True
+    record(tmp_path / "to", layout, [TapBatch(0, 1, 1, "train", segments)])
+    export(tmp_path / "to", tmp_path / "minari")
+    (episode,) = minari.MinariDataset(tmp_path / "minari").iterate_episodes()
+    dataset = minari.MinariDataset(tmp_path / "minari")
+    assert len(episode) == 4
+    first = episode.actions[0] if not isinstance(episode.actions, dict | tuple) else None
+    assert first is None or dataset.spec.action_space.contains(np.asarray(first) if np.ndim(first) else first)
+
+
+def test_show_tells_what_a_folder_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(tmp_path / "to", LAYOUT, [Player().batch()])
+    assert run(["data", "show", str(tmp_path / "to")]) == 0
+    out = capsys.readouterr().out
+    assert "1 whole episodes, 2 cut, 8 steps" in out and "E-v0, seed 1" in out and "float32[2]" in out
+    assert run(["data", "to-minari", str(tmp_path / "to"), "--to", str(tmp_path / "m")]) == 0
+    assert "3 episodes, 8 steps" in capsys.readouterr().out
+    assert run(["data", "show", str(tmp_path / "nothing")]) == 1
