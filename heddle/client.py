@@ -250,7 +250,7 @@ class Client:
         has_some = bool(result["checkpoint"]) if result.get("checkpoint") is not None else steps > 0
         if not has_some and not list((Path("runs") / before / "checkpoints").glob("*.safetensors")):
             raise NotFound(f"{before} left no checkpoint to go on from; start it anew, without --resume")
-        if why := reached(spec.budget, Spent(steps, wall_s)):
+        if why := reached(spec.budget, Spent(steps, wall_s, updates=int(result.get("updates") or 0))):
             limit, used = ("env_steps", steps) if spec.budget.env_steps else ("wall", round(wall_s))
             raise Conflict(
                 f"{before} has {why} already, and what a run continues counts, so it would end at once;"

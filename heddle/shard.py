@@ -43,8 +43,11 @@ class ShardPlan:
 
 
 def plan_shards(spec: ExperimentSpec) -> tuple[ShardPlan, ...]:
-    """Every shard of the experiment, train shards first; sizes within a kind differ by at most one."""
-    train = _cut(spec.env.num_envs, spec.env.envs_per_shard)
+    """Every shard of the experiment, train shards first; sizes within a kind differ by at most one.
+
+    Who trains from recorded experience has no train shards.
+    """
+    train = () if spec.data is not None else _cut(spec.env.num_envs, spec.env.envs_per_shard)
     evaluation = () if spec.eval is None else _cut(spec.eval.num_envs, spec.env.envs_per_shard)
     shards: list[ShardPlan] = []
     first_env = 0

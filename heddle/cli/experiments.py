@@ -76,6 +76,8 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
         latest = latest_metrics(broker, found.id)
         told = broker.events.find(lambda one: one.experiment == found.id and one.level != "debug", count=5)
         kept = broker.conn.kept()
+        source = found.spec().data
+    recorded = source.path if source is not None else ""
     now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms
     if output == "json":
         shown = {**status_as_json(now, judged, now_ms), "because": judged.as_json(now_ms)["because"]}
@@ -97,6 +99,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
             ("age", duration((now.ended_ms or now_ms) - now.created_ms)),
             ("pool", now.pool),
             ("group", now.group),
+            ("data", f"{recorded} (offline)" if recorded else ""),
             ("trainer", _trainer(picture, now_ms, is_over=now.ended)),
             ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(picture).items())),
             ("version", now.policy),

@@ -224,10 +224,10 @@ def _services(order: Order, stop: StopFlag) -> Iterator[tuple[Local, Client]]:
 
 
 def _default_workers(order: Order) -> int:
-    """One a core, but no more than there are shards."""
+    """One a core, but no more than there are shards: none for a run that is offline."""
     from heddle.shard import plan_shards
 
-    return max(1, min(cores(), len(plan_shards(order.loaded.spec))))
+    return min(cores(), len(plan_shards(order.loaded.spec)))
 
 
 def _say_where(order: Order, local: Local) -> None:

@@ -19,11 +19,13 @@ class Spent:
         env_steps: steps trained on.
         wall_s: seconds of running, pauses and outages of the trainer left out.
         mean_return: of the last evaluation, or of the last 100 training episodes; None before there is one.
+        updates: done.
     """
 
     env_steps: int
     wall_s: float
     mean_return: float | None = None
+    updates: int = 0
 
 
 def reached(budget: Budget, spent: Spent) -> str:
@@ -33,6 +35,8 @@ def reached(budget: Budget, spent: Spent) -> str:
         return f"reached target_return {target:g} (mean return {mean:.1f})"
     if budget.env_steps is not None and spent.env_steps >= budget.env_steps:
         return f"used env_steps {budget.env_steps}"
+    if budget.updates is not None and spent.updates >= budget.updates:
+        return f"used updates {budget.updates}"
     if budget.wall is not None and spent.wall_s >= budget.wall:
         return f"used wall {budget.wall:g} s"
     return ""
@@ -43,6 +47,8 @@ def progress(budget: Budget, spent: Spent) -> float:
     shares = [0.0]
     if budget.env_steps is not None:
         shares.append(spent.env_steps / budget.env_steps)
+    if budget.updates is not None:
+        shares.append(spent.updates / budget.updates)
     if budget.wall is not None:
         shares.append(spent.wall_s / budget.wall)
     return min(1.0, max(shares))

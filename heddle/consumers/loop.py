@@ -165,7 +165,7 @@ class Loop:
         metrics["worker_wait_seconds"] = sum(pointer.waited_ms for pointer in pointers) / 1000
         versions = [int(version) for item in taken.batches for version in item.segments.arrays["version"]]
         metrics |= lag_metrics(versions, latest, same, parts.publisher.gap)
-        self._metrics = metrics | parts.report.rate(parts.progress.env_steps) | progress_metrics(parts.progress)
+        self.trained(metrics | parts.report.rate(parts.progress.env_steps) | progress_metrics(parts.progress))
         parts.publisher.publish(weights, parts.progress.update)
         parts.ledger.hold(pointers, "trained")
         self.training_on = []
@@ -175,6 +175,11 @@ class Loop:
         parts.ledger.flush()
         parts.reader.loading([])
         self._tell()
+
+    def trained(self, metrics: dict[str, float]) -> None:
+        """There was an update, and these are its numbers."""
+        self._metrics = metrics
+        self._busy_at = self.parts.clock.monotonic()
 
     def checkpoint(self) -> bool:
         """Write a checkpoint, then ack what it covers; False when the disk does not take it now.

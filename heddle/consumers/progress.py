@@ -76,7 +76,7 @@ class Progress:
     def spent(self, *, evaluated: bool) -> Spent:
         """What the budget looks at; `evaluated` when the spec has an [eval] section."""
         mean = self.eval_return if evaluated else self.whole_window_return
-        return Spent(env_steps=self.env_steps, wall_s=self.wall_s, mean_return=mean)
+        return Spent(env_steps=self.env_steps, wall_s=self.wall_s, mean_return=mean, updates=self.update)
 
     def counters(self) -> dict[str, float]:
         """For a manifest's counters."""

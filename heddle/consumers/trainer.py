@@ -17,14 +17,16 @@ from heddle.broker.seats import SEAT_TTL_MS
 from heddle.checkpoint import highest_epoch
 from heddle.clock import Clock, SystemClock
 from heddle.consumers import ending
+from heddle.consumers.data.source import DataSource
 from heddle.consumers.loop import Loop
+from heddle.consumers.offline import OfflineLoop, offline_setting, open_source
 from heddle.consumers.parts import CheckpointMissing, Interrupted, Source, Trains, build
 from heddle.consumers.patience import GivenUp, Patience
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
 from heddle.consumers.setting import Describe, Setting
 from heddle.consumers.watched import WatchedTraining
-from heddle.errors import CheckpointError, Conflict, EnvError, ExperimentFailed, Gone, SeatLost, SpecError
+from heddle.errors import CheckpointError, Conflict, DataError, EnvError, ExperimentFailed, Gone, SeatLost, SpecError
 from heddle.lease import Action, Watchdog
 from heddle.policies.weights import WeightsError
 from heddle.stop import StopFlag
@@ -85,6 +87,7 @@ class Trainer:
         self._broker = broker
         self._trainer = trainer_id()
         self._seat: Seat | None = None
+        self._data: DataSource | None = None
         self._patience = Patience(check=self._check, clock=self._clock, rng=self._rng)
 
     def run(self) -> int:
@@ -148,8 +151,9 @@ class Trainer:
     def _run_seated(self, broker: Broker, seat: Seat) -> int:
         try:
             try:
-                loop = Loop(build(self._source(broker), seat))
-            except (EnvError, SpecError, WeightsError, ExperimentFailed, CheckpointError) as error:
+                parts = build(self._source(broker), seat)
+                loop = Loop(parts) if self._data is None else OfflineLoop(parts, self._data)
+            except (EnvError, SpecError, WeightsError, ExperimentFailed, CheckpointError, DataError) as error:
                 if isinstance(error, CheckpointMissing):
                     raise
                 return self._fail_early(broker, seat, f"cannot start training: {error}")
@@ -209,6 +213,9 @@ class Trainer:
         from heddle.consumers.training import Training
 
         limit_s = setting.spec.trainer.update_timeout
+        if setting.spec.data is not None:
+            self._data = open_source(setting)
+            setting = offline_setting(setting, self._data)
         training = Training(setting, device=self._device, home=self._directory)
         watched = WatchedTraining(training, limit_s=limit_s, subject=self._experiment, clock=self._clock)
         self._watchdog = Watchdog(watched.doing, self._stuck, clock=self._clock).start()

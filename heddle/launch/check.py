@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle.errors import EnvError, MissingExtra, Problem, SpecError
+from heddle.errors import DataError, EnvError, MissingExtra, Problem, SpecError
 from heddle.launch.deadline import within
 from heddle.layout import make_layout
 from heddle.policies import Policy, make_policy
@@ -115,6 +115,7 @@ def try_out(spec: ExperimentSpec, *, with_snapshot: bool = False) -> Checked:
     except SpecError as error:
         raise SpecError([*error.problems, *problems]) from error
     problems += _training_problems(spec, policy)
+    problems += _data_problems(spec, observation, action, policy)
     layout = make_layout(
         observation,
         action,
@@ -131,6 +132,23 @@ def try_out(spec: ExperimentSpec, *, with_snapshot: bool = False) -> Checked:
     if problems:
         raise SpecError(problems)
     return Checked(observation, action, needed, trial.reason if trial else None)
+
+
+def _data_problems(spec: ExperimentSpec, observation: Space, action: Space, policy: Policy) -> list[Problem]:
+    """Whether the recording that a spec trains from is here, and of these spaces."""
+    if spec.data is None:
+        return []
+    from heddle.consumers.data.source import layout_of
+    from heddle.consumers.data.store import read_manifest
+
+    try:
+        manifest = read_manifest(Path(spec.data.path))
+        layout_of(manifest, observation, action, policy, steps=spec.rollout.steps)
+    except DataError as error:
+        return [Problem("data.path", spec.data.path, str(error))]
+    if not manifest.steps:
+        return [Problem("data.path", spec.data.path, "holds no steps yet")]
+    return []
 
 
 def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:

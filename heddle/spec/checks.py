@@ -11,10 +11,13 @@ from heddle.spec.learner_checks import learner_faults
 from heddle.spec.models import ENVPOOL, ExperimentSpec
 from heddle.spec.policy import PolicySpec
 
+ON_POLICY = ("ppo",)
+"""Learners that a recording cannot teach."""
+
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    rules = (_env, _vector, _agents, _policy, _rollout, _trainer, learner_faults, _eval, _budget, _limits)
+    rules = (_env, _vector, _agents, _policy, _rollout, _trainer, learner_faults, _data, _eval, _budget, _limits)
     return [fault for rule in rules for fault in rule(spec)]
 
 
@@ -134,6 +137,26 @@ def _trainer(spec: ExperimentSpec) -> Iterator[Fault]:
         )
 
 
+def _data(spec: ExperimentSpec) -> Iterator[Fault]:
+    if spec.data is None:
+        if spec.trainer.learner == "bc":
+            hint = 'name a recording: [data] path = "DIR"; make one with heddle record-experience'
+            yield Fault(("trainer", "learner"), "bc", "imitates recorded experience, and the spec has no [data]", hint)
+        if spec.budget.passes is not None:
+            hint = "use budget.env_steps or budget.updates"
+            yield Fault(("budget", "passes"), spec.budget.passes, "has no meaning without [data]", hint)
+        return
+    if spec.rollout.sync:
+        yield Fault(("rollout", "sync"), True, "has no meaning with [data], where no worker plays", "remove it")
+    if spec.trainer.learner in ON_POLICY:
+        yield Fault(
+            ("trainer", "learner"),
+            spec.trainer.learner,
+            "learns from what its own policy has just played, not from a recording",
+            'use "bc", another learner that is off-policy, or your own',
+        )
+
+
 def _eval(spec: ExperimentSpec) -> Iterator[Fault]:
     if spec.eval is not None and spec.eval.num_envs > spec.eval.episodes:
         yield Fault(
@@ -153,11 +176,12 @@ def _eval(spec: ExperimentSpec) -> Iterator[Fault]:
 
 def _budget(spec: ExperimentSpec) -> Iterator[Fault]:
     budget = spec.budget
-    if budget.env_steps is None and budget.wall is None and budget.target_return is None:
+    limits = (budget.env_steps, budget.updates, budget.passes, budget.wall, budget.target_return)
+    if all(limit is None for limit in limits):
         yield Fault(
             ("budget",),
             None,
-            "needs at least one of env_steps, wall and target_return",
+            "needs at least one of env_steps, updates, wall and target_return",
             "for example env_steps = 100_000",
             is_about_key=True,
         )

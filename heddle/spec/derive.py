@@ -17,6 +17,8 @@ SHARDS_AIMED_AT = 4
 LAG_WHEN_NOT_SYNC = 4
 MOST_IN_MINIBATCH = 64
 """Unless the spec says otherwise; fewer where an update has fewer steps."""
+OFFLINE_BATCH_STEPS = 2048
+"""Of recorded steps, which lie ready, more go into an update."""
 EVAL_SEED_OFFSET = 1_000_000
 LEAST_MAX_ENTRIES = 1024
 """In a synchronous run, which holds itself back: one batch a shard and version."""
@@ -56,7 +58,8 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
     replays = str(section("trainer").get("learner")) in REPLAYING  # to them, experience never is too old
     give("rollout", "max_policy_lag", None if sync or replays else LAG_WHEN_NOT_SYNC)
     agents = _positive(section("env").get("agents", 1))
-    give("trainer", "batch_steps", num_envs * agents * steps)
+    offline = isinstance(filled.get("data"), dict)
+    give("trainer", "batch_steps", max(OFFLINE_BATCH_STEPS, steps) if offline else num_envs * agents * steps)
     update = num_envs * agents * steps if sync else _positive(section("trainer").get("batch_steps"))
     learner = str(section("trainer").get("learner", "ppo"))
     for key, value in _of_learner(learner, filled).items():

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from heddle.spec.values import Bytes, Frozen, Kwargs, Schedule, Seconds, auto_none, builtin_or_own, constant, none_auto
 
-LEARNERS = ("ppo", "vtrace", "dqn", "sac", "none")
+LEARNERS = ("ppo", "vtrace", "dqn", "sac", "bc", "none")
 """Built-in learners; others are named "package.module:Name"."""
 
 

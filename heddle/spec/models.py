@@ -123,6 +123,18 @@ class Rollout(Frozen):
     compression: Annotated[Literal["lz4", "zstd"] | None, BeforeValidator(_none_compression)] = None
 
 
+class Data(Frozen):
+    """[data]: recorded experience to train from, offline; without the section workers play.
+
+    Attributes:
+        path: folder that `heddle record-experience` wrote, where the trainer runs.
+        min_return: only episodes whose recorded rewards add up to so much; None takes all.
+    """
+
+    path: str = Field(min_length=1)
+    min_return: float | None = None
+
+
 class Eval(Frozen):
     """[eval]: how the policy is measured; without the section it is not.
 
@@ -146,11 +158,15 @@ class Budget(Frozen):
 
     Attributes:
         env_steps: steps accepted for training.
+        updates: of the learner.
+        passes: over the whole of the recording; with [data] only.
         wall: seconds of running.
         target_return: mean return, of the evaluation when there is one, else of the last 100 training episodes.
     """
 
     env_steps: int | None = Field(default=None, ge=1)
+    updates: int | None = Field(default=None, ge=1)
+    passes: int | None = Field(default=None, ge=1)
     wall: Seconds | None = Field(default=None, gt=0)
     target_return: float | None = None
 
@@ -207,6 +223,7 @@ class ExperimentSpec(Frozen):
     policy: PolicySpec = Field(default_factory=PolicySpec)
     rollout: Rollout = Field(default_factory=Rollout)
     trainer: Trainer = Field(default_factory=Trainer)
+    data: Data | None = None
     eval: Eval | None = None
     budget: Budget
     faults: Faults = Field(default_factory=Faults)

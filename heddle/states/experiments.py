@@ -19,6 +19,8 @@ STALL_MS = 5_000
 LONG_WAIT_MS = 3_000
 """Shards are handed over within seconds: one that waits longer for a worker is worth a word."""
 
+OFFLINE = "offline: it trains on recorded experience, and no worker plays for it"
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -182,13 +184,14 @@ def _running(facts: Facts, picture: Picture) -> Judgement:
         if one.waits_for == "workers" and one.since_ms and now - one.since_ms > max(LONG_WAIT_MS, facts.ttl_ms)
     ]
     reasons = [one for one in (picture.trainer, picture.leader) if one.state == "absent"]
-    reasons += [picture.pool] if not picture.pool.is_green else []
+    reasons += [picture.pool] if facts.shards and not picture.pool.is_green else []
     broker = judge_broker(facts)
     reasons += [broker] if broker is not None else []
     because = (*wrong[:8], *reasons)
     since_ms = facts.status.started_ms
     if not because:
-        return Judgement(f"experiment {facts.id}", "running", since_ms=since_ms)
+        why = "" if any(shard.kind == "train" for shard in facts.shards) else OFFLINE
+        return Judgement(f"experiment {facts.id}", "running", why, since_ms=since_ms)
     first = because[0]
     why = f"{first.subject} is {first.state}: {first.why}" if wrong else first.why
     more = len(wrong) + len(reasons) - 1

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from heddle.consumers.learners.base import Learner, State, TrainBatch, resolve_device
+from heddle.consumers.learners.bc import Bc
 from heddle.consumers.learners.dqn import Dqn
 from heddle.consumers.learners.none import NoLearner
 from heddle.consumers.learners.ppo import Ppo
@@ -19,13 +20,14 @@ from heddle.policies.factory import call_user_code
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import import_object
 
-__all__ = ["Dqn", "Learner", "Ppo", "Sac", "State", "TrainBatch", "Vtrace", "make_learner", "resolve_device"]
+__all__ = ["Bc", "Dqn", "Learner", "Ppo", "Sac", "State", "TrainBatch", "Vtrace", "make_learner", "resolve_device"]
 
 _BUILTIN: dict[str, Callable[..., Learner]] = {
     "ppo": Ppo,
     "vtrace": Vtrace,
     "dqn": Dqn,
     "sac": Sac,
+    "bc": Bc,
     "none": NoLearner,
 }
 _NEEDED = ("min_steps", "update", "get_weights", "set_weights", "state", "load")
