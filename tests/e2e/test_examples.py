@@ -16,6 +16,7 @@ from tests.helpers import eventually
 EXAMPLES = ROOT / "examples"
 TESTED = {
     "cartpole.toml",  # tests/e2e/test_run.py
+    "cartpole_bc.toml",  # tests/e2e/test_offline.py
     "catch.toml",
     "catch_env.py",
     "catch_jax.py",

@@ -177,7 +177,7 @@ def test_what_is_missing_is_said_with_how_to_write_it() -> None:
     assert found[2][4] == "add [budget] with env_steps = 100_000"
     empty = problems('[experiment]\nname = "x"\n[env]\nid = "y"\n[budget]\n')
     assert [(each[0], each[1], each[3]) for each in empty] == [
-        ("budget", 5, "needs at least one of env_steps, wall and target_return")
+        ("budget", 5, "needs at least one of env_steps, updates, wall and target_return")
     ]
 
 

@@ -7,91 +7,42 @@ doi:10.1162/neco.1991.3.1.88.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from heddle.consumers.learners.base import State, TrainBatch, to_numpy
-from heddle.consumers.learners.optimizer import FlatAdam
-from heddle.errors import CheckpointError, ExperimentFailed
-from heddle.policies.base import Array, Arrays, Policy
-from heddle.policies.normalise import Normaliser
-from heddle.policies.torch_module import Evaluated, make_module
-from heddle.spec import ExperimentSpec
+from heddle.consumers.learners.base import TrainBatch
+from heddle.consumers.learners.on_policy import OnPolicy
+from heddle.policies.torch_module import Evaluated
 
 _SUMS = ("bc_loss", "entropy", "grad_norm")
 
 
-class Bc:
-    """Behaviour cloning for any policy with a torch module, of discrete or continuous actions, recurrent or not.
+class Bc(OnPolicy):
+    """Behaviour cloning for any policy with a torch module, whatever its actions, recurrent or not.
 
-    One update is one sweep over its batch, in minibatches; `trainer.passes` has no meaning here. The value that a
-    policy may have is not trained.
-
-    Args:
-        spec: [trainer] lr, minibatch, entropy, max_grad_norm and normalize_observations count.
-        policy: its weights are where learning starts.
-        device: where it learns.
-        seed: of the shuffling.
-
-    Raises:
-        EnvError: the policy cannot be trained.
+    One update is one sweep over its batch, in minibatches; the value that a policy may have is not trained. Of
+    [trainer] lr, minibatch, entropy, max_grad_norm, grad_limit, on_bad_step and normalize_observations count.
     """
 
+    name = "bc"
     min_steps = 1
-
-    def __init__(self, spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int) -> None:
-        self.options = spec.trainer
-        self.model = make_module(policy, device=device)
-        weights = policy.get_weights()
-        if self.options.normalize_observations:
-            self.model.normaliser = Normaliser(self.model.observation)
-            weights = self.model.normaliser.weights() | weights
-        self.model.set_weights(weights)
-        self.optimizer = FlatAdam(self.model.net)
-        self.generator = torch.Generator().manual_seed(seed)
-        self.updates = 0
 
     def update(self, batch: TrainBatch, progress: float) -> dict[str, float]:
         lr = self.options.lr.at(progress)
         self.optimizer.set_lr(lr)
-        self._learn_statistics(batch)
-        sums = torch.zeros(len(_SUMS), device=batch.device)
-        taken = 0
+        self.learn_statistics(batch)
+        sums, taken = torch.zeros(len(_SUMS), device=batch.device), 0
         for judged in self._minibatches(batch):
-            sums += self._step(judged)
-            taken += 1
-        means = dict(zip(_SUMS, (sums / taken).tolist(), strict=True))
-        if not all(math.isfinite(value) for value in means.values()):
-            shown = ", ".join(f"{name} = {value:g}" for name, value in means.items())
-            raise ExperimentFailed(
-                f"update {self.updates + 1} gave numbers that are not finite ({shown});"
-                " lower trainer.lr, or look for extreme observations and for actions outside of the space"
-            )
+            numbers = self._step(judged)
+            if numbers is not None:
+                sums += numbers
+                taken += 1
+        self.refuse_nan(_SUMS, sums)
         self.updates += 1
-        return means | {"lr": lr}
-
-    def get_weights(self) -> Arrays:
-        return self.model.get_weights()
-
-    def set_weights(self, weights: Mapping[str, Array]) -> None:
-        self.model.set_weights(weights)
-
-    def state(self) -> State:
-        arrays = self.optimizer.state() | {"generator": to_numpy(self.generator.get_state())}
-        return arrays, {"learner": "bc", "updates": self.updates}
-
-    def load(self, tensors: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-        if meta.get("learner") != "bc":
-            raise CheckpointError(f"the state is of learner {meta.get('learner')!r}, not of bc")
-        try:
-            self.optimizer.load(tensors)
-            self.generator.set_state(torch.from_numpy(tensors["generator"].copy()))
-            self.updates = int(meta["updates"])
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise CheckpointError(f"the state of bc is incomplete: {error!r}") from error
+        means = dict(zip(_SUMS, (sums / max(1, taken)).tolist(), strict=True))
+        return means | {"lr": lr} | self.guard.metrics()
 
     def _minibatches(self, batch: TrainBatch) -> Iterator[Evaluated]:
         """The batch in random order, judged by the current weights."""
@@ -99,42 +50,33 @@ class Bc:
         if self.model.recurrent:
             yield from self._sequences(batch, observations)
             return
-        rows, steps = batch.reward.shape
+        steps = batch.reward.shape[1]
         chosen = batch.valid.flatten().nonzero().squeeze(1)
         order = chosen[torch.randperm(len(chosen), generator=self.generator).to(chosen.device)]
-        flat = {name: values.flatten(0, 1) for name, values in observations.items()}
-        actions = batch.actions["action"].flatten(0, 1)
+        seen = {name: values.flatten(0, 1) for name, values in observations.items()}
+        done = {name: values.flatten(0, 1) for name, values in batch.actions.items()}
         for part in order.tensor_split(math.ceil(len(order) / self.options.minibatch)):
             source = part + part.div(steps, rounding_mode="floor")  # observations have one row more a segment
-            shown = {name: values.index_select(0, source) for name, values in flat.items()}
-            yield self.model.evaluate(shown, actions.index_select(0, part))
+            shown = {name: values.index_select(0, source) for name, values in seen.items()}
+            yield self.model.evaluate(shown, {name: values.index_select(0, part) for name, values in done.items()})
 
-    def _sequences(self, batch: TrainBatch, observations: Mapping[str, Tensor]) -> Iterator[Evaluated]:
+    def _sequences(self, batch: TrainBatch, observations: dict[str, Tensor]) -> Iterator[Evaluated]:
         """Whole segments at a time, from the state that the batch brings: zeros from a recording."""
-        rows, steps = batch.reward.shape
-        order = torch.randperm(rows, generator=self.generator).to(batch.device)
+        order = torch.randperm(len(batch.valid), generator=self.generator).to(batch.device)
+        order = order[batch.valid[order].any(dim=1)]
         ended = batch.terminated | batch.truncated
-        for part in order.tensor_split(min(rows, math.ceil(rows * steps / self.options.minibatch))):
+        parts = min(len(order), max(1, math.ceil(batch.num_steps / self.options.minibatch)))
+        for part in order.tensor_split(parts):
             shown = {name: values[part] for name, values in observations.items()}
+            done = {name: values[part] for name, values in batch.actions.items()}
             state = {name: values[part] for name, values in batch.state.items()}
-            judged = self.model.evaluate_sequence(shown, batch.actions["action"][part], ended[part], state)
+            judged = self.model.evaluate_sequence(shown, done, ended[part], state)
             valid = batch.valid[part]
-            if valid.any():
-                yield Evaluated(judged.log_prob[valid], judged.entropy[valid], judged.value[valid])
+            yield Evaluated(judged.log_prob[valid], judged.entropy[valid], judged.value[valid])
 
-    def _step(self, judged: Evaluated) -> Tensor:
-        """One gradient step; the numbers in _SUMS, without gradient."""
+    def _step(self, judged: Evaluated) -> Tensor | None:
+        """One gradient step; the numbers in _SUMS without gradient, None where the guard left it out."""
         likelihood, entropy = -judged.log_prob.mean(), judged.entropy.mean()
-        loss = likelihood - self.options.entropy * entropy if self.options.entropy else likelihood
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = self.optimizer.step(self.options.max_grad_norm)
-        return torch.stack([likelihood.detach(), entropy.detach(), norm])
-
-    def _learn_statistics(self, batch: TrainBatch) -> None:
-        if self.model.normaliser is None:
-            return
-        seen = {
-            name: batch.observations[name][:, :-1][batch.valid].cpu().numpy() for name in self.model.normaliser.moments
-        }
-        self.model.normaliser.update(seen)
+        numbers = {"bc_loss": likelihood.detach(), "entropy": entropy.detach()}
+        norm = self.take_step(likelihood - self.options.entropy * entropy, self.options.max_grad_norm, numbers)
+        return None if norm is None else torch.stack([*numbers.values(), norm])
