@@ -143,11 +143,14 @@ def _data_problems(spec: ExperimentSpec, observation: Space, action: Space, poli
 
     try:
         manifest = read_manifest(Path(spec.data.path))
-        layout_of(manifest, observation, action, policy, steps=spec.rollout.steps)
+        layout = layout_of(manifest, observation, action, policy, steps=spec.rollout.steps)
     except DataError as error:
         return [Problem("data.path", spec.data.path, str(error))]
     if not manifest.steps:
         return [Problem("data.path", spec.data.path, "holds no steps yet")]
+    if spec.trainer.learner == "vtrace" and "out.log_prob" not in [column.name for column in layout.columns]:
+        reason = "holds no log_prob of what was done, which vtrace needs"
+        return [Problem("data.path", spec.data.path, reason, 'use trainer.learner = "bc", or one of your own')]
     return []
 
 

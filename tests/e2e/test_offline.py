@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from heddle.consumers.data.store import read_manifest
 from tests.data_kit import record_cartpole
 from tests.e2e.shell import ROOT, heddle, heddle_json, started
@@ -23,13 +25,15 @@ def test_run_trains_from_a_recording_in_one_terminal_without_a_worker_and_says_o
     assert "offline" in done.stderr
 
 
+@pytest.mark.timeout(600)
 def test_the_example_clones_a_policy_from_the_recording_of_its_training(tmp_path: Path) -> None:
     for name in ("cartpole.toml", "cartpole_bc.toml"):
         shutil.copy(ROOT / "examples" / name, tmp_path)
     with started("up", "--workers", "2", cwd=tmp_path) as services:
         services.says("heddle enqueue")
         teacher = heddle("enqueue", "cartpole.toml", "--set", "budget.env_steps=40_000", cwd=tmp_path).stdout.strip()
-        recorded = heddle_json("record-experience", teacher, "--to", "demos", cwd=tmp_path)
+        words = ("record-experience", teacher, "--to", "demos", "-o", "json")
+        recorded = json.loads(heddle(*words, cwd=tmp_path, timeout_s=400).stdout)
         assert recorded["done"] and recorded["missed"] <= 2
         assert abs(recorded["steps"] - 40_000) < 2_000
         less = ("--set", "data.min_return=150", "--set", "budget.passes=10")

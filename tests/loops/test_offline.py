@@ -108,6 +108,8 @@ def test_a_recording_that_is_not_there_or_of_another_environment_is_named_before
     assert "exp.toml:6:1  data.path = 'demos': demos holds no recorded experience" in capsys.readouterr().err
     record_cartpole(tmp_path / "demos", episodes=1, files=1)
     assert run(["validate", "exp.toml"]) == 0
+    assert run(["validate", "exp.toml", "--set", "trainer.learner=vtrace"]) == 3
+    assert "holds no log_prob of what was done" in capsys.readouterr().err
     (tmp_path / "exp.toml").write_text(text.format(env="Acrobot-v1") + "[budget]\nupdates = 3\n")
     assert run(["validate", "exp.toml"]) == 3
     assert "has obs as float32[4], here it is float32[6]" in capsys.readouterr().err
