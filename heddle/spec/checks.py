@@ -11,7 +11,7 @@ from heddle.spec.learner_checks import learner_faults
 from heddle.spec.models import ENVPOOL, ExperimentSpec
 from heddle.spec.policy import PolicySpec
 
-ON_POLICY = ("ppo",)
+ON_POLICY = ("ppo", "none")
 """Learners that a recording cannot teach."""
 
 
@@ -152,7 +152,7 @@ def _data(spec: ExperimentSpec) -> Iterator[Fault]:
         yield Fault(
             ("trainer", "learner"),
             spec.trainer.learner,
-            "learns from what its own policy has just played, not from a recording",
+            "cannot learn from a recording",
             'use "bc", another learner that is off-policy, or your own',
         )
 

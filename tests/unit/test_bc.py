@@ -104,7 +104,7 @@ def test_numbers_that_are_not_finite_fail_the_update() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"trainer": {"learner": "ppo"}}, "not from a recording"),
+        ({"trainer": {"learner": "ppo"}}, "cannot learn from a recording"),
         ({"rollout": {"sync": True}}, "no worker plays"),
         ({"data": None}, "imitates recorded experience"),
         ({"data": None, "trainer": {"learner": "ppo"}, "budget": {"passes": 2}}, "has no meaning without"),
