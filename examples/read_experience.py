@@ -12,10 +12,11 @@ if len(sys.argv) != 2:
 exp = heddle.connect().experiment(sys.argv[1])
 tap = exp.tap("example")
 for number, batch in enumerate(tap, start=1):
-    arrays = batch.arrays  # obs [rows, T+1, ...], action, reward, terminated, truncated [rows, T], ...
+    arrays = batch.arrays  # obs [rows, T+1, ...] or obs.<key>, action, reward, terminated, truncated [rows, T], ...
     returns = arrays["episode_return"]
     ended = returns[arrays["episode_length"] > 0]
-    print(f"shard {batch.shard} seq {batch.seq}: obs {arrays['obs'].shape}, episode returns {ended.round(1).tolist()}")
+    shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items() if name.split(".")[0] == "obs")
+    print(f"shard {batch.shard} seq {batch.seq}: {shapes}, episode returns {ended.round(1).tolist()}")
     if number == 20:
         break
 print(f"missed {tap.missed}")

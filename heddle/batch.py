@@ -1,15 +1,14 @@
-"""Batch bytes: Segments to an Arrow IPC stream of one record batch and back, and the only place that knows Arrow.
+"""Batch bytes: Segments to an Arrow IPC stream of one record batch and back, and with `columns.py` the only place
+that knows Arrow.
 
 It never trusts what it reads: until size, checksum, schema, structure and contents are right, nobody sees an array.
 
-One row is one segment. A column of fixed shape is a canonical fixed_shape_tensor (or a plain number where a segment
-has one), so any Arrow reader can open it; booleans travel as uint8 0 or 1 and say so in their field's metadata. Final
-observations of truncated episodes are list columns: `final_step` and `final.<leaf>`, as many entries as the segment
-has such endings. No extension type is registered from Python, and nothing is ever unpickled.
+One row is one segment; `columns.py` says how each array of it travels. Final observations of truncated episodes are
+list columns: `final_step` and `final.<leaf>`, as many entries as the segment has such endings. No extension type is
+registered from Python, and nothing is ever unpickled.
 """
 
 import functools
-import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heddle.columns import Coded, coded, fixed, list_array, list_lengths, list_of, ragged
 from heddle.errors import BatchError
 from heddle.layout import Column, ColumnLike, Layout, Per, Segments, make_layout
 from heddle.segment_checks import first_problem
@@ -26,7 +26,7 @@ from heddle.wire import declared_bytes
 
 __all__ = ["Column", "ColumnLike", "Layout", "Per", "Segments", "checksum", "decode", "encode", "make_layout"]
 
-_FORMAT = b"1"
+_FORMAT = b"2"
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream; a reader would also take a cut for the end
 
 # What Arrow raises on bytes that are not what they claim to be; seen by flipping and cutting bytes.
@@ -82,104 +82,43 @@ def checksum(data: bytes | memoryview) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Coded:
-    """One column and its Arrow types, worked out once.
-
-    Attributes:
-        shape: of one row's (or one list entry's) array.
-        dtype: of the array; `stored` the one on the wire.
-        arrow_type: plain or tensor; `list_type` a list of those.
-        elements: numbers in one row (or list entry).
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    stored: np.dtype[Any]
-    arrow_type: pa.DataType
-    value_type: pa.DataType
-    storage_type: pa.DataType | None
-    list_type: pa.DataType
-    elements: int
-
-    def field(self, arrow_type: pa.DataType) -> pa.Field:
-        metadata = {b"heddle.dtype": b"bool"} if self.dtype.kind == "b" else None
-        return pa.field(self.name, arrow_type, nullable=False, metadata=metadata)
-
-
-@dataclass(frozen=True, slots=True)
 class _Codec:
     """What is worked out once for a layout: `framing_bytes` is all of the stream but the record batch."""
 
     layout: Layout
-    columns: tuple[_Coded, ...]
-    finals: tuple[_Coded, ...]
+    columns: tuple[Coded, ...]
+    finals: tuple[Coded, ...]
     schema: pa.Schema
     framing_bytes: int
 
 
 @functools.lru_cache(maxsize=64)
 def _codec(layout: Layout) -> _Codec:
-    columns = [_coded(column.name, column.dtype, column.row_shape(layout.steps)) for column in layout.columns]
-    finals = [_coded("final_step", "int32", ())]
-    finals += [_coded(f"final.{leaf.name}", leaf.space.dtype, leaf.space.shape) for leaf in layout.observation_leaves]
+    columns = [coded(column, layout.steps) for column in layout.columns]
+    finals: list[Coded] = [fixed("final_step", "int32", ())]
+    for leaf in layout.observation_leaves:
+        name = f"final.{leaf.name}"
+        finals.append(ragged(name, leaf, None) if leaf.ragged else fixed(name, leaf.space.dtype, leaf.space.shape))
     fields = [column.field(column.arrow_type) for column in columns]
-    fields += [column.field(column.list_type) for column in finals]
+    fields += [column.field(list_of(column.arrow_type)) for column in finals]
     schema = pa.schema(fields, metadata={b"heddle.format": _FORMAT, b"heddle.steps": str(layout.steps).encode()})
     return _Codec(layout, tuple(columns), tuple(finals), schema, schema.serialize().size + len(_END))
-
-
-def _coded(name: str, dtype: str, shape: tuple[int, ...]) -> _Coded:
-    stored = np.dtype("uint8" if dtype == "bool" else dtype)
-    value_type = pa.from_numpy_dtype(stored)
-    arrow_type = pa.fixed_shape_tensor(value_type, shape) if shape else value_type
-    return _Coded(
-        name=name,
-        shape=shape,
-        dtype=np.dtype(dtype),
-        stored=stored,
-        arrow_type=arrow_type,
-        value_type=value_type,
-        storage_type=arrow_type.storage_type if shape else None,
-        list_type=pa.list_(pa.field("item", arrow_type, nullable=False)),
-        elements=math.prod(shape),
-    )
 
 
 def _arrow_columns(codec: _Codec, segments: Segments) -> Iterator[pa.Array]:
     rows, arrays = segments.rows, segments.arrays
     for column in codec.columns:
-        yield _fixed_array(column, _bytes_of(arrays.get(column.name), column, rows), rows)
+        yield column.to_arrow(arrays.get(column.name), rows)
     final_row, final_step = arrays["final_row"], arrays["final_step"]
     if len(final_row) and (final_row.min() < 0 or final_row.max() >= rows):
         raise ValueError(f"final_row is outside 0..{rows - 1}")
-    offsets = np.zeros(rows + 1, np.int32)
-    np.cumsum(np.bincount(final_row, minlength=rows), out=offsets[1:])
+    counts = np.bincount(final_row, minlength=rows)
     order = np.lexsort((final_step, final_row))
     in_order = bool((order[1:] > order[:-1]).all())
     for column in codec.finals:
         values = arrays.get(column.name)
-        flat = _bytes_of(values if in_order or values is None else values[order], column, len(order))
-        items = _fixed_array(column, flat, len(order))
-        yield pa.Array.from_buffers(column.list_type, rows, [None, pa.py_buffer(offsets)], 0, children=[items])
-
-
-def _fixed_array(column: _Coded, flat: pa.Buffer, rows: int) -> pa.Array:
-    """`rows` values of a plain or tensor type over the flat elements in `flat`."""
-    values = pa.Array.from_buffers(column.value_type, rows * column.elements, [None, flat], 0)
-    if column.storage_type is None:
-        return values
-    storage = pa.Array.from_buffers(column.storage_type, rows, [None], 0, children=[values])
-    return pa.ExtensionArray.from_storage(column.arrow_type, storage)
-
-
-def _bytes_of(array: NDArray[Any] | None, column: _Coded, rows: int) -> pa.Buffer:
-    if array is None:
-        raise ValueError(f"the segments lack {column.name}")
-    if array.shape != (rows, *column.shape) or array.dtype != column.dtype:
-        wanted = f"{column.dtype}{[rows, *column.shape]}"
-        raise ValueError(f"{column.name} is {array.dtype}{list(array.shape)}, the layout says {wanted}")
-    return pa.py_buffer(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        items = column.to_arrow(values if in_order or values is None else values[order], len(order))
+        yield list_array(list_of(column.arrow_type), counts, items)
 
 
 def _write(sink: Any, batch: pa.RecordBatch, compression: str | None) -> None:
@@ -234,53 +173,19 @@ def _views(codec: _Codec, batch: pa.RecordBatch) -> Segments:
     rows = batch.num_rows
     arrays: dict[str, NDArray[Any]] = {}
     for place, column in enumerate(codec.columns):
-        arrays[column.name] = _flat(batch.column(place), column).reshape(rows, *column.shape)
-    offsets: NDArray[np.int32] | None = None
+        arrays[column.name] = column.from_arrow(batch.column(place))
+    lengths: NDArray[np.int64] | None = None
     for place, column in enumerate(codec.finals, start=len(codec.columns)):
         lists = batch.column(place)
-        mine = _offsets(lists, rows)
-        if offsets is not None and not np.array_equal(offsets, mine):
+        mine = list_lengths(lists, column.name)
+        if lengths is not None and not np.array_equal(lengths, mine):
             raise ValueError(f"{column.name} has other lengths than final_step")
-        offsets = mine
-        values = lists.values
-        if len(values) != mine[-1]:
-            raise ValueError(f"{column.name} has {len(values)} values for {mine[-1]} places")
-        arrays[column.name] = _flat(values, column).reshape(len(values), *column.shape)
-    assert offsets is not None
-    arrays["final_row"] = _frozen(np.repeat(np.arange(rows, dtype=np.int32), np.diff(offsets)))
+        lengths = mine
+        arrays[column.name] = column.from_arrow(lists.values)
+    assert lengths is not None
+    arrays["final_row"] = np.repeat(np.arange(rows, dtype=np.int32), lengths)
+    arrays["final_row"].flags.writeable = False
     return Segments(codec.layout, rows, arrays)
-
-
-def _offsets(lists: pa.Array, rows: int) -> NDArray[np.int32]:
-    if lists.null_count or lists.offset:
-        raise ValueError("a list column has nulls or an offset")
-    if not rows:
-        return np.zeros(1, np.int32)
-    offsets = np.frombuffer(lists.buffers()[1], np.int32, count=rows + 1)
-    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise ValueError("list offsets are out of order")
-    return offsets
-
-
-def _flat(array: pa.Array, column: _Coded) -> NDArray[Any]:
-    """All elements of a plain or tensor array, in order, read-only."""
-    values = array if column.storage_type is None else array.storage.values
-    if array.null_count or array.offset or values.null_count or values.offset:
-        raise ValueError(f"{column.name} has nulls or an offset")
-    buffer = values.buffers()[1]
-    if buffer is None or not len(values):
-        return _frozen(np.zeros(0, column.dtype))
-    flat = np.frombuffer(buffer, column.stored, count=len(values))
-    if column.dtype.kind == "b":
-        if flat.max() > 1:
-            raise ValueError(f"{column.name} has a value that is neither 0 nor 1")
-        flat = flat.view(np.bool_)
-    return _frozen(flat if flat.flags.aligned else flat.copy())
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
 
 
 def _schema_difference(expected: pa.Schema, found: pa.Schema) -> str:

@@ -4,7 +4,8 @@ It never encodes and never plays: `batch.py` turns Segments into bytes and back,
 
 Arrays of `Segments.arrays`; R rows (one segment each), T steps, K kept-apart final observations:
 
-    obs leaves        [R, T+1, ...]  as the environment returned them; the last valid row is the bootstrap observation
+    obs leaves        [R, T+1, ...]  as the environment returned them; the last valid row is the bootstrap observation;
+                                     of objects, `spaces.cells`, where lengths differ from step to step
     action leaves     [R, T, ...]    as the policy chose: integers counted from 0, Box before it is clipped
     reward            [R, T]         float32, raw
     terminated, truncated [R, T]     bool; both true means terminated
@@ -13,7 +14,8 @@ Arrays of `Segments.arrays`; R rows (one segment each), T steps, K kept-apart fi
     episode_return    [R, T]         float64, NaN unless an episode ended at that step
     episode_length    [R, T]         int32, 0 unless an episode ended at that step
     state.<name>      [R, ...]       recurrent state before the first step
-    length            [R]            int32, valid steps, 0..T; all beyond is zero (NaN in info and episode_return)
+    length            [R]            int32, valid steps, 0..T; all beyond is zero (NaN in info and episode_return, no
+                                     elements in sequences and texts)
     env, agent        [R]            int32, environment's index within the shard; agent is reserved, 0
     version           [R]            int64, policy version that played the segment
     final_row, final_step [K]        int32, in that order: the steps that were truncated and not terminated
@@ -28,9 +30,12 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.spaces import ACTION, OBSERVATION, Leaf, Space, leaves
+from heddle.spaces import ACTION, OBSERVATION, Leaf, Space, Text, leaves
+from heddle.spaces.cells import blank_cell, boxed, fill
 
 Per: TypeAlias = Literal["step", "step+1", "segment"]
+
+_GUESS = 16
 
 
 class ColumnLike(Protocol):
@@ -45,19 +50,21 @@ class ColumnLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One fixed-shape column.
+    """One column.
 
     Attributes:
         name: key in `Segments.arrays`.
         dtype: numpy name.
         shape: of one step's (or one segment's) value.
         per: how many such values a segment holds: T ("step"), T + 1 ("step+1") or one ("segment").
+        leaf: where the values are cells that differ in length; dtype is then "object".
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     per: Per
+    leaf: Leaf | None = None
 
     def row_shape(self, steps: int) -> tuple[int, ...]:
         """Shape of this column's part of one segment."""
@@ -65,8 +72,13 @@ class Column:
         return leading[self.per] + self.shape
 
     def row_bytes(self, steps: int) -> int:
-        """Bytes of this column's part of one segment."""
-        return math.prod(self.row_shape(steps)) * np.dtype(self.dtype).itemsize
+        """Bytes of this column's part of one segment; where lengths differ, as if there were 16 elements a step."""
+        leaf = self.leaf
+        if leaf is None:
+            return math.prod(self.row_shape(steps)) * np.dtype(self.dtype).itemsize
+        is_text = isinstance(leaf.space, Text)
+        size = min(leaf.space.size, _GUESS) if is_text else leaf.space.size * np.dtype(leaf.space.dtype).itemsize
+        return math.prod(self.row_shape(steps)) * size * (_GUESS if leaf.depth else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,7 @@ def make_layout(
     """
     if steps < 1:
         raise ValueError(f"steps = {steps} must be at least 1")
-    columns = [Column(leaf.name, leaf.space.dtype, leaf.space.shape, "step+1") for leaf in leaves(observation)]
+    columns = [_observed(leaf) for leaf in leaves(observation)]
     columns += [Column(leaf.name, leaf.chosen_dtype, leaf.space.shape, "step") for leaf in leaves(action, ACTION)]
     columns.append(Column("reward", "float32", (), "step"))
     columns += [Column(name, "bool", (), "step") for name in ("terminated", "truncated")]
@@ -204,7 +216,8 @@ class Segments:
         self.arrays["final_row"] = np.array([row for row, _, _ in ordered], np.int32)
         self.arrays["final_step"] = np.array([step for _, step, _ in ordered], np.int32)
         for leaf in self.layout.observation_leaves:
-            stacked = np.stack([np.asarray(values[leaf.name], leaf.space.dtype) for _, _, values in ordered])
+            found = [values[leaf.name] for _, _, values in ordered]
+            stacked = boxed(found) if leaf.ragged else np.stack([np.asarray(one, leaf.space.dtype) for one in found])
             self.arrays[f"final.{leaf.name}"] = stacked
 
     def select(self, rows: NDArray[np.intp]) -> "Segments":
@@ -223,7 +236,8 @@ def no_finals(layout: Layout) -> dict[str, NDArray[Any]]:
     """The final_* arrays with K = 0."""
     arrays: dict[str, NDArray[Any]] = {name: np.zeros(0, np.int32) for name in ("final_row", "final_step")}
     for leaf in layout.observation_leaves:
-        arrays[f"final.{leaf.name}"] = np.zeros((0, *leaf.space.shape), leaf.space.dtype)
+        shape = () if leaf.ragged else leaf.space.shape
+        arrays[f"final.{leaf.name}"] = np.zeros((0, *shape), object if leaf.ragged else leaf.space.dtype)
     return arrays
 
 
@@ -234,7 +248,17 @@ def has_blanks(column: Column) -> bool:
 
 def _blank(column: Column, steps: int, rows: int) -> NDArray[Any]:
     shape = (rows, *column.row_shape(steps))
+    if column.leaf is not None:
+        cells = np.empty(shape, object)
+        fill(cells, blank_cell(column.leaf))
+        return cells
     return np.full(shape, np.nan, column.dtype) if has_blanks(column) else np.zeros(shape, column.dtype)
+
+
+def _observed(leaf: Leaf) -> Column:
+    if leaf.ragged:
+        return Column(leaf.name, "object", (), "step+1", leaf)
+    return Column(leaf.name, leaf.space.dtype, leaf.space.shape, "step+1")
 
 
 def _described(described: ColumnLike | tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:

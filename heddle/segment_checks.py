@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from heddle.layout import Segments
 from heddle.spaces import index_range
+from heddle.spaces.cells import TakenApart, first_disagreement, taken_apart, values_problem
 
 
 def first_problem(segments: Segments) -> str | None:
@@ -68,11 +69,32 @@ def _choices(segments: Segments) -> str | None:
             return f"{leaf.name} {bad}"
     for leaf in layout.observation_leaves:
         found = index_range(leaf.space, chosen=False)
-        if found is None:
+        if found is None or leaf.ragged:
             continue
         bad = _misplaced(arrays[leaf.name], *found, valid=segments) or _misplaced(arrays[f"final.{leaf.name}"], *found)
         if bad:
             return f"{leaf.name} {bad}"
+    return None
+
+
+def _cells(segments: Segments) -> str | None:
+    """Sequences, texts and graphs of observations."""
+    every = segments.layout.observation_leaves
+    if not any(leaf.ragged for leaf in every):
+        return None
+    valid = _valid(segments, segments.layout.steps + 1)
+    for prefix in ("", "final."):
+        taken: dict[str, TakenApart] = {}
+        for leaf in every:
+            array = segments.arrays[prefix + leaf.name]
+            if leaf.ragged:
+                taken[leaf.name] = taken_apart(leaf, (array if prefix else array[valid]).tolist())
+                if problem := values_problem(leaf, taken[leaf.name][1]):
+                    return f"{prefix}{leaf.name} {problem}"
+            else:
+                taken[leaf.name] = [], array
+        if problem := first_disagreement(every, taken):
+            return f"{prefix}{problem}"
     return None
 
 
@@ -105,7 +127,7 @@ def _finals(segments: Segments) -> str | None:
     return None
 
 
-_CHECKS: tuple[Callable[[Segments], str | None], ...] = (_rows, _numbers, _choices, _endings, _finals)
+_CHECKS: tuple[Callable[[Segments], str | None], ...] = (_rows, _numbers, _choices, _cells, _endings, _finals)
 
 
 def _is_full(segments: Segments) -> bool:

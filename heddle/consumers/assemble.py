@@ -14,7 +14,8 @@ from torch import Tensor
 from heddle.consumers.learners.base import TrainBatch
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Array
-from heddle.spaces import index_range
+from heddle.spaces import Leaf, index_range
+from heddle.spaces.cells import padded
 
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 """Types that torch cannot compute with, and what they become."""
@@ -38,7 +39,8 @@ class Assembler:
         self._tensors: dict[str, Tensor] = {}
         self._views: dict[str, NDArray[Any]] = {}
         skipped = {"episode_return", "episode_length"}
-        self._columns = [column for column in layout.columns if column.name not in skipped]
+        self._columns = [column for column in layout.columns if column.name not in skipped and column.leaf is None]
+        self._ragged = [leaf for leaf in layout.observation_leaves if leaf.ragged]
 
     def assemble(
         self, batches: Sequence[Segments], shards: Sequence[int], epochs: Sequence[int] | None = None
@@ -70,17 +72,28 @@ class Assembler:
         columns = {column.name: self._tensors[column.name][:rows] for column in self._columns}
         counts = [batch.rows for batch in batches]
         owners = np.asarray([shards, [0] * len(batches) if epochs is None else epochs], np.int64)
-        return self._train_batch(columns, self._finals(batches), np.repeat(owners, counts, axis=1), rows)
+        finals = self._finals(batches)
+        padded = [self._padded(leaf, batches) for leaf in self._ragged]
+        for seen, last in padded:
+            columns |= seen
+            finals[1].update(last)
+        names = [name for seen, _ in padded for name in seen]
+        return self._train_batch(columns, finals, np.repeat(owners, counts, axis=1), rows, names)
 
     def _train_batch(
-        self, columns: dict[str, Tensor], finals: tuple[Tensor, dict[str, Tensor]], owners: Array, rows: int
+        self,
+        columns: dict[str, Tensor],
+        finals: tuple[Tensor, dict[str, Tensor]],
+        owners: Array,
+        rows: int,
+        padded: list[str],
     ) -> TrainBatch:
         env = self._views["env"][:rows].astype(np.int64) | self._views["agent"][:rows].astype(np.int64) << AGENT_BITS
         length = self._views["length"][:rows]
         kept = {name: tensor for name, tensor in columns.items() if name not in ("env", "agent")}
         on_device = {name: tensor.to(self.device, non_blocking=True) for name, tensor in kept.items()}
         valid = torch.arange(self.layout.steps, device=self.device) < on_device["length"].unsqueeze(1)
-        observation_leaves = [leaf.name for leaf in self.layout.observation_leaves]
+        observation_leaves = [leaf.name for leaf in self.layout.observation_leaves if not leaf.ragged] + padded
         return TrainBatch(
             observations={name: on_device[name] for name in observation_leaves},
             actions={leaf.name: on_device[leaf.name] for leaf in self.layout.action_leaves},
@@ -103,7 +116,7 @@ class Assembler:
     def _fill_unplayed(self, rows: int) -> None:
         """Beyond a segment's length lie zeros: a network that looks up an index must not be shown one there is not."""
         for leaf in self.layout.observation_leaves:
-            limits = index_range(leaf.space, chosen=False)
+            limits = None if leaf.ragged else index_range(leaf.space, chosen=False)
             if limits is not None and limits[0].any():
                 beyond = np.arange(self.layout.steps + 1) > self._views["length"][:rows, None]
                 self._views[leaf.name][:rows][beyond] = limits[0]
@@ -119,9 +132,25 @@ class Assembler:
         )
         found: dict[str, Tensor] = {}
         for leaf in self.layout.observation_leaves:
+            if leaf.ragged:
+                continue
             joined = np.concatenate([batch.arrays[f"final.{leaf.name}"] for batch in batches])
             found[leaf.name] = torch.from_numpy(joined.astype(_dtype(leaf.space.dtype), copy=False)).to(self.device)
         return torch.from_numpy(index).to(self.device), found
+
+    def _padded(self, leaf: Leaf, batches: Sequence[Segments]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The cells of a leaf as tensors of one width, [R, T+1, ...] and those of final observations, [K, ...]."""
+        seen = np.concatenate([batch.arrays[leaf.name] for batch in batches])
+        last = np.concatenate([batch.arrays[f"final.{leaf.name}"] for batch in batches])
+        arrays = padded(leaf, np.concatenate([seen.reshape(-1), last]))
+        tensors = {
+            name: torch.from_numpy(array.astype(_dtype(array.dtype.name), copy=False)).to(self.device)
+            for name, array in arrays.items()
+        }
+        return (
+            {name: tensor[: seen.size].reshape(*seen.shape, *tensor.shape[1:]) for name, tensor in tensors.items()},
+            {name: tensor[seen.size :] for name, tensor in tensors.items()},
+        )
 
     def _reserve(self, rows: int) -> None:
         if rows <= self._capacity:

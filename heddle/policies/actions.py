@@ -162,6 +162,7 @@ def _head(leaf: Leaf, begin: int, masks: tuple[str, ...], squash: bool) -> Head:
     if np.dtype(space.dtype).kind == "f":
         low, span = _stretch(leaf) if squash else (None, None)
         return Head(leaf, "squashed" if squash else "gaussian", (), space.size, suffix, begin, (), low, span)
+    assert isinstance(space, Box)  # describe_action lets no text through
     least, most = space.limits()
     sizes = [int(last) - int(first) + 1 for first, last in zip(least.flat, most.flat, strict=True)]
     if max(sizes) > MOST_CATEGORIES:

@@ -10,7 +10,8 @@ import numpy as np
 
 from heddle.policies.actions import Head, Heads
 from heddle.policies.base import Arrays, OutputSpec
-from heddle.spaces import Space, index_range, leaves
+from heddle.spaces import Space, blank, leaves
+from heddle.spaces.cells import blank_cell, boxed, numbers_of
 
 ROWS = 2
 """Observations that a module is asked about."""
@@ -50,14 +51,12 @@ def answer_problem(answer: Any, heads: Heads, state: Mapping[str, OutputSpec], *
 
 
 def blank_observations(observation: Space) -> Arrays:
-    """Two observations by leaf: zeros, or the lowest integers of a leaf."""
-    blanks: Arrays = {}
-    for leaf in leaves(observation):
-        limits = index_range(leaf.space, chosen=False)
-        blanks[leaf.name] = np.zeros((ROWS, *leaf.space.shape), leaf.space.dtype)
-        if limits is not None:
-            blanks[leaf.name][...] = limits[0]
-    return blanks
+    """Two observations by leaf, as numbers: zeros, the lowest integers of a leaf, or nothing at all."""
+    every, blanks = leaves(observation), Arrays()
+    for leaf in every:
+        one = blank_cell(leaf) if leaf.ragged else blank(leaf.space)
+        blanks[leaf.name] = boxed([one] * ROWS) if leaf.ragged else np.stack([one] * ROWS)
+    return numbers_of(every, blanks)
 
 
 def _head_problem(head: Head, answer: Mapping[str, Any]) -> str | None:

@@ -88,7 +88,8 @@ class Policy(Protocol):
         """Choose an action for each of N environments.
 
         Args:
-            observations: leaf name -> [N, ...] in the space's dtype.
+            observations: leaf name -> [N, ...] in the space's dtype; [N] objects where lengths differ, as
+                `heddle.spaces.cells` says: a str for a Text, an array [k, ...] for a Sequence.
             state: name -> [N, ...].
             noise: [N, noise.size] float; not looked at when `deterministic`.
             deterministic: the likeliest action instead of a drawn one.

@@ -1,7 +1,8 @@
 """From observations to the flat float vector that a small network reads; the same numbers in numpy and in torch.
 
-It never learns anything. Box leaves are flattened, uint8 ones divided by 255, Discrete ones become one-hot; leaves
-stand in sorted order. An action mask (`find_masks`) is not part of the vector.
+It never learns anything. Box leaves are flattened, uint8 ones divided by 255; Discrete ones become one-hot, and so does
+every element of a MultiDiscrete; MultiBinary ones are 0 and 1. Leaves stand in sorted order. An action mask
+(`find_masks`) is not part of the vector.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from heddle.errors import EnvError
 from heddle.policies.actions import action_size, find_masks
 from heddle.policies.base import Array
 from heddle.policies.normalise import CLIP, Normaliser
-from heddle.spaces import Box, Discrete, Leaf, Space, leaves
+from heddle.spaces import Box, Discrete, Leaf, LeafSpace, MultiDiscrete, Space, Text, leaves
 
 __all__ = ["IMAGE_SCALE", "Features", "Part", "action_size"]
 
@@ -38,7 +39,7 @@ class Features:
         width: length of the vector.
 
     Raises:
-        EnvError: the mask does not fit the action space, or nothing is left to see.
+        EnvError: the mask does not fit the action space, nothing is left to see, or a leaf has no fixed shape.
     """
 
     def __init__(self, observation: Space, action: Space) -> None:
@@ -48,7 +49,9 @@ class Features:
         for leaf in leaves(observation):
             if leaf.name in masks:
                 continue
-            size = leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.size
+            if leaf.ragged:
+                raise _ragged(leaf)
+            size = _width(leaf.space)
             self.parts.append(Part(leaf, width, width + size))
             width += size
         self.width = width
@@ -72,8 +75,8 @@ class Features:
         out = np.zeros((rows, self.width), np.float32)
         for part, factors in zip(self.parts, self._factors, strict=True):
             space, values = part.leaf.space, observations[part.leaf.name]
-            if isinstance(space, Discrete):
-                out[np.arange(rows), part.start + values - space.start] = 1.0
+            if isinstance(space, Discrete | MultiDiscrete):
+                out[np.arange(rows)[:, None], part.start + hot_columns(space, values)] = 1.0
                 continue
             target = out[:, part.start : part.stop]
             target[...] = values.reshape(rows, -1)
@@ -82,6 +85,29 @@ class Features:
             elif factors is not None:
                 target[...] = _normalised(target, factors)
         return out
+
+
+def hot_columns(space: Discrete | MultiDiscrete, values: Array) -> NDArray[np.int64]:
+    """Which columns of the one-hot code of `values` [N, ...] are 1: [N, elements]."""
+    if isinstance(space, Discrete):
+        return np.asarray(values.reshape(-1, 1) - space.start, np.int64)
+    begins = np.cumsum((0, *space.nvec[:-1]))
+    return np.asarray(values.reshape(len(values), -1).astype(np.int64) - space.start + begins, np.int64)
+
+
+def _width(space: LeafSpace) -> int:
+    if isinstance(space, Discrete):
+        return space.n
+    return sum(space.nvec) if isinstance(space, MultiDiscrete) else space.size
+
+
+def _ragged(leaf: Leaf) -> EnvError:
+    kind = "text" if isinstance(leaf.space, Text) and not leaf.depth else "a sequence or graph"
+    return EnvError(
+        f"has observations that this policy cannot read: {leaf.name} is {kind}, of no fixed size",
+        key="policy.id",
+        hint="name a policy of your own, which gets it as it is, or wrap the environment to give fixed shapes",
+    )
 
 
 def _normalised(values: Array, factors: tuple[Array, Array]) -> NDArray[np.float32]:

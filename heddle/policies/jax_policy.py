@@ -23,7 +23,8 @@ from heddle.policies.base import Acted, Array, Arrays, OutputSpec, zero_state
 from heddle.policies.heads import choose
 from heddle.policies.normalise import CLIP, Normaliser
 from heddle.policies.weights import check, split_norm
-from heddle.spaces import Space
+from heddle.spaces import Space, leaves
+from heddle.spaces.cells import numbers_of
 from heddle.spec.objects import describe_error
 
 SCALAR = OutputSpec("float32")
@@ -53,7 +54,7 @@ class FlaxPolicy:
         self.heads = Heads(observation, action, squash=bool(getattr(module, "squash", False)))
         self.noise = self.heads.noise
         self.state: Mapping[str, OutputSpec] = dict(getattr(module, "state_spec", {}))
-        self._names = answer_names(self.heads)
+        self._names, self._leaves = answer_names(self.heads), leaves(observation)
         self._normaliser: Normaliser | None = None
         self._cpu = jax.devices("cpu")[0]
         self._apply = jax.jit(module.apply)
@@ -77,7 +78,7 @@ class FlaxPolicy:
         self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
     ) -> Acted:
         with jax.default_device(self._cpu):
-            answer = self._apply(self.params, self._normalised(observations), state)
+            answer = self._apply(self.params, self._normalised(numbers_of(self._leaves, observations)), state)
         numbers = {name: np.asarray(answer[name], np.float32) for name in self._names}
         actions, log_prob = choose(self.heads, numbers, observations, None if deterministic else noise)
         value = np.asarray(answer["value"], np.float32).reshape(-1)

@@ -61,7 +61,10 @@ class Normaliser:
         self.moments = {
             leaf.name: RunningMoments(leaf.space.shape)
             for leaf in leaves(observation)
-            if isinstance(leaf.space, Box) and np.dtype(leaf.space.dtype).kind == "f" and not _is_mask(leaf.name)
+            if isinstance(leaf.space, Box)
+            and np.dtype(leaf.space.dtype).kind == "f"
+            and not _is_mask(leaf.name)
+            and not leaf.ragged
         }
 
     def update(self, observations: Mapping[str, Array]) -> None:

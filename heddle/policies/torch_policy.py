@@ -20,7 +20,8 @@ from heddle.policies.normalise import CLIP, Normaliser
 from heddle.policies.torch_heads import value_of
 from heddle.policies.torch_module import load_module_weights, module_weights
 from heddle.policies.weights import split_norm
-from heddle.spaces import Space
+from heddle.spaces import Space, leaves
+from heddle.spaces.cells import numbers_of
 
 SCALAR = OutputSpec("float32")
 
@@ -42,6 +43,7 @@ class TorchPolicy:
     def __init__(self, net: nn.Module, observation: Space, action: Space, *, name: str) -> None:
         self.net = net.cpu().eval()  # acting draws no dropout and leaves running statistics alone
         self.observation, self.action, self.name = observation, action, name
+        self._leaves = leaves(observation)
         self.heads = Heads(observation, action, squash=bool(getattr(net, "squash", False)))
         self.noise = self.heads.noise
         self.state: Mapping[str, OutputSpec] = dict(getattr(net, "state_spec", {}))
@@ -56,7 +58,10 @@ class TorchPolicy:
     def act(
         self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
     ) -> Acted:
-        answer = self.net(self._tensors(observations), {name: torch.from_numpy(value) for name, value in state.items()})
+        answer = self.net(
+            self._tensors(numbers_of(self._leaves, observations)),
+            {name: torch.from_numpy(value) for name, value in state.items()},
+        )
         numbers = {name: _float32(answer[name]) for name in self._names}
         actions, log_prob = choose(self.heads, numbers, observations, None if deterministic else noise)
         after = {name: answer["state"][name].numpy() for name in self.state}

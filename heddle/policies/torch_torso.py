@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heddle.errors import EnvError
 from heddle.policies.features import IMAGE_SCALE, Features, Part
 from heddle.policies.images import Image, Order, image_of
-from heddle.spaces import Discrete, LeafSpace
+from heddle.spaces import Discrete, LeafSpace, MultiDiscrete
 from heddle.spec import PolicySpec
 
 IMPALA_CHANNELS = (16, 32, 32)
@@ -137,6 +137,10 @@ def encode(parts: Sequence[Part], observations: Mapping[str, Tensor]) -> Tensor:
 def _columns(space: LeafSpace, values: Tensor) -> Tensor:
     if isinstance(space, Discrete):
         return nn.functional.one_hot(values - space.start, space.n).float()
+    if isinstance(space, MultiDiscrete):
+        indexes = values.reshape(len(values), -1).long() - torch.tensor(space.start, device=values.device)
+        each = [nn.functional.one_hot(indexes[:, place], n) for place, n in enumerate(space.nvec)]
+        return torch.cat(each, dim=1).float()
     flat = values.reshape(len(values), -1).float()
     return flat * float(IMAGE_SCALE) if space.dtype == "uint8" else flat
 

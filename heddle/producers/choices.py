@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.spaces import ACTION, Box, DictSpace, Discrete, MultiDiscrete, Space, TupleSpace, parts
+from heddle.spaces import ACTION, Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, OneOf, Space, TupleSpace, parts
 
 Chosen = Mapping[str, NDArray[Any]]
 """Actions by leaf."""
@@ -20,22 +20,31 @@ def choices_for(action: Space, *, raw: bool = True, root: str = ACTION) -> Choic
     """A function from the policy's actions, by leaf [N, ...], to N values for `env.step`.
 
     Discrete: Python integers, `start` added. MultiDiscrete: arrays of the space's dtype, `start` added. MultiBinary:
-    arrays of int8. Box: arrays clipped to the bounds. Dict and Tuple: dicts and tuples of these. All arrays are fresh.
+    arrays of int8. Box: arrays clipped to the bounds. Dict and Tuple: dicts and tuples of these. OneOf: a number and
+    the choice of that alternative. All arrays are fresh.
 
     Args:
         raw: False where the arrays hold what `env.step` takes already, and only need to be put together.
         root: name of the leaf, or what the names of the leaves begin with.
+
+    Raises:
+        ValueError: a Text, Sequence or Graph.
     """
     if isinstance(action, DictSpace | TupleSpace):
         within = [choices_for(part, raw=raw, root=f"{root}.{key}") for key, part in parts(action)]
         return _together(within, tuple(action.spaces) if isinstance(action, DictSpace) else None)
+    if isinstance(action, OneOf):
+        within = [choices_for(part, raw=raw, root=f"{root}.{number}") for number, part in enumerate(action.spaces)]
+        return _one_of(f"{root}.index", within)
     if isinstance(action, Discrete):
         return _indexes(root, action.start if raw else 0)
     if isinstance(action, Box) and raw:
         return _clipped(root, action)
     if isinstance(action, MultiDiscrete):
         return _arrays(root, action.dtype, action.starts() if raw and any(action.start) else None)
-    return _arrays(root, action.dtype, None)
+    if isinstance(action, Box | MultiBinary):
+        return _arrays(root, action.dtype, None)
+    raise ValueError(f"no policy can choose in {action}")
 
 
 def _together(within: Sequence[Choices], keys: tuple[str, ...] | None) -> Choices:
@@ -46,6 +55,14 @@ def _together(within: Sequence[Choices], keys: tuple[str, ...] | None) -> Choice
     ]
 
 
+def _one_of(name: str, within: Sequence[Choices]) -> Choices:
+    def choose(chosen: Chosen) -> Sequence[Any]:
+        values = [alternative(chosen) for alternative in within]
+        return [(which, values[which][row]) for row, which in enumerate(chosen[name].tolist())]
+
+    return choose
+
+
 def _indexes(name: str, start: int) -> Choices:
     if start == 0:
         return lambda chosen: chosen[name].tolist()
@@ -54,15 +71,20 @@ def _indexes(name: str, start: int) -> Choices:
 
 def _arrays(name: str, dtype: str, start: NDArray[np.int64] | None) -> Choices:
     if start is None:
-        return lambda chosen: list(chosen[name].astype(dtype))
-    return lambda chosen: list((chosen[name] + start).astype(dtype))
+        return lambda chosen: _each(chosen[name].astype(dtype))
+    return lambda chosen: _each((chosen[name] + start).astype(dtype))
 
 
 def _clipped(name: str, action: Box) -> Choices:
     low, high = action.limits()
     if not _binds(low, high):
-        return lambda chosen: list(chosen[name].astype(action.dtype))
-    return lambda chosen: list(np.minimum(np.maximum(chosen[name], low), high).astype(action.dtype, copy=False))
+        return lambda chosen: _each(chosen[name].astype(action.dtype))
+    return lambda chosen: _each(np.minimum(np.maximum(chosen[name], low), high).astype(action.dtype, copy=False))
+
+
+def _each(values: NDArray[Any]) -> Sequence[Any]:
+    """A row each, as arrays even where a row is one number."""
+    return list(values) if values.ndim > 1 else [values[row, ...] for row in range(len(values))]
 
 
 def _binds(low: NDArray[Any], high: NDArray[Any]) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.producers.choices import choices_for
-from heddle.spaces import ACTION, Box, Discrete, LeafSpace, Space, index_range, leaves, validate_value
+from heddle.spaces import ACTION, Box, Discrete, Leaf, LeafSpace, Space, index_range, leaves, validate_value
+from heddle.spaces.cells import boxed, padded, to_cell
 from heddle.spec.objects import describe_error
 
 _TOLERANCE = 1e-5
@@ -121,6 +122,8 @@ def observation_problem(space: Space, value: Any) -> str | None:
     if problem := validate_value(space, value):
         return problem
     for leaf in leaves(space):
+        if not leaf.direct:
+            continue
         part = leaf.pick(value)
         if not isinstance(leaf.space, Discrete) and not isinstance(part, np.ndarray | np.generic):
             return f"{leaf.name} is a {type(part).__name__}, expected a numpy array"
@@ -159,7 +162,14 @@ def permitted(choice: Any, observation: Any, action: Space) -> Any:
 
 def flattened(space: Space, value: Any) -> NDArray[Any]:
     """A value as one array of numbers."""
-    return np.concatenate([np.ravel(leaf.pick(value)).astype(np.float64) for leaf in leaves(space)])
+    return np.concatenate([_numbers(leaf, leaf.pick(value)) for leaf in leaves(space)])
+
+
+def _numbers(leaf: Leaf, picked: Any) -> NDArray[np.float64]:
+    if not leaf.ragged:
+        return np.ravel(picked).astype(np.float64)
+    found = padded(leaf, boxed([to_cell(leaf, picked)])).values()
+    return np.concatenate([np.ravel(values).astype(np.float64) for values in found])
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:

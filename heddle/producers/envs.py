@@ -15,8 +15,6 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces as gym_spaces
 from gymnasium import wrappers as gym_wrappers
 
 from heddle.clock import Clock
@@ -24,9 +22,10 @@ from heddle.errors import EnvError
 from heddle.layout import Layout
 from heddle.producers.contract import first_breach
 from heddle.producers.envs_make import call_factory, call_gymnasium, wrap
+from heddle.producers.envs_spaces import describe, describe_action
 from heddle.producers.isolation.shard import IsolatedEnv, check_isolated, make_isolated
 from heddle.shard import ShardPlan, env_seed
-from heddle.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace, bound
+from heddle.spaces import Space
 from heddle.spec import Env, ExperimentSpec
 from heddle.spec.objects import is_object_name
 
@@ -142,43 +141,6 @@ def counter_of(env: Any) -> Any:
     return None
 
 
-def describe(space: Any, *, what: str = "observation space", value: object = None) -> Space:
-    """Translate a Gymnasium space into ours.
-
-    Raises:
-        EnvError: a kind, dtype or key that Heddle does not carry; the reason names the space.
-    """
-    try:
-        if isinstance(space, gym_spaces.Discrete):
-            return Discrete(int(space.n), int(space.start))
-        if isinstance(space, gym_spaces.Box):
-            return Box(space.shape, np.dtype(space.dtype).name, bound(space.low), bound(space.high))
-        if isinstance(space, gym_spaces.MultiDiscrete):
-            sizes = tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist())
-            return MultiDiscrete(*sizes, space.shape, np.dtype(space.dtype).name)
-        if isinstance(space, gym_spaces.MultiBinary):
-            return MultiBinary(space.shape)
-        if isinstance(space, gym_spaces.Dict):
-            parts = {key: describe(part, what=f"{what}[{key!r}]", value=value) for key, part in space.spaces.items()}
-            return DictSpace(parts)
-        if isinstance(space, gym_spaces.Tuple):
-            places = enumerate(space.spaces)
-            return TupleSpace(tuple(describe(part, what=f"{what}[{key}]", value=value) for key, part in places))
-    except ValueError as error:
-        raise EnvError(f"its {what} {_shown(space)} cannot be used: {error}", value=value) from error
-    hint = "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple; a wrapper may translate"
-    raise EnvError(f"its {what} {_shown(space)} is not supported", value=value, hint=hint)
-
-
-def describe_action(space: Any, *, value: object = None) -> Space:
-    """Translate an action space. Whether a policy can choose in it, the policy says.
-
-    Raises:
-        EnvError: a kind, dtype or key that Heddle does not carry; the reason names the space.
-    """
-    return describe(space, what="action space", value=value)
-
-
 def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
     """Make one environment, in a child where the spec asks for that, play a few steps of it twice, return its spaces.
 
@@ -229,8 +191,3 @@ def _with_counter(env: Any, name: str) -> Any:
 
 def _is_neutral(wrapper: Any) -> bool:
     return type(wrapper) in _NEUTRAL or type(wrapper).step in _PLAIN_STEPS
-
-
-def _shown(space: Any) -> str:
-    text = " ".join(str(space).split())
-    return text if len(text) <= 120 else f"{text[:117]}..."

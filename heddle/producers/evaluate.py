@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from heddle.clock import Clock
 from heddle.layout import make_layout
 from heddle.policies.base import Policy
-from heddle.producers.envs import describe, describe_action, make_envs
+from heddle.producers.envs import make_envs
+from heddle.producers.envs_spaces import describe, describe_action
 from heddle.producers.envs_vector import make_vector
 from heddle.producers.play import Play
 from heddle.producers.player import Player

@@ -4,6 +4,7 @@ It never steps or acts; the player does, and writes here.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ from numpy.typing import NDArray
 from heddle.layout import Layout, Segments, has_blanks
 from heddle.policies.base import Acted
 from heddle.producers.contract import BadAnswer
-from heddle.spaces import Discrete
+from heddle.spaces import Discrete, Leaf
+from heddle.spaces.cells import blank_cell, fill, to_cell
 
-Part = tuple[tuple[str | int, ...], NDArray[Any], tuple[int, ...] | None]
-"""Path within an observation, the array [T + 1, ...] it goes to, and the shape it must have (None: any number)."""
+Part = tuple[tuple[Any, ...] | Leaf, NDArray[Any], tuple[int, ...] | None]
+"""Keys within an observation, the array [T + 1, ...] it goes to, and the shape it must have (None: any number).
+
+In place of the keys a leaf whose value is not found by keys alone.
+"""
 
 
 class Reel:
@@ -39,19 +44,14 @@ class Reel:
         self.infos = _prefixed(layout, self.arrays, "info.")
         self.actions = [(leaf.name, self.arrays[leaf.name]) for leaf in layout.action_leaves]
         self.parts: list[list[Part]] = [
-            [
-                (leaf.path, self.arrays[leaf.name][env], None if isinstance(leaf.space, Discrete) else leaf.space.shape)
-                for leaf in layout.observation_leaves
-            ]
-            for env in range(n)
+            [part_of(leaf, self.arrays[leaf.name][env]) for leaf in layout.observation_leaves] for env in range(n)
         ]
         self._marks = [
             (self.arrays[name], np.nan if name == "episode_return" else 0)
             for name in ("terminated", "truncated", "episode_return", "episode_length")
         ]
         self.arrays["env"][:], self.arrays["agent"][:] = np.divmod(np.arange(n), agents)
-        first = layout.observation_leaves[0]
-        self.plain_shape = first.space.shape if not first.path and not isinstance(first.space, Discrete) else None
+        self.plain_shape = plain_shape(layout.observation_leaves)
         self.finals: list[tuple[int, int, dict[str, NDArray[Any]]]] = []
         self.ended: list[tuple[int, int]] = []
         self.lengths = [0] * n
@@ -83,7 +83,10 @@ class Reel:
     def hold(self, env: int, row: int) -> None:
         """Repeat row `row` to the end: what a policy is shown of an environment that no longer plays."""
         for _, array in self.observations:
-            array[env, row + 1 :] = array[env, row]
+            if array.dtype == object:
+                fill(array[env, row + 1 :], array[env, row])
+            else:
+                array[env, row + 1 :] = array[env, row]
 
     def keep_final(self, env: int, step: int, final: dict[str, NDArray[Any]] | None = None) -> None:
         """Set aside the true last observation of a truncated episode.
@@ -95,9 +98,9 @@ class Reel:
             BadAnswer: it holds NaN or infinity.
         """
         if final is None:
-            final = {name: array[env, step + 1].copy() for name, array in self.observations}
+            final = {name: copy(array[env, step + 1]) for name, array in self.observations}
         for name, value in final.items():
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
+            if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise BadAnswer(f"the last observation of a truncated episode, {name}, is not a finite number")
         self.finals.append((env, step, final))
 
@@ -119,7 +122,10 @@ class Reel:
         for column in self.layout.columns:
             if column.per != "segment":
                 begin = length if column.per == "step" else length + 1
-                self.arrays[column.name][env, begin:] = np.nan if has_blanks(column) else 0
+                if column.leaf is not None:
+                    fill(self.arrays[column.name][env, begin:], blank_cell(column.leaf))
+                else:
+                    self.arrays[column.name][env, begin:] = np.nan if has_blanks(column) else 0
 
 
 def _prefixed(layout: Layout, arrays: dict[str, NDArray[Any]], prefix: str) -> list[tuple[str, NDArray[Any]]]:
@@ -127,10 +133,34 @@ def _prefixed(layout: Layout, arrays: dict[str, NDArray[Any]], prefix: str) -> l
     return [(name.removeprefix(prefix), arrays[name]) for name in names]
 
 
+def part_of(leaf: Leaf, array: NDArray[Any]) -> Part:
+    """Where `leaf` of an observation goes, when `array` [T + 1, ...] holds its rows."""
+    return leaf.path if leaf.direct else leaf, array, None if isinstance(leaf.space, Discrete) else leaf.space.shape
+
+
+def plain_shape(leaves: Sequence[Leaf]) -> tuple[int, ...] | None:
+    """Shape of an observation that is one array and nothing else; None for all others."""
+    first = leaves[0]
+    is_plain = first.direct and not first.path and not isinstance(first.space, Discrete)
+    return first.space.shape if is_plain else None
+
+
+def _cell(leaf: Leaf, observation: Any) -> Any:
+    try:
+        return to_cell(leaf, leaf.pick(observation))
+    except ValueError as error:
+        raise BadAnswer(f"the observation {error}") from error
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise BadAnswer(f"the observation has no {leaf.name}: {type(error).__name__}: {error}") from error
+
+
 def put(parts: Sequence[Part], row: int, observation: Any) -> None:
     """Copy the parts of an observation to row `row` of their arrays. Raises BadAnswer as `Reel.store` does."""
     for path, array, shape in parts:
         value = observation
+        if isinstance(path, Leaf):
+            array[row] = _cell(path, observation)
+            continue
         try:
             for key in path:
                 value = value[key]

@@ -13,7 +13,8 @@ from heddle.layout import Segments
 from heddle.policies.base import Acted, Arrays
 from heddle.producers.contract import BadAnswer
 from heddle.producers.reel import Reel
-from heddle.spaces import index_range, is_action
+from heddle.spaces import Leaf, index_range, is_action
+from heddle.spaces.cells import taken_apart, values_problem
 
 __all__ = ["BadAnswer", "BadNumber", "check_answer", "first_bad_number", "note_info", "record_info"]
 
@@ -84,21 +85,28 @@ def first_bad_number(segments: Segments) -> BadNumber | None:
     if not np.isfinite(reward).all():
         return _located("reward", reward, ~np.isfinite(reward), "is not a finite number")
     for leaf in [*layout.observation_leaves, *layout.action_leaves]:
-        array, limits = arrays[leaf.name], index_range(leaf.space, chosen=is_action(leaf.name))
-        if limits is not None:
-            low, high = limits
-            if ((array >= low) & (array <= high)).all():
-                continue
-            bad = ((array < low) | (array > high)).reshape(*array.shape[:2], -1).any(axis=2)
-            bad &= _played(segments, array.shape[1])
-            if bad.any():
-                return _located(leaf.name, array, bad, f"is outside {_span(low, high)}")
-        elif array.dtype.kind == "f" and not np.isfinite(array).all():
-            return _located(leaf.name, array, ~np.isfinite(array), "is not a finite number")
+        found = _bad_cell(leaf, arrays[leaf.name]) if leaf.ragged else _bad_element(leaf, segments)
+        if found is not None:
+            return found
     for name in ("out.log_prob", "out.value"):
         given = arrays.get(name)
         if given is not None and not np.isfinite(given).all():
             return _located(name, given, ~np.isfinite(given), "is not a finite number")
+    return None
+
+
+def _bad_element(leaf: Leaf, segments: Segments) -> BadNumber | None:
+    """The first value of a leaf of fixed shape that is not as it must be."""
+    array, limits = segments.arrays[leaf.name], index_range(leaf.space, chosen=is_action(leaf.name))
+    if limits is not None:
+        low, high = limits
+        if ((array >= low) & (array <= high)).all():
+            return None
+        bad = ((array < low) | (array > high)).reshape(*array.shape[:2], -1).any(axis=2)
+        bad &= _played(segments, array.shape[1])
+        return _located(leaf.name, array, bad, f"is outside {_span(low, high)}") if bad.any() else None
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return _located(leaf.name, array, ~np.isfinite(array), "is not a finite number")
     return None
 
 
@@ -115,6 +123,16 @@ def _located(name: str, array: NDArray[Any], bad: NDArray[np.bool_], reason: str
     if array.ndim > 2:
         shown = f"[{shown}{', ...' * (value.size > VALUES_SHOWN)}]"
     return BadNumber(name, int(row), int(step), reason, shown)
+
+
+def _bad_cell(leaf: Leaf, cells: NDArray[Any]) -> BadNumber | None:
+    """The first cell with values that are not as they must be."""
+    if not values_problem(leaf, taken_apart(leaf, cells.reshape(-1).tolist())[1]):
+        return None
+    for row, step in np.ndindex(cells.shape):
+        if problem := values_problem(leaf, taken_apart(leaf, [cells[row, step]])[1]):
+            return BadNumber(leaf.name, row, step, problem)
+    raise AssertionError(f"{leaf.name} is bad as a whole and well in every part")
 
 
 def _span(low: NDArray[np.int64], high: NDArray[np.int64]) -> str:

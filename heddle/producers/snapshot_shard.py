@@ -60,12 +60,12 @@ def pack(identity: Identity, arrays: Mapping[str, Array], envs: bytes) -> bytes:
 
 
 def unpack(
-    data: bytes | memoryview, identity: Identity, shapes: Mapping[str, tuple[str | None, tuple[int, ...]]]
+    data: bytes | memoryview, identity: Identity, shapes: Mapping[str, tuple[str | None, tuple[int, ...] | None]]
 ) -> tuple[dict[str, Array], memoryview]:
     """The arrays, to be written to, and the environments' bytes.
 
     Args:
-        shapes: name -> (dtype, None for any number; shape) of every array that must be there.
+        shapes: name -> (dtype, None for any number; shape, None for any) of every array that must be there.
 
     Raises:
         SnapshotError: damaged, or of something else.
@@ -120,10 +120,10 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _check(arrays: Mapping[str, Array], shapes: Mapping[str, tuple[str | None, tuple[int, ...]]]) -> None:
+def _check(arrays: Mapping[str, Array], shapes: Mapping[str, tuple[str | None, tuple[int, ...] | None]]) -> None:
     if arrays.keys() != shapes.keys():
         raise SnapshotError(f"holds {', '.join(arrays)}, not {', '.join(shapes)}")
     for name, (dtype, shape) in shapes.items():
         array = arrays[name]
-        if array.shape != shape or (dtype is not None and array.dtype != np.dtype(dtype)):
+        if (shape is not None and array.shape != shape) or (dtype is not None and array.dtype != np.dtype(dtype)):
             raise SnapshotError(f"holds {name} as {array.dtype} {array.shape}, not as {dtype or 'numbers'} {shape}")

@@ -13,10 +13,13 @@ from heddle.errors import SnapshotError
 from heddle.layout import Layout
 from heddle.producers.episodes import Episodes
 from heddle.producers.noise import NoiseTape
+from heddle.producers.plain import dump, load
 from heddle.producers.snapshot import restore_all, take_all
 from heddle.producers.snapshot_shard import Array, Identity, pack, unpack
 from heddle.producers.tally import Tally
 from heddle.shard import ShardPlan
+from heddle.spaces import Leaf
+from heddle.spaces.cells import boxed, to_cell
 from heddle.spec import ExperimentSpec
 
 _COUNTS = ("episode", "begun_at", "taken", "length")
@@ -62,7 +65,8 @@ class Standing:
         }
         arrays["return"] = np.array(self.tally.returns, np.float64)
         leaves = self.layout.observation_leaves
-        arrays.update((f"now.{leaf.name}", array) for leaf, array in zip(leaves, self.now, strict=True))
+        for leaf, array in zip(leaves, self.now, strict=True):
+            arrays[f"now.{leaf.name}"] = np.frombuffer(dump(array.tolist()), np.uint8) if leaf.ragged else array
         arrays.update((f"state.{name}", np.asarray(array)) for name, array in self.state.items())
         arrays.update((f"own.{name}", array.astype(np.uint8)) for name, array in self.own.items())
         return pack(self.identity, arrays, take_all(self.envs))
@@ -84,17 +88,25 @@ class Standing:
         self.episodes.resume(counts["episode"], counts["begun_at"])
         self.tape.resume(counts["episode"], counts["taken"])
         self.tally.returns, self.tally.lengths = arrays["return"].tolist(), counts["length"]
-        self.now = [arrays[f"now.{leaf.name}"] for leaf in self.layout.observation_leaves]
+        self.now = [self._now(leaf, arrays[f"now.{leaf.name}"]) for leaf in self.layout.observation_leaves]
         self.state = {name: arrays[f"state.{name}"] for name in self.state}
         self.own = {name: arrays[f"own.{name}"].astype(array.dtype) for name, array in self.own.items()}
         return bytes(envs)
 
-    def _shapes(self) -> dict[str, tuple[str | None, tuple[int, ...]]]:
+    def _now(self, leaf: Leaf, array: Array) -> Array:
+        if not leaf.ragged:
+            return array
+        try:
+            return boxed([to_cell(leaf, cell) for _, cell in zip(self.envs, load(array.tobytes()), strict=True)])
+        except (ValueError, TypeError) as error:
+            raise SnapshotError(f"holds {leaf.name} that cannot be read: {error}") from error
+
+    def _shapes(self) -> dict[str, tuple[str | None, tuple[int, ...] | None]]:
         n = self.identity.num_envs
-        shapes: dict[str, tuple[str | None, tuple[int, ...]]] = {name: ("int64", (n,)) for name in _COUNTS}
+        shapes: dict[str, tuple[str | None, tuple[int, ...] | None]] = {name: ("int64", (n,)) for name in _COUNTS}
         shapes["return"] = ("float64", (n,))
         for leaf in self.layout.observation_leaves:
-            shapes[f"now.{leaf.name}"] = (leaf.space.dtype, (n, *leaf.space.shape))
+            shapes[f"now.{leaf.name}"] = ("uint8", None) if leaf.ragged else (leaf.space.dtype, (n, *leaf.space.shape))
         shapes |= {f"state.{name}": (None, array.shape) for name, array in self.state.items()}
         shapes |= {f"own.{name}": ("uint8", array.shape) for name, array in self.own.items()}
         return shapes

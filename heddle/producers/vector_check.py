@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer, difference, flattened, observation_problem, permitted, some_actions
-from heddle.producers.envs import close_env, describe, describe_action
+from heddle.producers.envs import close_env
+from heddle.producers.envs_spaces import describe, describe_action
 from heddle.producers.envs_vector import keep_last_observations, make_vector, mode_of, reset_all, reset_some
 from heddle.producers.scrutiny import note_info
 from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of
 from heddle.shard import env_seed, plan_shards
-from heddle.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, leaves
+from heddle.spaces import Space, leaves
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import describe_error
 
@@ -54,8 +55,10 @@ def spaces_of(vector: Any, name: str) -> tuple[Space, Space]:
     """
     observation = describe(vector.single_observation_space, value=name)
     for leaf in leaves(observation):
-        if not isinstance(leaf.space, Box | Discrete | MultiDiscrete | MultiBinary):
-            reason = f"its {leaf.name} is a {type(leaf.space).__name__}, which is carried from single environments only"
+        if not leaf.direct:
+            reason = (
+                f"its {leaf.name} is part of a Text, Sequence, Graph or OneOf, carried from single environments only"
+            )
             raise EnvError(reason, value=name, hint="leave vector out, or use a wrapper")
     return observation, describe_action(vector.single_action_space, value=name)
 

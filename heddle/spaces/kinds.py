@@ -1,4 +1,4 @@
-"""The kinds of spaces, as values that compare and hash: four that are one array each, and three that hold others."""
+"""The kinds of spaces, as values that compare and hash: five that are one leaf each, and five that hold others."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -173,9 +173,81 @@ class TupleSpace:
         object.__setattr__(self, "spaces", tuple(self.spaces))
 
 
-Space: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary | DictSpace | TupleSpace
-LeafSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string of `min_length` to `max_length` characters, each one of `charset`, which is kept sorted.
+
+    None in place of the charset allows every character.
+    """
+
+    max_length: int
+    min_length: int
+    charset: str | None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_length <= self.max_length:
+            raise ValueError(f"lengths {self.min_length}..{self.max_length} leave no text")
+        if self.charset is not None:
+            charset = "".join(sorted(set(self.charset)))
+            charset.encode()  # UnicodeEncodeError, a ValueError, for what UTF-8 cannot carry
+            object.__setattr__(self, "charset", charset)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Always ()."""
+        return ()
+
+    @property
+    def dtype(self) -> str:
+        """Always "object": a str."""
+        return "object"
+
+    @property
+    def size(self) -> int:
+        """Most characters."""
+        return self.max_length
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpace:
+    """Any number of values of one space.
+
+    Attributes:
+        space: of each.
+        stacked: the environment shows them stacked, one array a leaf, and not as a tuple of values.
+    """
+
+    space: "Space"
+    stacked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes and edges between them; every edge has two numbers of nodes in `edge_links`.
+
+    Attributes:
+        node, edge: the space of one each; no edge space, no edges.
+    """
+
+    node: "Space"
+    edge: "Space | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A value of one of several spaces, shown as (which, value)."""
+
+    spaces: "tuple[Space, ...]"
+
+    def __post_init__(self) -> None:
+        if not self.spaces:
+            raise ValueError("there is nothing to be one of")
+        object.__setattr__(self, "spaces", tuple(self.spaces))
+
+
 Composite: TypeAlias = DictSpace | TupleSpace
+LeafSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary | Text
+Space: TypeAlias = LeafSpace | Composite | SequenceSpace | Graph | OneOf
 
 
 def parts(space: Composite) -> "Iterator[tuple[str | int, Space]]":
@@ -187,12 +259,12 @@ def parts(space: Composite) -> "Iterator[tuple[str | int, Space]]":
 
 
 def index_range(space: LeafSpace, *, chosen: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Least and greatest value, both included, where only some integers are in the space; None for a Box.
+    """Least and greatest value, both included, where only some integers are in the space; None for Box and Text.
 
     Args:
         chosen: of what a policy chooses, counted from 0; otherwise of what an environment shows.
     """
-    if isinstance(space, Box):
+    if isinstance(space, Box | Text):
         return None
     if isinstance(space, MultiBinary):
         low, counts = np.zeros(space.shape, np.int64), np.full(space.shape, 2, np.int64)

@@ -6,8 +6,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.spaces.kinds import Box, DictSpace, LeafSpace, Space, TupleSpace, index_range
-from heddle.spaces.tree import OBSERVATION
+from heddle.spaces.cells import TakenApart, first_disagreement, taken_apart, to_cell
+from heddle.spaces.kinds import (
+    Box,
+    DictSpace,
+    Graph,
+    LeafSpace,
+    OneOf,
+    SequenceSpace,
+    Space,
+    Text,
+    TupleSpace,
+    index_range,
+)
+from heddle.spaces.tree import OBSERVATION, Alternative, Leaf, leaves
 
 
 def validate_value(space: Space, value: Any, root: str = OBSERVATION) -> str | None:
@@ -19,6 +31,8 @@ def validate_value(space: Space, value: Any, root: str = OBSERVATION) -> str | N
         return _dict_problem(space, value, root)
     if isinstance(space, TupleSpace):
         return _tuple_problem(space, value, root)
+    if isinstance(space, Text | SequenceSpace | Graph | OneOf):
+        return _varied_problem(space, value, root)
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -51,6 +65,11 @@ def _leaf_problem(space: LeafSpace, array: NDArray[Any], name: str) -> str | Non
         return f"{name} has shape {array.shape}, its space {space.shape}"
     if not _casts(array.dtype, np.dtype(space.dtype)):
         return f"{name} has dtype {array.dtype}, its space {space.dtype}"
+    return _number_problem(space, array, name)
+
+
+def _number_problem(space: LeafSpace, array: NDArray[Any], name: str) -> str | None:
+    """What is wrong with numbers [..., *shape] of the right kind."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return f"{name} is not finite"
     if isinstance(space, Box):
@@ -65,9 +84,37 @@ def _leaf_problem(space: LeafSpace, array: NDArray[Any], name: str) -> str | Non
     if outside.any():
         where = np.unravel_index(int(np.argmax(outside)), outside.shape) if outside.shape else ()
         spot = "" if not where else f" at {tuple(int(index) for index in where)}"
-        limits = f"{low[where].item()}..{high[where].item()}"
-        return f"{name} = {array[where].item()}{spot} is outside {limits}"
+        inner = where[array.ndim - low.ndim :]
+        return f"{name} = {array[where].item()}{spot} is outside {low[inner].item()}..{high[inner].item()}"
     return None
+
+
+def _varied_problem(space: Space, value: Any, root: str) -> str | None:
+    """As `validate_value`, for what holds texts, sequences, graphs or alternatives: leaf by leaf."""
+    taken: dict[str, TakenApart] = {}
+    every = leaves(space, root)
+    for leaf in every:
+        try:
+            cell = to_cell(leaf, leaf.pick(value))
+        except ValueError as error:
+            return str(error)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            return f"{leaf.name} cannot be found in a {type(value).__name__}: {type(error).__name__}: {error}"
+        if not leaf.ragged:
+            taken[leaf.name] = [], cell
+        else:
+            taken[leaf.name] = taken_apart(leaf, [cell])
+        if problem := _part_problem(leaf, taken[leaf.name][1]):
+            return problem
+    return first_disagreement(every, taken)
+
+
+def _part_problem(leaf: Leaf, values: Any) -> str | None:
+    if not isinstance(leaf.space, Text):
+        return _number_problem(leaf.space, values, leaf.name)
+    taken = all(not isinstance(step, Alternative) for step in leaf.path)
+    short = [text for text in values if len(text) < leaf.space.min_length]
+    return f"{leaf.name} = {short[0]!r} is shorter than {leaf.space.min_length}" if short and taken else None
 
 
 def _casts(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:

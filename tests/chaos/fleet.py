@@ -17,7 +17,7 @@ from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.server_setup import Durability
 from heddle.clock import SystemClock
 from heddle.launch.process import Child
-from heddle.producers.envs import describe
+from heddle.producers.envs_spaces import describe
 from heddle.spaces import Discrete, to_json
 from heddle.spec import load_spec
 from tests.chaos import procs

@@ -21,6 +21,8 @@ TESTED = {
     "catch_env.py",
     "catch_jax.py",
     "catch_policy.py",
+    "longer.py",
+    "longer.toml",
     "own_trainer.py",
     "pendulum.toml",
     "read_experience.py",
@@ -86,6 +88,13 @@ def test_what_only_memory_can_tell_is_learned_by_a_recurrent_policy(folder: Path
     assert "reached target_return" in done.stdout + done.stderr
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
     assert heddle_json("eval", str(path), "--episodes", "100", cwd=folder)["return_mean"] > 0.9
+
+
+def test_texts_and_sequences_are_read_by_a_module_of_ones_own(folder: Path) -> None:
+    done = heddle("run", "longer.toml", "-o", "json", cwd=folder)
+    returned = re.search(r'"return": (-?[\d.]+)', done.stdout)
+    assert returned is not None
+    assert float(returned[1]) > 7.0  # always the same answer is right in some 5 of 10
 
 
 def test_continuous_actions_are_played_and_trained_without_a_barrier(folder: Path) -> None:

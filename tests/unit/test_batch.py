@@ -143,7 +143,7 @@ def test_decoded_arrays_are_read_only_views_of_the_bytes() -> None:
     segments = decode(layout, data, crc32=None, size_cap=CAP)
     for name, array in segments.arrays.items():
         assert not array.flags.writeable, name
-        if name != "final_row":  # worked out from the offsets
+        if name != "final_row" and array.dtype != np.float16:  # worked out from the offsets; travels as float32
             assert np.shares_memory(array, place) or not array.size, name
 
 

@@ -13,7 +13,7 @@ from heddle.layout import make_layout
 from heddle.producers.action_rows import ActionRows
 from heddle.producers.choices import choices_for
 from heddle.producers.contract import some_actions
-from heddle.producers.envs import describe_action
+from heddle.producers.envs_spaces import describe_action
 from heddle.spaces import ACTION, Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace, leaves
 
 ARM = DictSpace({"grip": Discrete(3, 5), "move": Box((2,), "float32", -1.0, 1.0)})
@@ -34,6 +34,12 @@ def test_a_box_of_integers_is_clipped_to_its_bounds_to_the_last_digit() -> None:
     (given,) = choices_for(action)({"action": np.array([[2**63 - 1, -5]])})
     assert given.tolist() == [2**62 + 1, 0]
     assert given.dtype == np.int64
+
+
+def test_a_box_of_one_number_without_a_dimension_is_still_an_array() -> None:
+    for action in (Box((), "float32"), Box((), "float32", -1, 1)):
+        given = choices_for(action)({"action": np.array([0.5, 0.25], np.float32)})
+        assert [isinstance(value, np.ndarray) and value.shape == () for value in given] == [True, True]
 
 
 def test_dict_and_tuple_actions_are_put_together_for_each_environment() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from heddle.cli.main import run
 from heddle.launch.check import load_and_check
-from heddle.producers.envs import describe, describe_action, make_env
+from heddle.producers.envs import make_env
+from heddle.producers.envs_spaces import describe, describe_action
 from heddle.producers.snapshot_check import SnapshotTrial, try_snapshot
 from tests.unit.fake_envs import spec_of
 

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.spaces import ACTION, OBSERVATION, DictSpace, Discrete, Leaf, Space, TupleSpace, leaves, parts
+from heddle.producers import plain
+from heddle.producers.contract import BadAnswer
+from heddle.producers.reel import Part, part_of, plain_shape
+from heddle.spaces import ACTION, Space, leaves, unflatten
+from heddle.spaces.cells import blank_cell, boxed, to_cell
 
 DONE, ENV, BUSY = 0, 1, 2
 """Cells: calls finished so far; the environment that is being called; 1 while a call into the user's code lasts."""
 
 _CELLS = 8
 _ALIGNMENT = 64
-
-Part = tuple[tuple[str | int, ...], NDArray[Any], tuple[int, ...] | None]
 
 
 class Block:
@@ -32,7 +34,7 @@ class Block:
         reward: [n] float64; flags: [n] uint8, 1 terminated, 2 truncated.
         finished, returns, lengths: [n], an episode of the innermost environment that ended, where one is counted.
         infos: [n, keys] float64, NaN where there was none.
-        observations: by leaf, [n, ...].
+        observations: by leaf, [n, ...]; those of cells are each side's own, and travel in frames.
     """
 
     def __init__(self, observation: Space, action: Space, n: int, info_keys: Sequence[str], memory: mmap.mmap) -> None:
@@ -47,17 +49,18 @@ class Block:
         self.finished, self.returns, self.lengths = (arrays[k] for k in ("finished", "returns", "lengths"))
         self.infos = arrays["infos"]
         self.info_keys = tuple(info_keys)
+        self.ragged = [leaf for leaf in self.leaves if leaf.ragged]
+        arrays |= {leaf.name: boxed([blank_cell(leaf)] * n) for leaf in self.ragged}
         self.observations = {leaf.name: arrays[leaf.name] for leaf in self.leaves}
 
     @property
     def plain(self) -> NDArray[Any] | None:
         """The rows of an observation that is one Box array; None for all others."""
-        first = self.leaves[0]
-        return self.observations[first.name] if not first.path and not isinstance(first.space, Discrete) else None
+        return None if plain_shape(self.leaves) is None else self.observations[self.leaves[0].name]
 
     def parts(self, env: int) -> list[Part]:
         """Where the parts of an observation of `env` go, in row 0, as `Reel.parts` says."""
-        return [(leaf.path, self.observations[leaf.name][env : env + 1], _shape(leaf)) for leaf in self.leaves]
+        return [part_of(leaf, self.observations[leaf.name][env : env + 1]) for leaf in self.leaves]
 
     def put_action(self, env: int, choice: Any) -> None:
         """Write what `env` shall be given."""
@@ -65,15 +68,30 @@ class Block:
             self.actions[leaf.name][env] = leaf.pick(choice)
 
     def view(self, env: int) -> Any:
-        """The observation of `env`, as nested as its space: it changes with the next call."""
-        return self._view(self._space, OBSERVATION, env)
+        """The observation of `env`, as nested as its space: arrays of fixed shape change with the next call."""
+        return unflatten(self._space, lambda name: self.observations[name][env])
 
-    def _view(self, space: Space, name: str, env: int) -> Any:
-        if isinstance(space, DictSpace):
-            return {key: self._view(part, f"{name}.{key}", env) for key, part in parts(space)}
-        if isinstance(space, TupleSpace):
-            return tuple(self._view(part, f"{name}.{key}", env) for key, part in parts(space))
-        return self.observations[name][env]
+    @property
+    def is_fixed(self) -> bool:
+        """True when a view stays good: no part of the observation is made anew."""
+        return all(leaf.direct for leaf in self.leaves)
+
+    def pack_cells(self, envs: Sequence[int]) -> bytes:
+        """The cells of `envs`, for the other side; b"" where there are none."""
+        if not self.ragged:
+            return b""
+        return plain.dump([[self.observations[leaf.name][env] for leaf in self.ragged] for env in envs])
+
+    def take_cells(self, envs: Sequence[int], data: bytes) -> None:
+        """What `pack_cells` gave. Raises BadAnswer for anything else."""
+        if not self.ragged:
+            return
+        try:
+            for env, cells in zip(envs, plain.load(data), strict=True):
+                for leaf, cell in zip(self.ragged, cells, strict=True):
+                    self.observations[leaf.name][env] = to_cell(leaf, cell)
+        except (ValueError, TypeError) as error:
+            raise BadAnswer(f"the observation cannot be read: {error}") from error
 
 
 def size_of(observation: Space, action: Space, n: int, num_infos: int) -> int:
@@ -94,7 +112,7 @@ def _places(observation: Space, action: Space, n: int, num_infos: int) -> dict[s
         ("lengths", "int64", (n,)),
         ("infos", "float64", (n, num_infos)),
     ]
-    both = [*leaves(action, ACTION), *leaves(observation)]
+    both = [*leaves(action, ACTION), *(leaf for leaf in leaves(observation) if not leaf.ragged)]
     wanted += [(leaf.name, leaf.space.dtype, (n, *leaf.space.shape)) for leaf in both]
     places, offset = {}, 0
     for name, dtype, shape in wanted:
@@ -102,7 +120,3 @@ def _places(observation: Space, action: Space, n: int, num_infos: int) -> dict[s
         size = math.prod(shape) * np.dtype(dtype).itemsize
         offset += -(-size // _ALIGNMENT) * _ALIGNMENT
     return places
-
-
-def _shape(leaf: Leaf) -> tuple[int, ...] | None:
-    return None if isinstance(leaf.space, Discrete) else leaf.space.shape

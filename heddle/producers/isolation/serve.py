@@ -23,8 +23,8 @@ from heddle.producers.choices import choices_for
 from heddle.producers.contract import BadAnswer
 from heddle.producers.envs import check_env_here, close_env, counter_of, make_env
 from heddle.producers.isolation import frames
-from heddle.producers.isolation.block import BUSY, DONE, ENV, Block, Part
-from heddle.producers.reel import put
+from heddle.producers.isolation.block import BUSY, DONE, ENV, Block
+from heddle.producers.reel import Part, put
 from heddle.producers.scrutiny import note_info
 from heddle.spaces import from_json, to_json
 from heddle.spec import Env, spec_from_json
@@ -146,7 +146,7 @@ class _Server:
             if seat.counter is not None:
                 self._count(place, seat)
             cells[DONE] += 1
-        return b""
+        return block.pack_cells(np.flatnonzero(block.mask).tolist())
 
     def _reset(self, frame: frames.Frame) -> bytes:
         seat = self._seats[frame.env]
@@ -158,7 +158,7 @@ class _Server:
         if seat.counter is not None:
             self._count(frame.env, seat)
         self._cells[DONE] += 1
-        return b""
+        return self.block.pack_cells([frame.env])
 
     def _save(self, frame: frames.Frame) -> bytes:
         self._begin(frame.env)

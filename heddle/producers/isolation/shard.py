@@ -87,7 +87,7 @@ class IsolatedEnvs(list["IsolatedEnv"]):
     def reset(self, env: int, seed: int | None) -> Any:
         """The first observation of a fresh episode."""
         payload = b"" if seed is None else seed.to_bytes(8, "little")
-        self._ask(frames.RESET, env, payload, "reset", self.limits.reset_s)
+        self._block.take_cells([env], self._ask(frames.RESET, env, payload, "reset", self.limits.reset_s))
         return self._block.view(env)
 
     def save(self, env: int) -> bytes:
@@ -120,7 +120,8 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         """Have the pending ones stepped; what went wrong is kept for the one that it happened to."""
         pending, self._pending = sorted(self._pending), set()
         try:
-            self.process.ask(frames.ROUND, doing="step", limit_s=self.limits.step_s)
+            answer = self.process.ask(frames.ROUND, doing="step", limit_s=self.limits.step_s)
+            self._block.take_cells(pending, answer)
             played = pending
         except Mishap as mishap:
             failed = mishap.env if mishap.env in pending else pending[0]
@@ -130,7 +131,7 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         reward, flags = block.reward.tolist(), block.flags.tolist()
         for env in played:
             flag = flags[env]
-            self._answers[env] = (self[env].view, reward[env], bool(flag & 1), bool(flag & 2), self._info(env))
+            self._answers[env] = (self[env].show(), reward[env], bool(flag & 1), bool(flag & 2), self._info(env))
 
     def _info(self, env: int) -> dict[str, float]:
         keys = self._block.info_keys
@@ -145,13 +146,12 @@ class IsolatedEnv:
 
     Attributes:
         episode_counter: of the innermost environment, where one is needed.
-        view: where its last observation stands.
     """
 
     def __init__(self, shard: IsolatedEnvs, env: int, *, has_counter: bool) -> None:
         self._shard, self._env = shard, env
         self.episode_counter = _Counter(shard, env) if has_counter else None
-        self.view = shard._block.view(env)
+        self._view = shard._block.view(env) if shard._block.is_fixed else None
 
     def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Any, dict[str, Any]]:
         """As an environment's."""
@@ -160,6 +160,10 @@ class IsolatedEnv:
     def step(self, action: Any) -> Answer:
         """As an environment's; the info holds the keys that the spec asks for."""
         return self._shard.step(self._env, action)
+
+    def show(self) -> Any:
+        """Its last observation."""
+        return self._shard._block.view(self._env) if self._view is None else self._view
 
     def get_state(self) -> bytes:
         """A snapshot, taken in the child. Raises NotSnapshottable."""
