@@ -26,6 +26,7 @@ SECTIONS = {
     "broker": "servers",
     "start": "starting",
     "ppo": "learning",
+    "neighbours": "neighbours",
 }
 """Name on the command line -> module, in the order in which they run."""
 OUT = Path(__file__).parent / "out"

@@ -119,6 +119,35 @@ def test_whatever_an_environment_does_its_worker_lives_the_others_play_on_and_th
     reader.check_continuity()
 
 
+def test_a_shard_that_fails_with_each_of_two_workers_is_set_aside_and_both_play_on(
+    broker: Broker, start: Start
+) -> None:
+    # Given a shard whose environment ends its process, one that is healthy, and two workers
+    experiment = poison(broker, kwargs={"how": "os_exit", "only": [1]}, num_envs=3, faults={"barren_deaths": 2})
+    workers = [start("w1"), start("w2")]
+    reader = Reader(broker, experiment, check=False)
+    reader.publish(1)
+
+    def set_aside() -> bool:
+        reader.ack(reader.pull(block_ms=50))
+        return states(broker, experiment) == {0: "leased", 1: "quarantined", 2: "leased"}
+
+    # When it has failed twice, whoever had it
+    eventually(set_aside, timeout_s=60, what="it is set aside")
+    assert [failure.attempt for failure in broker.shards.failures(experiment, 0, 1)] == [2, 1]
+    # Then both workers live, and the others' shards go on without having changed hands for it
+    before = len(reader.read)
+
+    def goes_on() -> bool:
+        reader.ack(reader.pull(block_ms=50))
+        return {pointer.shard for pointer in reader.read[before:]} == {0, 2}
+
+    eventually(goes_on, timeout_s=30)
+    assert all(worker.thread.is_alive() and not worker.exits for worker in workers)
+    assert all(shard.deaths == 0 for shard in broker.shards.shards(experiment, 0) if shard.shard != 1)
+    reader.check_continuity()
+
+
 def test_a_child_that_hangs_keeps_no_other_shard_of_its_worker_waiting(broker: Broker, start: Start) -> None:
     # Given a step that hangs for longer than this test lasts, beside a healthy shard
     experiment = poison(broker, kwargs={"how": "hang", "only": [1]}, step_timeout=600.0)

@@ -1,0 +1,94 @@
+"""What an environment in a process of its own costs its neighbour when it crashes again and again.
+
+One worker plays two shards: the neighbour, and one that is calm in one experiment and in the other ends its process
+before it ever delivers a batch. Both run in turns, the other one paused; only the neighbour's steps count.
+"""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.measure import CLOCK, Played, Row, alternate, compare, own_cpu_s
+from benchmarks.pipeline import PATIENCE_S, Consumer
+from heddle.client import Client, connect
+from heddle.errors import TimedOut
+from heddle.launch.check import load_and_check
+from heddle.launch.local import Local, Setup
+from heddle.stop import StopFlag
+
+ROUNDS = 5
+SECONDS = 4.0
+SETTLE_S = 1.0
+WITHIN_S = 70.0
+NEIGHBOUR = 0
+
+
+class One:
+    """One experiment, paused until it is played."""
+
+    def __init__(self, client: Client, *, crash: bool) -> None:
+        raw = {
+            "experiment": {"name": "wild" if crash else "calm"},
+            "env": {
+                "id": "benchmarks.neighbour_env:Neighbour",
+                "num_envs": 2,
+                "envs_per_shard": 1,
+                "isolation": "process",
+                "kwargs": {"crash": crash},
+            },
+            "rollout": {"steps": 64, "max_policy_lag": 1000},
+            "trainer": {"minibatch": 1},
+            "faults": {"barren_deaths": 1_000_000},
+            "budget": {"env_steps": 1 << 40},
+        }
+        loaded, checked = load_and_check(raw)
+        self.experiment = client.submit_loaded(loaded, spaces=checked.spaces_json())
+        self.consumer = Consumer(client, self.experiment.id)
+        self._wait()
+        self._rest()
+
+    def steps(self) -> int:
+        """Of the neighbour, so far."""
+        return sum(shard.steps for shard in self.experiment.shards() if shard.shard == NEIGHBOUR)
+
+    def play(self) -> Played:
+        """One round."""
+        self.experiment.resume()
+        self._poll_for(SETTLE_S)
+        steps, cpu_s, began = self.steps(), own_cpu_s(), CLOCK.monotonic()
+        self._poll_for(SECONDS)
+        played = Played(self.steps() - steps, CLOCK.monotonic() - began, own_cpu_s() - cpu_s)
+        self._rest()
+        return played
+
+    def _poll_for(self, seconds: float) -> None:
+        until = CLOCK.monotonic() + seconds
+        while CLOCK.monotonic() < until:
+            self.consumer.poll()
+
+    def _rest(self) -> None:
+        self.experiment.pause()
+        while self.consumer.poll(300):
+            pass
+
+    def _wait(self) -> None:
+        until = CLOCK.monotonic() + PATIENCE_S
+        while not self.steps():
+            self.consumer.poll()
+            if CLOCK.monotonic() > until:
+                raise TimedOut(f"no batch of {self.experiment.id} within {PATIENCE_S:g} s")
+
+
+def run() -> list[Row]:
+    """Rows of the neighbour's rate, beside a shard that crashes and beside a calm one, and their ratio."""
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
+        local = Local(Setup(url=None, folder=Path(folder) / "server", workers=1), stop=StopFlag())
+        stack.callback(local.end)
+        local.start_server()
+        local.start_roles()
+        client = stack.enter_context(connect(local.url))
+        wild, calm = One(client, crash=True), One(client, crash=False)
+        stack.callback(wild.consumer.seat.release)
+        stack.callback(calm.consumer.seat.release)
+        pairs = alternate(ROUNDS, wild.play, calm.play, within_s=WITHIN_S)
+    return compare("neighbour of an isolated environment", ("it crashes", "it is calm"), pairs)[::2][:3]
