@@ -50,8 +50,11 @@ class Client(redis.Redis):
     """The server let this client in before."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        with translated(self.url_redacted, self.secret, known=self.known), leaving_replicas(self):
+        try:  # nothing is entered for a call that goes well: there are many
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except (redis.RedisError, OSError):
+            with translated(self.url_redacted, self.secret, known=self.known), leaving_replicas(self):
+                raise
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "Pipe":
         """As redis-py's, with Heddle's errors, and scripts by name."""

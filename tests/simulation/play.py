@@ -184,6 +184,7 @@ def _segments(facts: tuple[int, ...], payload: bytes) -> SimSegments:
         lengths[0, 0] = 1
     arrays: dict[str, NDArray[Any]] = {
         "env": np.arange(rows, dtype=np.int32),
+        "agent": np.zeros(rows, np.int32),
         "version": np.full(rows, version, np.int64),
         "episode_length": lengths,
         "episode_return": lengths.astype(np.float64),
