@@ -203,8 +203,13 @@ class Leases(Tickets):
             raise BatchesForgotten(f"{experiment}: the broker forgot batches of shard {shard}", seq=integer(reply[1]))
 
     def snapshot(self, key: str) -> bytes | None:
-        """The environments' state at `Claim.snapshot`; None when the broker lost it."""
-        found: Any = self._conn.main.get(key)
+        """The environments' state at `Claim.snapshot`; None when the broker lost it, or it is no string any more."""
+        try:
+            found: Any = self._conn.main.get(key)
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            return None  # somebody put something else in its place
         return None if found is None else bytes(found)
 
     def forget_blob(self, lease: Lease, seq: int) -> None:

@@ -12,6 +12,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from heddle.broker import keys
 from heddle.broker.connection import Arg, Connection
 from heddle.broker.records import integer, text
@@ -187,6 +189,14 @@ class Policies:
 
     def _read(self, experiment: str, version: int) -> bytes | None:
         """The bytes of a version; None when it is not kept."""
+        try:
+            return self._read_whole(experiment, version)
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            raise WeightsError(f"{experiment}: somebody put something else in the place of policy {version}") from error
+
+    def _read_whole(self, experiment: str, version: int) -> bytes | None:
         chunks, digest, inline = self._conn.main.hmget(keys.policy(experiment, version), "chunks", "sha256", "weights")
         if digest is None:
             return None

@@ -134,6 +134,21 @@ def test_bytes_that_are_not_those_published_are_refused(any_broker: Broker, fiel
         any_broker.policies.fetch(experiment)
 
 
+def test_something_else_in_the_place_of_weights_is_refused_as_torn_ones_are(
+    any_broker: Broker, policies: Policies
+) -> None:
+    experiment, seat = seated(any_broker)
+    policies.publish(experiment, seat, 1, b"weights", update=0)
+    main = any_broker.conn.main
+    chunks = list(main.scan_iter("*:policy:1:*")) or [keys.policy(experiment, 1)]
+    main.delete(chunks[0])
+    main.rpush(chunks[0], "a", "list")
+    with pytest.raises(WeightsError, match="something else in the place of policy 1"):
+        policies.fetch(experiment)
+    policies.publish(experiment, seat, 2, b"weights", update=1)
+    assert policies.fetch(experiment) == (2, b"weights")
+
+
 def test_a_removed_experiment_has_no_policies_and_gets_none(any_broker: Broker) -> None:
     experiment, seat = seated(any_broker)
     any_broker.experiments.remove(experiment)

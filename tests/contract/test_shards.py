@@ -461,6 +461,17 @@ def test_bytes_of_another_length_are_not_taken_for_the_batch(any_broker: Broker)
     Books(any_broker).check()
 
 
+def test_something_else_than_bytes_in_the_place_of_a_batch_that_waits_makes_way_for_it(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease, main = claim_next(any_broker).lease, any_broker.conn.main
+    blob = keys.blob(E, 0, 0, lease.epoch, lease.nonce, 1)
+    main.rpush(blob, "a", "list")
+    assert append(any_broker, lease, 1).status == "NOBLOB"
+    assert append(any_broker, lease, 1).status == "OK"
+    assert main.type(blob) == b"string"
+    Books(any_broker).check()
+
+
 def test_a_batch_whose_length_is_not_what_its_meta_says_is_never_sent(any_broker: Broker) -> None:
     admit(any_broker, shards=1)
     lease = claim_next(any_broker).lease

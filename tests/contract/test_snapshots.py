@@ -152,6 +152,14 @@ def test_a_batch_whose_snapshot_is_gone_is_asked_for_again(any_broker: Broker) -
     assert any_broker.shards.shards(E, 0)[0].snapshot_seq == 2
 
 
+def test_something_else_than_bytes_in_a_snapshots_place_is_a_lost_snapshot(any_broker: Broker) -> None:
+    key, main = _key(_begun(any_broker), 1), any_broker.conn.main
+    assert any_broker.shards.snapshot(key) == b"state after 1"
+    main.delete(key)
+    main.rpush(key, "a", "list")
+    assert any_broker.shards.snapshot(key) is None
+
+
 def test_out_of_memory_a_stored_batch_moves_on_without_its_snapshot(broker: Broker, full_memory: Any) -> None:
     lease = _begun(broker, max_entries=1)
     append(broker, lease, 2)  # FULL: its bytes are stored

@@ -100,7 +100,7 @@ if full then
   end
   return reply('FULL')
 end
-local stored = redis.call('STRLEN', KEYS[8])
+local stored = redis.pcall('STRLEN', KEYS[8]) -- an error when somebody put something else than bytes there
 if stored ~= size or (KEYS[9] and redis.call('EXISTS', KEYS[9]) == 0) then
   if stored ~= size then
     redis.call('UNLINK', KEYS[8])
