@@ -15,12 +15,14 @@ from heddle.cli.shards import split
 from heddle.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from heddle.broker.failure_types import Failure
+    from heddle.broker.failure_types import Failure, Replay
     from heddle.client import Client
     from heddle.producers.isolation.repro import Outcome
 
 SHOWN_LINES = 12
 NOT_AGAIN = 1
+TRIES = 5
+"""Looks at a shard that fails again while it is looked at."""
 
 
 @command("repro", example="heddle repro cartpole-7f3a2b/17\nheddle repro cartpole/17 -o json")
@@ -62,10 +64,8 @@ def play(client: "Client", experiment: str, shard: int, *, quiet: bool) -> tuple
     plans = plan_shards(spec)
     if shard >= len(plans):
         raise NotFound(f"{experiment} has no shard {shard}; its shards are 0 to {len(plans) - 1}")
-    failures = client.broker.shards.failures(experiment, 0, shard)
-    if not failures:
-        raise NotFound(f"no failure of {experiment}/{shard} is recorded: heddle why shard {experiment}/{shard}")
-    failure, plan = failures[0], plans[shard]
+    failure, replay = _newest(client, experiment, shard)
+    plan = plans[shard]
     seed = root_seed(plan, spec)
     if plan.kind == "train" and stored.resume_from:
         seed = continued_seed(spec.experiment.seed, stored.resume_from)
@@ -76,9 +76,22 @@ def play(client: "Client", experiment: str, shard: int, *, quiet: bool) -> tuple
         observation, action = check_isolated(spec)
     if not quiet:
         click.echo(f"{experiment}/{shard} failed in {failure.doing}{_place(failure)}: {failure.what}")
-    replay = client.broker.shards.replay(experiment, 0, shard, failure.number)
     outcome = play_again(spec, plan, failure, replay, seed=seed, observation=observation, action=action)
     return failure, outcome
+
+
+def _newest(client: "Client", experiment: str, shard: int) -> tuple["Failure", "Replay | None"]:
+    """A shard's last failure and what is kept to play it again, which is gone as soon as it fails once more."""
+    shards, replay = client.broker.shards, None
+    failures = shards.failures(experiment, 0, shard)
+    for _ in range(TRIES):
+        if not failures:
+            raise NotFound(f"no failure of {experiment}/{shard} is recorded: heddle why shard {experiment}/{shard}")
+        replay = shards.replay(experiment, 0, shard, failures[0].number)
+        before, failures = failures, shards.failures(experiment, 0, shard)
+        if replay is not None or failures[:1] == before[:1]:
+            return before[0], replay
+    return failures[0], replay
 
 
 def _place(failure: "Failure") -> str:

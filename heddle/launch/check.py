@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)")
 
 TRIAL = 3
-"""Making an environment and playing a few steps of it may take this many times `env.step_timeout`."""
+"""Making an environment and playing a few steps of it may take this many times `env.step_timeout`, and a reset."""
+LEAST_S = 30.0
+"""And never less: packages are imported meanwhile, which takes seconds on a busy machine, however quick a step is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def try_out(spec: ExperimentSpec, *, with_snapshot: bool = False) -> Checked:
     problems = list(_learner_problems(spec))
     try:
         observation, action = see_spaces(spec)
-        with within(TRIAL * spec.env.step_timeout, what="was not made", key="policy.id", value=spec.policy.id):
+        with within(trial_s(spec), what="was not made", key="policy.id", value=spec.policy.id):
             policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
     except SpecError as error:
         raise SpecError([*error.problems, *problems]) from error
@@ -154,6 +156,14 @@ def _data_problems(spec: ExperimentSpec, observation: Space, action: Space, poli
     return []
 
 
+def trial_s(spec: ExperimentSpec) -> float:
+    """How long trying a part of a spec may take: a trainer that gives up on it too soon fails the experiment."""
+    from heddle.producers.limits import BACKSTOP_S
+
+    limit_s = max(LEAST_S, TRIAL * spec.env.step_timeout + spec.env.reset_timeout)
+    return limit_s + (BACKSTOP_S if spec.env.isolation == "process" else 0.0)  # a child has deadlines of its own
+
+
 def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:
     """Make one environment, play a few steps of it, and return its observation and action spaces.
 
@@ -163,7 +173,7 @@ def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:
     from heddle.producers.envs import check_env
     from heddle.producers.vector_check import check_vector
 
-    limit_s, what = TRIAL * spec.env.step_timeout, "was not made and played for a few steps"
+    limit_s, what = trial_s(spec), "was not made and played for a few steps"
     hint = f"more time: env.step_timeout = {spec.env.step_timeout * 10:g}"
     with within(limit_s, what=what, key="env.id", value=spec.env.id, hint=hint):
         return check_vector(spec) if spec.env.at_once else check_env(spec)
@@ -178,7 +188,7 @@ def see_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> "Sn
     from heddle.producers.snapshot_check import try_snapshot
 
     what = "was not made twice, snapshotted and brought back"
-    with within(TRIAL * spec.env.step_timeout, what=what, key="env.id", value=spec.env.id):
+    with within(trial_s(spec), what=what, key="env.id", value=spec.env.id):
         return try_snapshot(spec, observation, action)
 
 

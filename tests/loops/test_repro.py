@@ -3,14 +3,17 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from heddle.broker import Broker
+from heddle.broker.failure_types import Failure, Replay
 from heddle.broker.server import LocalServer
 from heddle.cli import cli
+from heddle.cli.repro import _newest
 from heddle.producers.isolation.repro import play_again
 from heddle.producers.mishap import PlayError
 from heddle.producers.player import Player
@@ -122,6 +125,27 @@ def test_a_failure_after_a_snapshot_is_played_again_from_there(isolation: str) -
         spec, plan, failure, replay, seed=5, observation=observation, action=action, on_step=seen.append
     )
     assert (outcome.happened, outcome.step, seen) == (True, 6, [5, 6]), outcome
+
+
+def test_of_a_shard_that_fails_again_while_it_is_looked_at_the_newest_failure_is_played() -> None:
+    failures = [Failure("exception", "fell off", "step", number=number) for number in (1, 2)]
+
+    class Shards:
+        """Failure 2 comes between the look at the failures and the look at what is kept of the newest."""
+
+        looks = 0
+
+        def failures(self, *_: object) -> list[Failure]:
+            self.looks += 1
+            return failures[:1] if self.looks == 1 else failures[::-1]
+
+        def replay(self, _experiment: str, _p: int, _shard: int, number: int) -> Replay | None:
+            return Replay(b"", "uint8", (0,), b"") if number == 2 else None
+
+    client: Any = SimpleNamespace(broker=SimpleNamespace(shards=Shards()))
+    failure, replay = _newest(client, "e", 1)
+    assert failure.number == 2
+    assert replay is not None
 
 
 def test_what_cannot_be_played_again_is_said_in_one_line(broker: Broker, url: str) -> None:

@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heddle.cli.demo import cartpole_toml
 from heddle.cli.main import run
+from heddle.launch.check import LEAST_S, trial_s
+from heddle.producers.isolation.process import START_S
+from heddle.spec import load_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,8 +90,9 @@ def later(**_):
 
 @pytest.mark.parametrize(("env", "line"), [("hanging_env:wait", 7), ("hanging_env:later", 18)])
 def test_an_environment_that_never_answers_is_named_with_the_place_where_it_was(
-    env: str, line: int, here: Path, capsys: pytest.CaptureFixture[str]
+    env: str, line: int, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("heddle.launch.check.LEAST_S", 0.6)
     (here / "hanging_env.py").write_text(HANGING)
     (here / "exp.toml").write_text(
         f'[experiment]\nname = "a"\n[env]\nid = "{env}"\nstep_timeout = 0.2\n[budget]\nenv_steps = 10_000\n'
@@ -97,6 +102,16 @@ def test_an_environment_that_never_answers_is_named_with_the_place_where_it_was(
     assert said.startswith("exp.toml:4:")
     assert f"hanging_env.py:{line}" in said
     assert "step_timeout" in said
+
+
+def test_an_environment_of_quick_steps_has_time_to_be_imported_and_its_child_to_start() -> None:
+    def limit_s(**env: Any) -> float:
+        spec = {"experiment": {"name": "a"}, "env": {"id": "CartPole-v1", **env}, "budget": {"env_steps": 1}}
+        return trial_s(load_spec(spec).spec)
+
+    assert limit_s(step_timeout=0.5) == limit_s(step_timeout=0.5, reset_timeout=3.0) == LEAST_S
+    assert limit_s(step_timeout=20.0, reset_timeout=50.0) == 110.0
+    assert limit_s(step_timeout=0.5, isolation="process") > LEAST_S + START_S
 
 
 def test_init_writes_a_spec_that_is_valid_and_never_overwrites(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
