@@ -30,7 +30,7 @@ class Census:
         listed: experiments in the list.
         homeless: experiments that have keys and are not in the list: a removal was cut short, or a submission.
         bare: entries of streams whose bytes are gone, by experiment.
-        adrift: stored batches that no entry names and no worker waits with, by experiment.
+        adrift: stored batches that no entry names, alive or dead, and no worker waits with, by experiment.
         tickets: of experiments or shards that are not there.
         ahead_ms: how far the highest epoch of all is ahead of the server's clock.
         wants_bytes: what all experiments that are not over may have in flight.
@@ -89,7 +89,7 @@ def _look_at_stream(conn: Connection, experiment: str, blobs: set[str], census: 
             census.bare[experiment] += 1
     if len(page) == MOST_ENTRIES:
         return  # the others may be named further on
-    for blob in blobs - named:
+    for blob in blobs - named - _kept(conn, experiment):
         # One without a TTL was accepted; settled meanwhile it would be gone.
         if conn.main.ttl(blob) == -1 and not _names(conn, experiment, blob):
             census.adrift[experiment] += 1
@@ -100,9 +100,16 @@ def _still_named(conn: Connection, experiment: str, page: list[tuple[str, dict[s
     return bool(conn.main.xrange(keys.experience(experiment, 0), min=entry, max=entry))
 
 
+def _kept(conn: Connection, experiment: str) -> set[str]:
+    """Of batches that were set aside."""
+    page = entries(conn.main.xrange(keys.dead(experiment, 0), count=MOST_ENTRIES))
+    return {fields.get("kept", "") for _, fields in page}
+
+
 def _names(conn: Connection, experiment: str, blob: str) -> bool:
     page = entries(conn.main.xrange(keys.experience(experiment, 0), count=MOST_ENTRIES))
-    return any(fields.get("blob") == blob for _, fields in page) or not conn.main.exists(blob)
+    named = any(fields.get("blob") == blob for _, fields in page) or blob in _kept(conn, experiment)
+    return named or not conn.main.exists(blob)
 
 
 def _look_at_ctl(conn: Connection, experiment: str, now_ms: int, census: Census) -> None:

@@ -14,7 +14,7 @@ from heddle.broker.records import entries
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.cli.root import Session, cli
-from tests.broker_kit import E, admit, append, claim_next
+from tests.broker_kit import SEAT, E, admit, append, claim_next, read_all
 from tests.contract.specs import all_keys
 from tests.contract.test_connection import SECRET
 
@@ -110,6 +110,15 @@ def test_the_census_finds_what_belongs_to_nobody(broker: Broker, raw: redis.Redi
     assert census.homeless == ("gone-1",)
     assert (dict(census.bare), dict(census.adrift), census.tickets) == ({E: 1}, {E: 1}, 1)
     assert 3_500_000 < census.ahead_ms <= 3_600_000
+
+
+def test_the_bytes_of_a_batch_that_was_set_aside_are_nobodys_loss(broker: Broker) -> None:
+    admit(broker, shards=1)
+    append(broker, claim_next(broker).lease, 1)
+    (pointer,) = read_all(broker)
+    assert broker.experience.set_aside(E, 0, SEAT, pointer, "checksum differs", keep_blob=True)
+    assert broker.conn.main.exists(pointer.blob_key)
+    assert count(broker.conn).adrift == {}
 
 
 def test_experiments_without_workers_coordinator_or_trainer_are_pointed_out(
