@@ -110,11 +110,11 @@ class Role:
         if self.child is not None:
             self.child.terminate(grace_s)
 
-    def hurry(self, grace_s: float = 1.0) -> None:
+    def hurry(self) -> None:
         """Have it end at once."""
         self._ending = True
         if self.child is not None:
-            self.child.hurry(grace_s)
+            self.child.hurry()
 
     def hold_off(self, failures: int) -> None:
         """It failed so often, however long it lived each time: start it again as late as that says."""

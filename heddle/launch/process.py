@@ -34,6 +34,8 @@ PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
 HURRIED_EXIT_S = 0.5
 """Told twice, a process has this long to end by itself, so that it is gone within a second."""
+HURRY_S = 0.6
+"""And its parent kills it then, so that there is time left in that second for what ends after it: the server."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -212,7 +214,7 @@ class Child:
             self.ending = True
         self._end_by(grace_s)
 
-    def hurry(self, grace_s: float) -> None:
+    def hurry(self, grace_s: float = HURRY_S) -> None:
         """Tell it twice, which roles of ours take as "end at once", and send SIGKILL after `grace_s`.
 
         The second time with SIGINT: two SIGTERMs that come before it runs again would be one.

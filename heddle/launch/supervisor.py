@@ -269,7 +269,7 @@ class Supervisor:
             if self._stop.now and not hurried:
                 hurried = True
                 for child in self._leaving:
-                    child.hurry(1.0)
+                    child.hurry()
             self._look()
             self._clock.sleep(LOOP_S)
 

@@ -12,6 +12,7 @@ import pytest
 from heddle.clock import ManualClock, SystemClock
 from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.local import Local, Setup
+from heddle.launch.process import HURRIED_EXIT_S, HURRY_S
 from heddle.launch.session import LAST_WORD_S, MOST_FAILURES, STOP_S, Session
 from heddle.launch.trainers import missing
 from heddle.stop import StopFlag
@@ -22,8 +23,10 @@ import signal, sys, time
 what = sys.argv[1]
 if what == "end":
     print("last words"); sys.exit(int(sys.argv[2]))
-if what == "deaf":
+if what in ("deaf", "stone deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if what == "stone deaf":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 print("up", flush=True)
 time.sleep(60)
 """
@@ -85,6 +88,15 @@ def test_ending_all_kills_the_deaf_after_their_grace(script: None) -> None:
     end_all([deaf, good], grace_s=0.3, clock=SystemClock(), hurried=lambda: False)
     assert deaf.code == -signal.SIGKILL
     assert good.code == -signal.SIGTERM
+
+
+def test_told_twice_the_deaf_are_killed_whatever_their_grace_and_within_the_second(script: None) -> None:
+    deaf = Role("deaf", ["stone deaf"], url="redis://x")
+    deaf.step()
+    eventually(lambda: deaf.tail())
+    end_all([deaf], grace_s=600.0, clock=SystemClock(), hurried=lambda: True)
+    assert deaf.code == -signal.SIGKILL
+    assert HURRIED_EXIT_S < HURRY_S < 0.8, "some of the second is left for what ends after it"
 
 
 def test_the_url_travels_in_the_environment_only(script: None) -> None:
