@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from heddle.broker.coordinators import LEADER_TTL_MS
+from heddle.broker.seats import SEAT_TTL_MS
 from heddle.broker.server import start_server
 from heddle.cli.facts import FactsReader
 from heddle.client import Client, connect
+from heddle.clock import SystemClock
 from heddle.experiment import Experiment
 from heddle.states.experiments import Picture
 from heddle.states.judgement import Judgement
@@ -24,7 +27,10 @@ from tests.worker_kit import COUNTING
 
 TTL_S = 2.0
 LONG_S = 40.0
-"""A fact comes about within TTL + 1 s; on a machine that is busy with other things the test waits longer for it."""
+"""For what has no promise of its own: a machine may be busy with other things."""
+MARGIN = float(os.environ.get("HEDDLE_RECOVERY_MARGIN", "2"))
+"""What is promised holds for an idle machine; 1 asks for the promise itself."""
+SEAT_S, LEAD_S = SEAT_TTL_MS / 1000, LEADER_TTL_MS / 1000
 
 
 @dataclass
@@ -53,15 +59,19 @@ class Fleet:
         return found[0].worker, found[0].pid
 
 
-def becomes(look: Callable[[], Judgement], *states: str) -> Judgement:
-    """What is judged, once its state is one of these."""
-    last: list[Judgement] = []
+def becomes(look: Callable[[], Judgement], *states: str, ttl_s: float = TTL_S) -> Judgement:
+    """What is judged, once its state is one of these: within `ttl_s` + 1 s from now."""
+    clock, last = SystemClock(), list[Judgement]()
+    began = clock.monotonic()
 
     def seen() -> bool:
         last[:] = [look()]
         return last[0].state in states
 
     eventually(seen, timeout_s=LONG_S, every_s=0.05, what=f"one of {states}")
+    took_s = clock.monotonic() - began
+    print(f"{last[0].subject} is shown as {last[0].state} after {took_s:.2f} s, promised {ttl_s + 1:g} s")
+    assert took_s <= MARGIN * (ttl_s + 1)
     return last[0]
 
 
@@ -113,11 +123,10 @@ def test_a_frozen_worker_is_not_shown_as_alive_and_its_run_says_whom_it_misses(f
     fleet.runs()
     worker, pid = fleet.pid_of_a_worker_that_plays()
     with frozen(pid):
-        judged = becomes(lambda: fleet.picture().workers[worker], "stalled", "dead")
+        judged = becomes(lambda: fleet.picture().workers[worker], "dead")
         assert "no heartbeat" in judged.why
         told = becomes(lambda: fleet.picture().experiment, "degraded", "stalled")
         assert told.why
-        eventually(lambda: fleet.picture().workers[worker].state == "dead", timeout_s=LONG_S)
         eventually(lambda: all(shard.worker != worker for shard in fleet.experiment.shards()), timeout_s=LONG_S)
     eventually(lambda: fleet.picture().workers[worker].state in ("alive", "waiting"), timeout_s=LONG_S)
     fleet.runs()
@@ -131,7 +140,7 @@ def test_a_frozen_worker_is_not_shown_as_alive_and_its_run_says_whom_it_misses(f
 def test_a_frozen_trainer_stalls_the_run_by_name(fleet: Fleet) -> None:
     fleet.runs()
     with frozen(fleet.trainer.pid):
-        told = becomes(lambda: fleet.picture().experiment, "stalled")
+        told = becomes(lambda: fleet.picture().experiment, "stalled", ttl_s=SEAT_S)
         assert "does not renew its seat" in told.why and f"heddle trainer {fleet.experiment.id}" in told.do
         (listed,) = heddle_json("ls", cwd=fleet.folder, url=fleet.url)
         assert (listed["state"], listed["phase"]) == ("stalled", "running")
@@ -143,7 +152,7 @@ def test_a_frozen_trainer_stalls_the_run_by_name(fleet: Fleet) -> None:
 def test_a_frozen_coordinator_degrades_the_run_that_goes_on(fleet: Fleet) -> None:
     fleet.runs()
     with frozen(fleet.coordinator.pid):
-        told = becomes(lambda: fleet.picture().experiment, "degraded")
+        told = becomes(lambda: fleet.picture().experiment, "degraded", ttl_s=LEAD_S)
         assert "does not renew its lead" in told.why and "heddle coordinator" in told.do
     fleet.runs()
 
