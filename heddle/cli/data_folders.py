@@ -1,4 +1,4 @@
-"""`data show`, `data to-minari`: folders of recorded experience.
+"""`data show`, `data to-minari`, `data from-minari`: folders of recorded experience.
 
 It never changes one.
 """
@@ -16,7 +16,7 @@ folder_argument = click.argument("folder", metavar="DIR")
 
 @click.group("data", cls=Group, epilog=epilog("heddle data show demos\nheddle data to-minari demos --to demos-minari"))
 def data() -> None:
-    """Look at recorded experience, and give it to Minari."""
+    """Look at recorded experience, and trade with Minari."""
 
 
 @data.command("show", epilog=epilog("heddle data show demos -o json"))
@@ -54,3 +54,14 @@ def to_minari(folder: str, target: str, dataset_id: str | None, cut: bool) -> No
 
     episodes, steps = export(Path(folder), Path(target), dataset_id=dataset_id, with_cut=cut)
     click.echo(f"{target}: {episodes:,} episodes, {steps:,} steps")
+
+
+@data.command("from-minari", epilog=epilog("heddle data from-minari D4RL/pen/human-v2 --to demos"))
+@click.argument("source", metavar="SOURCE")
+@click.option("--to", "folder", metavar="DIR", required=True, help="The folder to write.")
+def from_minari(source: str, folder: str) -> None:
+    """Write a Minari dataset, a folder or the id of one on this machine, as what a spec's [data] can name."""
+    from heddle.cli.record import line_of
+    from heddle.launch.from_minari import import_minari
+
+    click.echo(line_of(import_minari(source, Path(folder)), folder))

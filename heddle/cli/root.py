@@ -71,7 +71,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "record-experience": Entry(
             "heddle.cli.record", "record_experience", "Write an experiment's experience to Parquet."
         ),
-        "data": Entry("heddle.cli.data_folders", "data", "Look at recorded experience, give it to Minari."),
+        "data": Entry("heddle.cli.data_folders", "data", "Look at recorded experience, trade with Minari."),
         "eval": Entry("heddle.cli.evaluate", "evaluate", "Play fresh episodes with a checkpoint."),
         "policy": Entry("heddle.cli.policy", "policy", "Fetch published policies."),
     },

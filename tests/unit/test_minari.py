@@ -8,9 +8,9 @@ import pytest
 
 from heddle.cli.main import run
 from heddle.consumers.data.joiner import Joiner
-from heddle.consumers.data.minari import export
+from heddle.consumers.data.minari import export, whole_episodes
 from heddle.consumers.data.schema import columns_of
-from heddle.consumers.data.store import Manifest, Store
+from heddle.consumers.data.store import Manifest, Store, read_manifest
 from heddle.consumers.tap import TapBatch
 from heddle.errors import Conflict, UsageError
 from heddle.layout import Layout, Segments, make_layout
@@ -105,3 +105,21 @@ def test_show_tells_what_a_folder_holds(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["data", "to-minari", str(tmp_path / "to"), "--to", str(tmp_path / "m")]) == 0
     assert "3 episodes, 8 steps" in capsys.readouterr().out
     assert run(["data", "show", str(tmp_path / "nothing")]) == 1
+
+
+def test_a_minari_dataset_becomes_a_recording_with_the_same_steps(tmp_path: Path) -> None:
+    player = Player()
+    record(tmp_path / "to", LAYOUT, [player.batch() for _ in range(7)])
+    export(tmp_path / "to", tmp_path / "minari")
+    assert run(["data", "from-minari", str(tmp_path / "minari"), "--to", str(tmp_path / "back")]) == 0
+    manifest = read_manifest(tmp_path / "back")
+    assert (manifest.episodes + manifest.state.cut, manifest.steps, manifest.done) == (15, 56, True)
+    original = whole_episodes(tmp_path / "to", read_manifest(tmp_path / "to"))
+    for (found,), pieces in zip(whole_episodes(tmp_path / "back", manifest), original, strict=True):
+        for name in ("obs", "action", "reward", "terminated"):
+            assert found.arrays[name].tobytes() == pieces[0].arrays[name].tobytes()
+        if found.last is not None:
+            assert pieces[0].last is not None and found.last["obs"].tolist() == pieces[0].last["obs"].tolist()
+    again = ["data", "from-minari", str(tmp_path / "minari"), "--to", str(tmp_path / "back")]
+    assert run(again) == 8
+    assert run(["data", "from-minari", str(tmp_path / "nothing"), "--to", str(tmp_path / "x")]) == 4
