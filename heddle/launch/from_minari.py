@@ -16,7 +16,7 @@ from heddle.consumers.data.schema import columns_of
 from heddle.consumers.data.store import Manifest, Store
 from heddle.errors import Conflict, DataError, EnvError, MissingExtra, NotFound
 from heddle.layout import Layout, make_layout
-from heddle.producers.envs import describe, describe_action
+from heddle.producers.envs_spaces import describe, describe_action
 from heddle.spaces import Discrete, Leaf, MultiDiscrete, to_json
 from heddle.version import __version__
 
