@@ -98,22 +98,28 @@ class Everything(gymnasium.Env[Any, Any]):
 
     Episodes last 3 to 7 steps, and every other one is truncated. It never reuses an array, and refuses an action that
     is not in its space.
+
+    Args:
+        fails_at: step of an episode that raises, and tells the action's number; 0: none.
     """
 
-    def __init__(self, env_index: int = 0) -> None:
+    def __init__(self, env_index: int = 0, *, fails_at: int = 0) -> None:
+        self._fails_at, self._step = fails_at, 0
         self.observation_space, self.action_space = everything(), acting()
         self._index, self._left, self._truncates = env_index, 0, False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.observation_space.seed(int(self.np_random.integers(2**31)))
-        self._left = int(self.np_random.integers(3, 8))
+        self._left, self._step = int(self.np_random.integers(3, 8)), 0
         self._truncates = bool(self.np_random.integers(2))
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), action
-        self._left -= 1
+        self._left, self._step = self._left - 1, self._step + 1
+        if self._step == self._fails_at:
+            raise RuntimeError(f"worth {worth(action)}")
         over = self._left == 0
         ends = over and not self._truncates, over and self._truncates
         return self.observation_space.sample(), worth(action), *ends, {}

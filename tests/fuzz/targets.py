@@ -49,7 +49,9 @@ class Target:
 
 def batch(_folder: Path) -> Target:
     """The decoder of batches: with the checksum announced, and with one that fits the mutant."""
+    from tests.space_zoo import everything, shown
     from tests.unit.test_batch import NESTED, PLAIN, layout_of, played
+    from tests.unit.test_every_space import layout_of as layout_showing
 
     kinds: list[tuple[Any, Any, bytes]] = []
     codecs: tuple[Literal["lz4", "zstd"] | None, ...] = (None, None, "zstd", "lz4")
@@ -58,6 +60,11 @@ def batch(_folder: Path) -> Target:
         for seed, codec in enumerate(codecs):
             segments = played(layout, rows=1 + seed, seed=seed)
             kinds.append((layout, segments, bytes(encode(layout, segments, compression=codec))))
+    every = everything()
+    for seed, codec in enumerate(codecs):
+        layout = layout_showing(every)
+        segments = shown(layout, every, 1 + seed, seed)
+        kinds.append((layout, segments, bytes(encode(layout, segments, compression=codec))))
     samples = [data for *_, data in kinds]
 
     def mutant(rng: np.random.Generator) -> bytes:
@@ -95,12 +102,37 @@ def _spoiled(segments: Segments, rng: np.random.Generator) -> Segments:
     names = [name for name, array in arrays.items() if array.size and name != "final_row"]
     for _ in range(1 + int(rng.integers(3))):
         array = arrays[names[int(rng.integers(len(names)))]]
+        if array.dtype == object:
+            place = int(rng.integers(array.size))
+            array.reshape(-1)[place] = _spoiled_cell(array.reshape(-1)[place], rng)
+            continue
         flat = array.reshape(-1).view(np.uint8 if array.dtype == bool else array.dtype)
-        odd = [np.nan, np.inf, -np.inf, 0, 1, 2, 99] if array.dtype.kind == "f" else [-1, 0, 1, 2, 3, 5, 99, 127]
-        value = odd[int(rng.integers(len(odd)))]
-        with np.errstate(all="ignore"):
-            flat[int(rng.integers(flat.size))] = np.asarray(value).astype(flat.dtype)
+        _put_odd(flat, rng)
     return Segments(segments.layout, segments.rows, arrays)
+
+
+def _put_odd(flat: Any, rng: np.random.Generator) -> None:
+    odd = [np.nan, np.inf, -np.inf, 0, 1, 2, 99] if flat.dtype.kind == "f" else [-1, 0, 1, 2, 3, 5, 99, 127]
+    value = odd[int(rng.integers(len(odd)))]
+    with np.errstate(all="ignore"):
+        flat[int(rng.integers(flat.size))] = np.asarray(value).astype(flat.dtype)
+
+
+def _spoiled_cell(cell: Any, rng: np.random.Generator) -> Any:
+    """Another text, one element more or less, or an odd number in one."""
+    if isinstance(cell, str):
+        return [cell[:-1], cell + "q", cell + "a", "a" * 99][int(rng.integers(4))]
+    if isinstance(cell, tuple):
+        if rng.random() < 0.3:
+            return cell[:-1] if rng.random() < 0.5 else cell + cell[:1]
+        return tuple(_spoiled_cell(inner, rng) for inner in cell)
+    if not cell.size or rng.random() < 0.3:
+        return (
+            cell[:-1] if rng.random() < 0.5 else np.concatenate([cell, np.zeros_like(cell, shape=(1, *cell.shape[1:]))])
+        )
+    changed = cell.copy()
+    _put_odd(changed.reshape(-1), rng)
+    return changed
 
 
 def _refused(call: Callable[[], object]) -> None:

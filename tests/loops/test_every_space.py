@@ -9,13 +9,19 @@ import pytest
 from heddle.broker import Broker
 from heddle.broker.server import LocalServer
 from heddle.consumers.tap import Tap
+from heddle.layout import make_layout
 from heddle.policies import weights
 from heddle.producers.envs import check_env
 from heddle.producers.envs_spaces import describe, describe_action
-from heddle.shard import env_seed
+from heddle.producers.isolation.repro import play_again
+from heddle.producers.mishap import PlayError
+from heddle.producers.player import Player
+from heddle.shard import env_seed, plan_shards, root_seed
 from heddle.spaces import leaves
+from heddle.spec import ExperimentSpec
 from tests.helpers import eventually
-from tests.space_zoo import Everything, acting, leaf_values, same
+from tests.space_zoo import Chooses, Everything, acting, leaf_values, same
+from tests.unit.fake_envs import spec_of
 from tests.worker_kit import Running, coordinating, fresh, states, submit
 
 SEED, STEPS, BATCHES = 3, 8, 4
@@ -81,7 +87,7 @@ def given(chosen: dict[str, Any], step: int) -> dict[str, Any]:
         "turn": int(at["turn"]) - 1,
         "dials": (at["dials"] + [[5, 0]]).astype(np.int32),
         "lamps": at["lamps"],
-        "push": (np.clip(at["push.0"], np.float32(-0.5), np.float32(0.5)), np.clip(at["push.1"], -3, 3)),
+        "push": (np.clip(at["push.0"], np.float32(-0.5), np.float32(0.5)), np.asarray(np.clip(at["push.1"], -3, 3))),
         "either": (which, alternatives[which]),
     }
 
@@ -134,3 +140,57 @@ def test_torch_batches_hold_padded_tensors_and_lengths(broker: Broker) -> None:
     assert batch.observations["obs.items.name:length.1"].shape[:2] == (2, STEPS + 1)
     assert batch.final_observations["obs.words"].shape[1:] == words.shape[2:]
     assert list(batch.actions) == [leaf.name for leaf in leaves(ACTING, "action")]
+
+
+def spec_with(**env: Any) -> ExperimentSpec:
+    return spec_of(
+        env={"id": "tests.space_zoo:Everything", **env},
+        policy={"id": "tests.space_zoo:Chooses"},
+        rollout={"steps": 4},
+    )
+
+
+def player_of(spec: ExperimentSpec, **options: Any) -> Player:
+    observation, action = describe(Everything().observation_space), ACTING
+    policy = Chooses(observation, action)
+    layout = make_layout(observation, action, steps=spec.rollout.steps, outputs=policy.outputs)
+    return Player(plan_shards(spec)[0], spec, policy, layout, **options)
+
+
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+def test_who_takes_over_plays_on_bit_for_bit(isolation: str) -> None:
+    spec = spec_with(isolation=isolation)
+    alone = player_of(spec)
+    expected = [alone.play(1) for _ in range(4)]
+    alone.close()
+    snapshot = b""
+    for segments in expected:
+        player = player_of(spec, **({"first_episode": 77} if snapshot else {}))
+        if snapshot:
+            player.resume(snapshot)
+        found = player.play(1)
+        snapshot = player.standing.pack()
+        player.close()
+        for name, array in segments.arrays.items():
+            pairs = zip(array.reshape(-1), found.arrays[name].reshape(-1), strict=True)
+            assert all(same(*pair) or pair[0] != pair[0] for pair in pairs), name
+
+
+def test_a_failure_is_told_and_played_again_with_every_part_of_its_actions() -> None:
+    # Given an environment that fails, and tells with what action
+    spec = spec_with(kwargs={"fails_at": 3}, num_envs=1)
+    player = player_of(spec)
+    with pytest.raises(PlayError) as failed:
+        player.play(1)
+    player.close()
+    # When what was recorded is played again, in a child
+    failure, replay = failed.value.failure, failed.value.replay
+    outcome = play_again(
+        spec, plan_shards(spec)[0], failure, replay,
+        seed=root_seed(plan_shards(spec)[0], spec), observation=describe(Everything().observation_space), action=ACTING,
+    )  # fmt: skip
+    # Then it fails again, with the very same action
+    assert outcome.happened
+    assert "worth" in failure.what
+    assert outcome.what.split(" at ")[0] == failure.what.split(" at ")[0]
+    assert list(failure.last_actions[-1]) == [leaf.name for leaf in leaves(ACTING, "action")]
