@@ -156,7 +156,8 @@ class Fleet:
         made.arrays["obs"][..., 0] = shard
         made.arrays["obs"][..., 1] = self.seqs[shard] + 1
         made.arrays["reward"][:] = 1.0
-        made.arrays["out.log_prob"][:] = np.log(0.5)
+        if "out.log_prob" in made.arrays:
+            made.arrays["out.log_prob"][:] = np.log(0.5)
         made.arrays["length"][:] = STEPS
         made.arrays["env"][:] = np.arange(rows)
         made.arrays["version"][:] = version

@@ -17,6 +17,7 @@ from heddle.consumers.assemble import Assembler
 from heddle.consumers.budget import progress as budget_progress
 from heddle.consumers.evaluation import ended_episodes
 from heddle.consumers.learners import Learner, TrainBatch, make_learner, resolve_device
+from heddle.consumers.learners.suspects import suspect
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
 from heddle.consumers.setting import Setting
@@ -83,13 +84,14 @@ class Training:
         shards = sorted({item.pointer.shard for item in batches})
         where = f"update {progress.update + 1} on shards {', '.join(map(str, shards[:8]))}{'...' * (len(shards) > 8)}"
         share = self._share(progress)
+        assembled = self._assemble(batches)
         try:
-            metrics = dict(self.learner.update(self._assemble(batches), share))
+            metrics = dict(self.learner.update(assembled, share))
         except (ExperimentFailed, EnvError) as error:
-            raise ExperimentFailed(f"{where}: {error}") from error
+            raise ExperimentFailed(f"{where}: {error}{suspect(assembled)}") from error
         except (Exception, SystemExit) as error:  # the learner may be anybody's code
             who = f"learner {self._spec.trainer.learner}"
-            raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}") from error
+            raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}{suspect(assembled)}") from error
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
         for item in batches:
             progress.add_episodes(*ended_episodes(item.segments))

@@ -17,7 +17,7 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "target_kl": ("ppo",),
     "value_clip": ("ppo",),
     "recompute_advantage": ("ppo",),
-    "symmetric_value_loss": ("ppo",),
+    "value_clip_pessimistic": ("ppo",),
     "vtrace": ("vtrace",),
     "dqn": ("dqn",),
     "sac": ("sac",),
@@ -49,6 +49,13 @@ def learner_faults(spec: ExperimentSpec) -> Iterator[Fault]:
                 f"has no meaning with trainer.learner = {learner}",
                 f"leave it out, or use trainer.learner = {' or '.join(readers)}",
             )
+    if spec.trainer.value_clip_pessimistic and spec.trainer.value_clip is None:
+        yield Fault(
+            ("trainer", "value_clip_pessimistic"),
+            True,
+            "has no meaning without trainer.value_clip",
+            "add value_clip = 0.2",
+        )
     yield from _policy(spec)
 
 

@@ -108,6 +108,7 @@ class Trainer(Frozen):
         normalize_advantage: per minibatch.
         target_kl: ends an update early above it.
         value_clip: clips the change of the value; None: not clipped.
+        value_clip_pessimistic: the larger of the clipped and the other error counts.
         recompute_advantage: with the current weights before every pass.
         batch_steps: steps in one update when not sync; derived when not given.
         normalize_observations, normalize_rewards: by running statistics.
@@ -137,6 +138,7 @@ class Trainer(Frozen):
     normalize_advantage: bool = True
     target_kl: float | None = Field(default=None, gt=0)
     value_clip: float | None = Field(default=None, gt=0)
+    value_clip_pessimistic: bool = False
     recompute_advantage: bool = False
     batch_steps: int = Field(default=0, ge=1)
     normalize_observations: bool = False

@@ -17,14 +17,19 @@ EXAMPLES = ROOT / "examples"
 TESTED = {
     "cartpole.toml",  # tests/e2e/test_run.py
     "cartpole_bc.toml",  # tests/e2e/test_offline.py
+    "cartpole_dqn.toml",
+    "cartpole_vtrace.toml",
     "catch.toml",
     "catch_env.py",
     "catch_jax.py",
     "catch_policy.py",
     "longer.py",
     "longer.toml",
+    "own_learner.py",
+    "own_learner.toml",
     "own_trainer.py",
     "pendulum.toml",
+    "pendulum_sac.toml",
     "read_experience.py",
     "recall.toml",
     "recall_env.py",
@@ -102,6 +107,17 @@ def test_continuous_actions_are_played_and_trained_without_a_barrier(folder: Pat
     assert '"state": "completed"' in done.stdout
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
     assert heddle_json("eval", str(path), "--episodes", "2", cwd=folder)["return_mean"] < 0.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "steps"),
+    [("cartpole_vtrace", 8_192), ("cartpole_dqn", 3_000), ("pendulum_sac", 1_200), ("own_learner", 8_192)],
+)
+def test_every_learner_trains_and_what_it_saved_can_be_played(folder: Path, spec: str, steps: int) -> None:
+    done = heddle("run", f"{spec}.toml", "--set", f"budget.env_steps={steps}", "-o", "json", cwd=folder)
+    assert '"state": "completed"' in done.stdout
+    newest = max(folder.glob("runs/*/checkpoints/checkpoint-*.safetensors"))
+    assert heddle_json("eval", str(newest), "--episodes", "2", cwd=folder)["episodes"] == 2
 
 
 def test_a_policy_of_ones_own_is_learned(folder: Path) -> None:

@@ -43,18 +43,24 @@ def policy_term(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, *, cl
         return PolicyTerm(loss, (change - log_ratio).mean(), (change.abs() > clip).float().mean())
 
 
-def value_term(value: Tensor, target: Tensor, old_value: Tensor, *, clip: float | None) -> Tensor:
+def value_term(
+    value: Tensor, target: Tensor, old_value: Tensor, *, clip: float | None, pessimistic: bool = False
+) -> Tensor:
     """Mean squared error of the value; with `clip`, the value may move only so far from `old_value`.
 
     Args:
         value: [N] with gradient.
         target: [N].
         old_value: [N], before the update.
-        clip: as in Stable-Baselines3's `clip_range_vf`: the clipped value alone is compared; None: not clipped.
+        clip: None: not clipped.
+        pessimistic: False: the clipped value alone is compared, as with Stable-Baselines3's `clip_range_vf`; True: the
+            larger of both errors counts for each step, as with CleanRL's `clip_vloss` and the first PPO code of OpenAI.
     """
-    if clip is not None:
-        value = old_value + (value - old_value).clamp(-clip, clip)
-    return (target - value).square().mean()
+    plain = (target - value).square()
+    if clip is None:
+        return plain.mean()
+    clipped = (target - old_value - (value - old_value).clamp(-clip, clip)).square()
+    return (torch.max(plain, clipped) if pessimistic else clipped).mean()
 
 
 def standardise(advantage: Tensor) -> Tensor:

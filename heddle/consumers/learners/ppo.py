@@ -3,7 +3,22 @@
 It never reads a stream, decides what is stale or publishes: the trainer does.
 
 Source: Schulman et al. 2017, arXiv:1707.06347, with the details of Huang et al. 2022, "The 37 implementation details of
-PPO", and the defaults of Stable-Baselines3.
+PPO". Details that change results, each a key of [trainer], and what is on where nothing is said:
+
+    key                       here    Stable-Baselines3   CleanRL
+    normalize_advantage       yes     yes                 yes      per minibatch
+    lr falls to 0             no      no                  yes      lr = { start = 2.5e-4, end = 0.0 }
+    clip falls                no      no                  no       clip = { start = 0.2, end = 0.0 }
+    value_clip                none    none                0.2      clip_range_vf, clip_vloss
+    value_clip_pessimistic    no      no                  yes      the larger of both errors
+    value_coef                0.5     0.5                 0.25     CleanRL halves the squared error first
+    entropy                   0       0                   0.01
+    max_grad_norm             0.5     0.5                 0.5
+    target_kl                 none    none                none     ends the update above it; there above 1.5 times it,
+                                                                   and in CleanRL after the pass only
+    recompute_advantage       no      no                  no       before every pass (Andrychowicz et al. 2021)
+    passes, minibatch         10, 64  10, 64              4, 4 a pass
+    Adam's epsilon            1e-5    1e-5                1e-5     no key
 """
 
 import math
@@ -161,7 +176,9 @@ class Ppo(OnPolicy):
         if options.normalize_advantage:
             advantage = standardise(advantage)
         policy = policy_term(new.log_prob, old_log_prob, advantage, clip=clip)
-        value = value_term(new.value, target, old_value, clip=options.value_clip)
+        value = value_term(
+            new.value, target, old_value, clip=options.value_clip, pessimistic=options.value_clip_pessimistic
+        )
         entropy = new.entropy.mean()
         loss = policy.loss + options.value_coef * value
         if options.entropy:
