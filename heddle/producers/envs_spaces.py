@@ -39,7 +39,8 @@ def describe(space: Any, *, what: str = "observation space", value: object = Non
     try:
         found = _array(space) or _whole(space, what, value)
     except ValueError as error:
-        raise EnvError(f"its {what} {_shown(space)} cannot be used: {error}", value=value) from error
+        hint = "a wrapper may leave that part out or translate it"
+        raise EnvError(f"its {what} {_shown(space)} cannot be used: {error}", value=value, hint=hint) from error
     if found is None:
         hint = "use a space of gymnasium.spaces; a wrapper may translate"
         raise EnvError(f"its {what} {_shown(space)} is not supported", value=value, hint=hint)

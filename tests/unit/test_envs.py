@@ -270,18 +270,28 @@ def test_spaces_are_described_in_our_own_words(space: Any, expected: Any) -> Non
     assert describe(space) == expected
 
 
+class Complex(spaces.Box):
+    """A Box of a kind that Gymnasium itself does not make."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, (2,), np.float32)
+        self.dtype: Any = np.dtype(np.complex64)
+
+
 @pytest.mark.parametrize(
     ("space", "reason"),
     [
         (spaces.Tuple(()), "a tuple space needs at least one entry"),
         (spaces.Dict({"a.b": spaces.Discrete(2)}), r"key 'a.b' must be .* without a dot"),
         (spaces.Box(0, 1, (0,)), "has no elements"),
+        (Complex(), "dtype 'complex64' is not supported: one of bool, float16"),
         (None, "observation space None is not supported"),
     ],
 )
 def test_spaces_that_heddle_does_not_carry_are_named(space: Any, reason: str) -> None:
-    with pytest.raises(EnvError, match=reason):
+    with pytest.raises(EnvError, match=reason) as refused:
         describe(space)
+    assert "wrapper may" in refused.value.problems[0].hint
 
 
 @pytest.mark.parametrize(
