@@ -96,6 +96,16 @@ def size_problems(spec: ExperimentSpec, needed: Needs) -> list[Problem]:
                 "lower env.envs_per_shard or rollout.steps, or raise it",
             )
         )
+    replay = spec.trainer.replay
+    if replay is not None and replay.capacity < 2 * needed.bytes_per_update:
+        problems.append(
+            Problem(
+                "trainer.replay.capacity",
+                replay.capacity,
+                f"is below twice the {needed.bytes_per_update} bytes of one update: all is forgotten at once",
+                f"use at least {2 * needed.bytes_per_update}, better a hundred times that",
+            )
+        )
     interval = batches_per_checkpoint(spec) * needed.batch_bytes
     if interval > spec.limits.max_bytes:
         problems.append(

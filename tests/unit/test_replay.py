@@ -201,7 +201,7 @@ def test_a_resumed_buffer_holds_what_its_state_covers_and_goes_on_as_the_first_w
     for chunk in more:
         second.insert(chunk)
     _same(after, second.sample(64))
-    assert second.inserted == first.inserted
+    assert (second.inserted, second.filled) == (first.inserted, first.filled)
     # And what it saves can be loaded again
     third = make_replay(**options)
     third.load(*second.state())
@@ -299,4 +299,4 @@ def test_without_a_folder_the_buffer_begins_anew() -> None:
     tensors, meta = replay.state()
     again = make_replay()
     again.load(tensors, meta)
-    assert (again.num_steps, again.inserted) == (0, replay.inserted)
+    assert (again.num_steps, again.filled, again.inserted) == (0, 0, replay.inserted)

@@ -20,6 +20,7 @@ from heddle.policies.base import Array, Policy
 from heddle.policies.torch_module import make_module
 from heddle.policies.torch_sac import squashed
 from heddle.spaces import Box, Discrete, Space
+from heddle.spec.plan import needs, size_problems
 from tests.unit.policy_zoo import CARTPOLE, MASKED, draw, make_spec
 
 CPU = torch.device("cpu")
@@ -276,7 +277,29 @@ def test_sac_is_for_its_own_policy() -> None:
         make_learner(spec, policy, device=CPU, seed=0)
 
 
+def test_a_run_that_continues_another_fills_its_buffer_first_and_acts_by_what_was_learned() -> None:
+    # Given a learner that learned, and one that takes over all but its buffer
+    policy, first = make("dqn", dqn={"epsilon": 0.125})
+    for update in range(3):
+        first.update(play(policy, "dqn", seed=update), 0.0)
+    _, second = make("dqn", dqn={"epsilon": 0.125})
+    second.set_weights(first.get_weights())
+    second.load(*first.state())
+    # When it is given experience
+    metrics = [second.update(play(policy, "dqn", seed=update), 0.0) for update in range(2)]
+    # Then it learns once there is enough, and explores no more than before
+    assert [each["gradient_steps"] for each in metrics] == [0.0, 16.0]
+    assert [each["epsilon"] for each in metrics] == [0.125, 0.125]
+
+
 # ---- the spec
+
+
+def test_a_buffer_that_one_update_overwrites_is_found_before_anything_runs() -> None:
+    spec = make_spec(learner="dqn", replay={"capacity": 65536})
+    problems = size_problems(spec, needs(spec, segment_bytes=10_000))
+    assert [each.key for each in problems] == ["trainer.replay.capacity"]
+    assert "is below twice the 80000 bytes of one update" in str(problems[0])
 
 
 def test_a_learner_brings_its_policy_its_tables_and_no_limit_of_age() -> None:

@@ -87,7 +87,9 @@ class OffPolicy(ABC):
         self.replay.insert(make_chunk(batch))
         self._learn_statistics(batch)
         random = self.replay.inserted < self.table.learning_starts
-        if not random:
+        if (
+            self.replay.filled >= self.table.learning_starts
+        ):  # again after a run that it continues, whose buffer is not here
             self._owed += batch.num_steps * self.table.samples_per_step / self.options.minibatch
         sums: dict[str, Tensor] = {}
         steps, taken = int(self._owed), 0

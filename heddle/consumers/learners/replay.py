@@ -62,6 +62,7 @@ class Replay:
     Attributes:
         num_steps: steps in it.
         inserted: steps that were ever put in.
+        filled: those of them since it was empty.
 
     Args:
         gamma: discount per step.
@@ -72,6 +73,7 @@ class Replay:
     def __init__(self, options: ReplayOptions, *, gamma: float, seed: int, kept: int = 1) -> None:
         self.num_steps = 0
         self.inserted = 0
+        self.filled = 0
         self._options, self._gamma, self._kept = options, gamma, kept
         self._rng = np.random.default_rng([seed, 0x5250])
         self._files: ReplayFiles | None = None
@@ -91,6 +93,7 @@ class Replay:
         """
         self._insert(chunk, skip=0)
         self.inserted += int(chunk.steps.sum())
+        self.filled += int(chunk.steps.sum())
         if self._files is not None:
             self._files.add(chunk.to_bytes(), len(chunk.rows))
 
@@ -131,6 +134,7 @@ class Replay:
             "start": oldest.start,
             "rows": len(self._kind),
             "high": self._high,
+            "filled": self.filled,
             "highest": self._highest,
         }
         if self._tree is None:
@@ -155,6 +159,7 @@ class Replay:
         self._head = int(meta["start"])
         for record in self._files.read(parts):
             self._insert(Chunk.from_bytes(record), skip=oldest)
+        self.filled = int(meta["filled"])
         self._highest, self._high = float(meta["highest"]), int(meta["high"])
         if parts and len(self._kind) != int(meta["rows"]):
             raise CheckpointError(f"the replay buffer has {len(self._kind)} rows, the checkpoint's {meta['rows']}")
@@ -164,7 +169,7 @@ class Replay:
     # ---- inside
 
     def _clear(self) -> None:
-        self.num_steps = 0
+        self.num_steps, self.filled = 0, 0
         self._leaves: Arrays = {}
         self._reward = np.zeros(0, np.float32)
         self._kind = np.zeros(0, np.uint8)
