@@ -32,7 +32,7 @@ def filled(plan: Layout, rows: int, seed: int) -> Segments:
     segments.arrays["length"][0] = 2
     segments.arrays["obs.goal"][...] = rng.integers(2, 6, (rows, 5))
     segments.arrays["obs.goal"][0, 3:] = 2  # nothing was seen there
-    segments.arrays["env"][:] = np.arange(rows)
+    segments.arrays["env"][:], segments.arrays["agent"][:] = np.arange(rows), 0
     segments.arrays["version"][:] = seed
     final = {"obs.position": np.full(2, seed, float), "obs.goal": np.array(3), "obs.action_mask": np.ones(3, np.int8)}
     segments.set_finals([(rows - 1, 1, final)])
