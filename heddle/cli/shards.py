@@ -46,10 +46,15 @@ def shards() -> None:
 @redis_option
 def ls(experiment: str, output: str, redis_url: str | None) -> None:
     """Show who plays each shard of EXP, how far it is, and what it waits for."""
+    from heddle.shard import plan_shards
+    from heddle.spec.variants import mix
     from heddle.states.look import look_at
 
     with connect(redis_url) as client:
-        facts, picture = look_at(client.broker, client.experiment(experiment).id)
+        found = client.experiment(experiment)
+        facts, picture = look_at(client.broker, found.id)
+        spec = found.spec()
+    variants = {plan.index: mix(spec, plan.first_env, plan.num_envs) for plan in plan_shards(spec)}
     now_ms = facts.sight.now_ms
     pairs = [(shard, picture.shards[shard.shard]) for shard in facts.shards]
     if output == "json":
@@ -57,17 +62,25 @@ def ls(experiment: str, output: str, redis_url: str | None) -> None:
         keep = ("why", "do", "waits_for", "for_s")
         print_json(
             [
-                {**asdict(shard), "state": judged.state, "phase": shard.state, **{name: more[name] for name in keep}}
+                {
+                    **asdict(shard),
+                    "state": judged.state,
+                    "phase": shard.state,
+                    **{name: more[name] for name in keep},
+                    "variants": variants.get(shard.shard, ""),
+                }
                 for shard, judged, more in told
             ]
         )
         return
     rows = [
         (shard.shard, shard.kind, judged.state, shard.worker or "-", shard.epoch, shard.seq, shard.attempts)
+        + ((variants.get(shard.shard, ""),) if spec.env.variants else ())
         + (judged.line(now_ms) or shard.last_error,)
         for shard, judged in pairs
     ]
-    header = ("SHARD", "KIND", "STATE", "WORKER", "EPOCH", "SEQ", "ATTEMPTS", "WHY, OR LAST ERROR")
+    more = ("VARIANTS",) if spec.env.variants else ()
+    header = ("SHARD", "KIND", "STATE", "WORKER", "EPOCH", "SEQ", "ATTEMPTS", *more, "WHY, OR LAST ERROR")
     print_table(header, rows, empty="no shards yet; a coordinator makes them: heddle coordinator")
     for reason in dict.fromkeys(shard.no_snapshot for shard in facts.shards if shard.no_snapshot):
         click.echo(f"no snapshots, so that a new owner begins fresh episodes: {reason}")

@@ -98,10 +98,12 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
     """
     from heddle.launch.check import load_and_check
     from heddle.spec import load_spec
+    from heddle.spec.variants import mix
 
     if check:
         loaded, checked = load_and_check(file, overrides, with_snapshot=True)
         numbers: dict[str, Any] = {**checked.numbers(), "no_snapshot": checked.no_snapshot}
+        numbers["variants"] = mix(loaded.spec, 0, loaded.spec.env.num_envs)
     else:
         loaded = load_spec(file, overrides=overrides)
         numbers = {}
@@ -112,6 +114,8 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
     _print_values(values)
     if numbers:
         click.echo("")
+        if numbers["variants"]:
+            click.echo(f"variants   {numbers['variants']}")
         for line in describe_needs(numbers):
             click.echo(line)
     if broker:

@@ -28,6 +28,7 @@ from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Space
 from heddle.spec import Env, ExperimentSpec
 from heddle.spec.objects import is_object_name
+from heddle.spec.variants import env_of, first_of_each, variant_of
 
 _NEUTRAL = (
     gym_wrappers.TimeLimit,
@@ -122,7 +123,8 @@ def make_envs(
     try:
         for env in range(plan.num_envs):
             own_seed = env_seed(seed, plan.index, env, 0)
-            made.append(make_env(spec.env, index=plan.first_env + env, num_envs=spec.env.num_envs, seed=own_seed))
+            index = plan.first_env + env
+            made.append(make_env(env_of(spec, index), index=index, num_envs=spec.env.num_envs, seed=own_seed))
     except EnvError:
         for env_made in made:
             close_env(env_made)
@@ -155,15 +157,33 @@ def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
 
 def check_env_here(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
     """As `check_env`, but always in this process."""
-    name, seed, asked = spec.env.id, env_seed(spec.experiment.seed, 0, 0, 0), spec.rollout.info_keys
-    make = partial(make_env, spec.env, index=0, num_envs=spec.env.num_envs, seed=seed)
+    found: tuple[Space, Space] | None = None
+    first = ""
+    for variant, index in first_of_each(spec).items():
+        spaces = _check_one(spec, index, steps)
+        if found is not None and spaces != found:
+            which = next(
+                what for what, one, other in zip(("observation", "action"), spaces, found, strict=True) if one != other
+            )
+            reason = f"variant {variant!r} has another {which} space than variant {first!r}: one policy plays them all"
+            raise EnvError(reason, key="env.variants", value=variant)
+        found, first = spaces, first or variant
+    assert found is not None
+    return found
+
+
+def _check_one(spec: ExperimentSpec, index: int, steps: int) -> tuple[Space, Space]:
+    """As `check_env_here`, of environment `index` of the experiment."""
+    name, seed, asked = spec.env.id, env_seed(spec.experiment.seed, 0, index, 0), spec.rollout.info_keys
+    make = partial(make_env, env_of(spec, index), index=index, num_envs=spec.env.num_envs, seed=seed)
     env, again = make(), make if spec.env.deterministic else None
     try:
         observation = describe(env.observation_space, value=name)
         action = describe_action(env.action_space, value=name)
         breach = first_breach(env, observation, action, seed=seed, steps=steps, info_keys=asked, again=again)
         if breach:
-            raise EnvError(breach, value=name)
+            variant = variant_of(spec, index)
+            raise EnvError(breach if variant is None else f"variant {variant.name!r} {breach}", value=name)
     finally:
         close_env(env)
     return observation, action

@@ -20,6 +20,7 @@ from heddle.shard import ShardPlan
 from heddle.spaces import ACTION, is_action
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import describe_error
+from heddle.spec.variants import variant_of
 
 ACTIONS_SHOWN = 8
 TRACE_CHARS = 6_000
@@ -121,7 +122,10 @@ class Reporter:
             return f"environments {self._plan.first_env} to {last}, which are shard {self._plan.index}, stepped as one,"
         number, agent = divmod(env, self._plan.agents)
         who = f"agent {agent} of " if self._plan.agents > 1 else ""
-        return f"{who}environment {self._plan.first_env + number} (number {number} of shard {self._plan.index})"
+        variant = variant_of(self._spec, self._plan.first_env + number)
+        kind = "" if variant is None else f", variant {variant.name!r}"
+        where = f"number {number} of shard {self._plan.index}{kind}"
+        return f"{who}environment {self._plan.first_env + number} ({where})"
 
 
 def cause_of(error: BaseException) -> tuple[Cause, str]:

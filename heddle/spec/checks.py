@@ -10,6 +10,7 @@ from heddle.spec.explain import Fault
 from heddle.spec.learner_checks import learner_faults
 from heddle.spec.models import ENVPOOL, ExperimentSpec
 from heddle.spec.policy import PolicySpec
+from heddle.spec.variants import variant_faults
 
 ON_POLICY = ("ppo", "none")
 """Learners that a recording cannot teach."""
@@ -17,8 +18,8 @@ ON_POLICY = ("ppo", "none")
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    rules = (_env, _vector, _agents, _policy, _rollout, _trainer, learner_faults, _data, _eval, _budget, _limits)
-    return [fault for rule in rules for fault in rule(spec)]
+    begin = (_env, _vector, variant_faults, _agents, _policy, _rollout, _trainer, learner_faults)
+    return [fault for rule in (*begin, _data, _eval, _budget, _limits) for fault in rule(spec)]
 
 
 def batches_per_update(spec: ExperimentSpec) -> int:

@@ -60,6 +60,22 @@ class Wrapper(Frozen):
     kwargs: Kwargs = Field(default_factory=dict)
 
 
+class Variant(Frozen):
+    """[[env.variants]]: one kind of environment among several of the same spaces.
+
+    Attributes:
+        name: shown by `plan` and `shards`.
+        weight: its share of the environments, beside the others' weights.
+        count: that many of env.num_envs; every variant has one, or none has.
+        kwargs: over those of [env].
+    """
+
+    name: Slug
+    weight: float = Field(default=1.0, gt=0)
+    count: int | None = Field(default=None, ge=1)
+    kwargs: Kwargs = Field(default_factory=dict)
+
+
 class Env(Frozen):
     """[env]: what is played.
 
@@ -73,6 +89,7 @@ class Env(Frozen):
         reset_timeout: seconds making or resetting one environment may last; `step_timeout` when not given.
         isolation: where environments run: inline is the worker's own process, process a child of it for each shard.
         memory: bytes that the child of a shard may take; None: as much as there is.
+        variants: environments that differ in their kwargs, spread evenly over all shards.
         vector: one object steps all environments of a shard: id names a vector environment, or what makes one.
         agents: how many act in one environment, all by the experiment's policy; id then names what makes a PettingZoo
             parallel environment. Each agent's steps count.
@@ -88,6 +105,7 @@ class Env(Frozen):
     reset_timeout: Seconds = Field(default=60.0, gt=0)
     isolation: Literal["inline", "process"] = "inline"
     memory: Bytes | None = Field(default=None, ge=64 * 2**20)
+    variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()
     vector: bool = False
     agents: int | None = Field(default=None, ge=1, le=1024)
     deterministic: bool = True

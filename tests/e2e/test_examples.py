@@ -15,6 +15,7 @@ from tests.helpers import eventually
 
 EXAMPLES = ROOT / "examples"
 TESTED = {
+    "breakout.toml",  # tests/unit/test_learning_envs.py: this, hopper and pong
     "cartpole.toml",  # tests/e2e/test_run.py
     "cartpole_bc.toml",  # tests/e2e/test_offline.py
     "cartpole_dqn.toml",
@@ -23,6 +24,7 @@ TESTED = {
     "catch_env.py",
     "catch_jax.py",
     "catch_policy.py",
+    "hopper.toml",
     "longer.py",
     "longer.toml",
     "own_learner.py",
@@ -30,6 +32,7 @@ TESTED = {
     "own_trainer.py",
     "pendulum.toml",
     "pendulum_sac.toml",
+    "pong.toml",
     "read_experience.py",
     "recall.toml",
     "recall_env.py",

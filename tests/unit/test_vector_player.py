@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from heddle.clock import ManualClock
 from heddle.layout import Layout, Segments
 from heddle.producers.player import Player
 from heddle.producers.vector_player import VectorPlayer
@@ -148,3 +149,40 @@ def _returns(player: Player | VectorPlayer, episodes: int) -> list[tuple[int, in
         ]
     assert len(found) == episodes
     return sorted(found, key=lambda one: one[0])
+
+
+class Late(Walk):
+    """An hour a step, one reward at the end."""
+
+    clock = ManualClock()
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.left = 4
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.clock.advance(3600.0)
+        observation, *_ = super().step(action)
+        self.left -= 1
+        return observation, float(self.left == 0), self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_episode_of_hours_arrives_in_pieces_and_its_return_is_whole(mode: AutoresetMode) -> None:
+    policy, spec = (
+        Drawn(),
+        spec_of(env={"num_envs": 1}, rollout={"steps": 8, "max_seconds": 7000}, trainer={"minibatch": 1}),
+    )
+    layout = layout_for(policy, steps=8, observation=SPACE)
+    player = VectorPlayer(plan_of(1), spec, policy, layout, vector=vector(1, mode, Late), clock=Late.clock)
+    arrays = [player.play(1).arrays for _ in range(4)]
+    assert [int(one["length"][0]) for one in arrays[:2]] == [2, 2]
+    assert arrays[1]["episode_return"][0, 1] == 1.0
+    assert arrays[1]["episode_length"][0, 1] == 4
+
+
+def test_cut_ends_the_running_segment_at_the_next_step() -> None:
+    _, player = pair(3, AutoresetMode.DISABLED)
+    player.cut()
+    assert player.play(1).num_steps == 3
+    assert player.play(1).num_steps == 21

@@ -115,9 +115,9 @@ class _Server:
         self._choose = choices_for(action, raw=False)  # the worker has shifted and clipped them already
         env = Env.model_validate_json(wanted["env"])
         self._cells[DONE] += 1
-        for place, (index, seed) in enumerate(wanted["envs"]):
+        for place, (index, seed, kwargs) in enumerate(wanted["envs"]):
             self._begin(place)
-            made = make_env(env, index=index, num_envs=env.num_envs, seed=seed)
+            made = make_env(env.model_copy(update={"kwargs": kwargs}), index=index, num_envs=env.num_envs, seed=seed)
             self._seats.append(_Seat(made, made.step, counter_of(made), block.parts(place)))
             self._cells[DONE] += 1
         return json.dumps([seat.counter is not None for seat in self._seats]).encode()

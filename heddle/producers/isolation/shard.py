@@ -17,6 +17,7 @@ from heddle.producers.mishap import Mishap
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Space, from_json, to_json
 from heddle.spec import ExperimentSpec
+from heddle.spec.variants import env_of
 
 Answer = tuple[Any, float, bool, bool, dict[str, float]]
 
@@ -52,7 +53,7 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         self._error: tuple[int, Exception] | None = None
         wanted = {
             "env": spec.env.model_dump_json(),
-            "envs": list(envs),
+            "envs": [(index, seed, dict(env_of(spec, index).kwargs)) for index, seed in envs],
             "info_keys": list(keys),
             "observation": to_json(observation),
             "action": to_json(action),
