@@ -63,6 +63,7 @@ CLASSIC = [
     _gym("FrozenLake-v1", is_quick=True, info_keys=["prob"]),
     _gym("Taxi-v4", kwargs=_short(90)),
     _gym("CliffWalking-v1", kwargs=_short(50)),
+    _gym("Blackjack-v1"),
     _gym("Blackjack-v1", wrappers=[("FlattenObservation", {})]),
 ]
 BOX2D = [
@@ -97,6 +98,7 @@ MINATAR = [
 ]
 MINIGRID = [
     Case("MiniGrid-Empty-5x5-v0", "minigrid", wrappers=WITHOUT_MISSION, kwargs=_short(30), is_quick=True),
+    Case("MiniGrid-Empty-5x5-v0", "minigrid", kwargs=_short(30)),  # with the mission, a text
     Case("MiniGrid-DoorKey-5x5-v0", "minigrid", wrappers=WITHOUT_MISSION),
     Case("MiniGrid-LavaGapS5-v0", "minigrid", wrappers=[("minigrid.wrappers:ImgObsWrapper", {})]),
     Case("BabyAI-GoToObj-v0", "minigrid", wrappers=[("minigrid.wrappers:FlatObsWrapper", {})]),

@@ -97,7 +97,9 @@ def compare(found: Experience, expected: plain.Stream) -> None:
     assert found.finals.keys() == expected.finals.keys()
     for step, final in found.finals.items():
         for name, value in final.items():
-            np.testing.assert_array_equal(value, _leaf(name, expected.finals[step], value.dtype), err_msg=name)
+            np.testing.assert_array_equal(
+                value, _leaf(name, expected.finals[step], np.asarray(value).dtype), err_msg=name
+            )
     np.testing.assert_array_equal(arrays["episode_length"], [expected.lengths.get(t, 0) for t in range(steps)])
     np.testing.assert_array_equal(arrays["episode_return"], [expected.returns.get(t, np.nan) for t in range(steps)])
     for name in [name for name in arrays if name.startswith("info.")]:
@@ -108,7 +110,7 @@ def compare(found: Experience, expected: plain.Stream) -> None:
 def _leaf(name: str, observation: Any, dtype: Any) -> Any:
     """A leaf of an observation, in the dtype that its space declares."""
     for key in name.split(".")[1:]:
-        observation = observation[key]
+        observation = observation[int(key) if isinstance(observation, tuple) else key]
     return np.asarray(observation).astype(dtype)
 
 
