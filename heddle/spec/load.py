@@ -25,6 +25,8 @@ from heddle.spec.write import to_toml
 
 _SYNTAX = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)", re.DOTALL)
 
+MOST_BYTES = 1_000_000
+"""Of a spec; a longer file is another one, or has no end."""
 _KEYS = re.compile(r"\((?:'[^']*',? ?)+\)")  # tomllib shows a dotted key as a tuple
 
 
@@ -127,7 +129,11 @@ def _read(source: Path | str | Mapping[str, Any]) -> _Source:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise SpecError([Problem("", None, f"is longer than {MOST_BYTES:,} bytes: no spec", file=str(path))])
+        return data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8 text (byte {error.start})"
         raise SpecError([Problem("", None, reason, "save the file as UTF-8", file=str(path))]) from error

@@ -21,7 +21,9 @@ def judge_worker(info: WorkerInfo, sight: Sight) -> Judgement:
     beat = info.beat
     subject = f"worker {beat.worker}"
     if info.died:
-        return Judgement(subject, "dead", info.died, "its supervisor starts another one", since_ms=info.seen_ms)
+        return Judgement(
+            subject, "dead", info.died, "its supervisor has another one in its place", since_ms=info.seen_ms
+        )
     quiet_ms, over_ms = quiet_after_ms(beat.ttl_ms), max(beat.ttl_ms, quiet_after_ms(beat.ttl_ms))
     if info.silent_ms >= quiet_ms:
         silent_ms = min(info.silent_ms, sight.seen_for_ms)

@@ -225,6 +225,11 @@ def test_units_and_plain_numbers_say_the_same() -> None:
     assert (loaded.budget.wall, loaded.faults.lease_ttl, loaded.limits.max_bytes) == (10800.0, 0.5, 64 * 2**20)
 
 
+def test_a_file_without_end_is_no_spec() -> None:
+    with pytest.raises(SpecError, match="is longer than"):
+        load_spec(Path("/dev/zero"))
+
+
 def test_a_mapping_is_as_good_as_a_file() -> None:
     raw = {
         "experiment": {"name": "a"},
