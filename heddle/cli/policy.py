@@ -1,4 +1,4 @@
-"""`policy pull`: fetch a published policy.
+"""`policy pull`: fetch a published policy; `policy export` is in a file of its own.
 
 It never changes what is published.
 """
@@ -10,12 +10,16 @@ import click
 
 from heddle.cli.commands import experiment_argument
 from heddle.cli.options import connect, epilog, existing_file, output_option, print_json, redis_option
+from heddle.cli.policy_export import export
 from heddle.cli.root import Group
 
 
 @click.group("policy", cls=Group, epilog=epilog("heddle policy pull cartpole policy.safetensors"))
 def policy() -> None:
-    """Fetch published policies."""
+    """Fetch published policies, write trained ones for others to use."""
+
+
+policy.add_command(export)
 
 
 @policy.command("pull", epilog=epilog("heddle policy pull cartpole policy.safetensors"))

@@ -73,7 +73,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         ),
         "data": Entry("heddle.cli.data_folders", "data", "Look at recorded experience, trade with Minari."),
         "eval": Entry("heddle.cli.evaluate", "evaluate", "Play fresh episodes with a checkpoint."),
-        "policy": Entry("heddle.cli.policy", "policy", "Fetch published policies."),
+        "policy": Entry("heddle.cli.policy", "policy", "Fetch published policies, export trained ones."),
     },
     ROLES: {
         "coordinator": Entry("heddle.cli.roles", "coordinator", "Admit experiments and keep their shards assigned."),

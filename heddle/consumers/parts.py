@@ -28,6 +28,7 @@ from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Describe, Setting, read_setting
 from heddle.errors import CheckpointError, HeddleError
 from heddle.policies.base import Arrays
+from heddle.policies.initial import give_weights
 from heddle.policies.lag import Gap
 from heddle.stop import StopFlag
 
@@ -157,6 +158,8 @@ def build(source: Source, seat: Seat) -> Parts:
     saver = Saver(source.home, experiment, setting.spec, setting.spaces_json(), seat_epoch=seat.epoch)
     restored = _restore(source, setting, saver)
     checkpoint, own = restored.checkpoint, restored.own
+    if checkpoint is None and setting.spec.policy.init is not None:
+        give_weights(setting.policy, Path(setting.spec.policy.init))
     training = source.train(setting)
     progress = Progress()
     if checkpoint is not None:

@@ -16,6 +16,7 @@ from heddle.errors import DataError, EnvError, MissingExtra, Problem, SpecError
 from heddle.launch.deadline import within
 from heddle.layout import make_layout
 from heddle.policies import Policy, make_policy
+from heddle.policies.initial import give_weights
 from heddle.spaces import Space, to_json
 from heddle.spec import ExperimentSpec, LoadedSpec
 from heddle.spec.load import load_leniently
@@ -114,6 +115,8 @@ def try_out(spec: ExperimentSpec, *, with_snapshot: bool = False) -> Checked:
         observation, action = see_spaces(spec)
         with within(trial_s(spec), what="was not made", key="policy.id", value=spec.policy.id):
             policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
+            if spec.policy.init is not None:
+                give_weights(policy, Path(spec.policy.init))
     except SpecError as error:
         raise SpecError([*error.problems, *problems]) from error
     problems += _training_problems(spec, policy)

@@ -125,7 +125,7 @@ class Torso(nn.Module):
         ordered = values.permute(0, *(axis + 1 for axis in image.permutation)).float()
         if name in self.scaled:
             ordered = ordered * float(IMAGE_SCALE)
-        return ordered.reshape(len(values), image.channels, image.height, image.width)
+        return ordered.reshape(values.shape[0], image.channels, image.height, image.width)
 
 
 def encode(parts: Sequence[Part], observations: Mapping[str, Tensor]) -> Tensor:
@@ -138,10 +138,10 @@ def _columns(space: LeafSpace, values: Tensor) -> Tensor:
     if isinstance(space, Discrete):
         return nn.functional.one_hot(values - space.start, space.n).float()
     if isinstance(space, MultiDiscrete):
-        indexes = values.reshape(len(values), -1).long() - torch.tensor(space.start, device=values.device)
+        indexes = values.reshape(values.shape[0], -1).long() - torch.tensor(space.start, device=values.device)
         each = [nn.functional.one_hot(indexes[:, place], n) for place, n in enumerate(space.nvec)]
         return torch.cat(each, dim=1).float()
-    flat = values.reshape(len(values), -1).float()
+    flat = values.reshape(values.shape[0], -1).float()
     return flat * float(IMAGE_SCALE) if space.dtype == "uint8" else flat
 
 

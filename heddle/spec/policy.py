@@ -33,6 +33,7 @@ class PolicySpec(Frozen):
         std: how far actions of floats spread: a weight beside the network, or what it says for each observation.
         squash: actions of floats go through tanh to their bounds, instead of being clipped there.
         dueling: of "q": a value and advantages instead of values of actions.
+        init: safetensors file of first weights, read where the trainer runs; None: they are drawn.
         kwargs: passed to a policy of your own.
     """
 
@@ -47,12 +48,13 @@ class PolicySpec(Frozen):
     std: Literal["parameter", "state"] = "parameter"
     squash: bool = False
     dueling: bool = False
+    init: Annotated[str, Field(min_length=1)] | None = None
     kwargs: Kwargs = Field(default_factory=dict)
 
     @property
     def builtin(self) -> bool:
-        """A network of Heddle's own."""
-        return self.id in POLICIES and self.id != "random"
+        """A network of Heddle's own from which actions are drawn by their probabilities."""
+        return self.id in POLICIES and self.id not in ("random", "q", "sac")
 
     @property
     def recurrent(self) -> bool:

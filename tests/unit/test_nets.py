@@ -1,5 +1,8 @@
 """The built-in torch policies: what they see, what they carry, and that workers and learners agree."""
 
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -271,3 +274,20 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_started_and_may_be
     assert try_out(load_spec(raw | {"trainer": {"learner": "none"}}).spec).action == Discrete(2)
     with pytest.raises(SpecError, match="eval.deterministic = True: has no meaning with policy.id = 'random'"):
         load_spec(raw | {"trainer": {"learner": "none"}, "eval": {}})
+
+
+def test_every_spec_of_the_page_on_policies_is_accepted() -> None:
+    page = (
+        (Path(__file__).parents[2] / "docs" / "learning.md").read_text().split("\n## Policies\n")[1].split("\n## ")[0]
+    )
+    blocks = re.findall(r"```toml\n(.*?)```", page, re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        raw = tomllib.loads(block) | {"experiment": {"name": "page"}, "budget": {"env_steps": 100_000}}
+        assert try_out(load_spec(raw).spec).needed.policy_bytes > 0
+
+
+def test_every_frame_of_a_stack_is_a_channel() -> None:
+    space = Box((4, 84, 84), "uint8", 0, 255)
+    assert image_of(space) == Image((0, 1, 2), 4, 84, 84)
+    assert build(space, id="gru", torso="cnn", recurrent_size=8).state.keys() == {"h"}

@@ -1,0 +1,54 @@
+"""First weights from a file: what `policy.init` names.
+
+It never reads a pickle: a weights file of Heddle's, a checkpoint, or any safetensors file with the policy's own names.
+"""
+
+from pathlib import Path
+
+from heddle.checkpoint import FORMAT as CHECKPOINT
+from heddle.checkpoint import decode
+from heddle.errors import CheckpointError, EnvError
+from heddle.policies.base import Arrays, Policy
+from heddle.policies.weights import WeightsError, load_arrays, not_finite, read_metadata
+
+HEADER_CAP_BYTES = 64 * 2**20
+
+
+def read_weights(file: Path) -> Arrays:
+    """The weights in a file.
+
+    Raises:
+        EnvError: there is none, or it is no safetensors.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise _unfit(file, f"cannot be read: {error.strerror or error}") from error
+    try:
+        try:
+            is_checkpoint = read_metadata(data, HEADER_CAP_BYTES).get("format") == CHECKPOINT
+        except WeightsError:  # safetensors of others have no metadata
+            is_checkpoint = False
+        return decode(data).weights if is_checkpoint else load_arrays(data)
+    except (WeightsError, CheckpointError) as error:
+        raise _unfit(file, str(error)) from error
+
+
+def give_weights(policy: Policy, file: Path) -> None:
+    """Have the policy begin with the weights in a file.
+
+    Raises:
+        EnvError: they cannot be read, are not finite, or belong to another policy.
+    """
+    weights = read_weights(file)
+    if (name := not_finite(weights)) is not None:
+        raise _unfit(file, f"{name} holds numbers that are not finite")
+    try:
+        policy.set_weights(weights)
+    except WeightsError as error:
+        raise _unfit(file, str(error)) from error
+
+
+def _unfit(file: Path, reason: str) -> EnvError:
+    hint = "a safetensors file of this policy, from heddle policy export or pull, or a checkpoint"
+    return EnvError(reason, key="policy.init", value=str(file), hint=hint)
