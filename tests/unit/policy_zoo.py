@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec, ScriptedPolicy
 from heddle.policies.features import action_size
+from heddle.policies.heads import categorical
 from heddle.policies.torch_module import ActorCritic, Evaluated, make_module
 from heddle.spaces import Box, DictSpace, Discrete, Space, leaves
 from heddle.spec import ExperimentSpec, load_spec
@@ -97,6 +98,52 @@ class Remembers(nn.Module):
     def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
         hidden = self.cell(observations["obs"].float(), state["hidden"])
         return {"logits": self.head(hidden), "value": self.critic(hidden).squeeze(1), "state": {"hidden": hidden}}
+
+
+class Plain:
+    """A user's policy in numpy with weights of its own, and its twin in torch for Heddle's learners."""
+
+    noise = Noise("uniform", 1)
+    state: Mapping[str, OutputSpec] = {}
+    outputs: Mapping[str, OutputSpec] = {"log_prob": OutputSpec("float32")}
+
+    def __init__(self, observation: Space, action: Space, *, seed: int) -> None:
+        assert isinstance(observation, Box) and isinstance(action, Discrete)
+        self.observation, self.action = observation, action
+        rng = np.random.default_rng(seed)
+        self.weight = rng.standard_normal((action.n + 1, observation.size)).astype(np.float32) * np.float32(0.1)
+        self.bias = np.zeros(action.n + 1, np.float32)
+
+    def initial_state(self, n: int) -> Arrays:
+        return {}
+
+    def act(
+        self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
+    ) -> Acted:
+        logits = (observations["obs"] @ self.weight.T + self.bias)[:, :-1]
+        actions, log_prob = categorical(logits, None if deterministic else noise)
+        return Acted({"action": actions}, {"log_prob": log_prob})
+
+    def get_weights(self) -> Arrays:
+        return {"all.weight": self.weight.copy(), "all.bias": self.bias.copy()}
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        self.weight, self.bias = weights["all.weight"].copy(), weights["all.bias"].copy()
+
+    def module(self) -> nn.Module:
+        return Twin(*self.weight.T.shape)
+
+
+class Twin(nn.Module):
+    """The same as `Plain`, for learning."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.all = nn.Linear(inputs, outputs)
+
+    def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        out = self.all(observations["obs"])
+        return {"logits": out[:, :-1], "value": out[:, -1]}
 
 
 class WrongWidth(Linear):
