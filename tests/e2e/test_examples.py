@@ -1,5 +1,7 @@
 """Every file in examples/ does what it says."""
 
+import json
+import math
 import os
 import re
 import shutil
@@ -31,6 +33,7 @@ TESTED = {
     "own_learner.toml",
     "own_trainer.py",
     "pendulum.toml",
+    "pursuit.toml",
     "pendulum_sac.toml",
     "pong.toml",
     "read_experience.py",
@@ -80,6 +83,14 @@ def test_an_environment_of_ones_own_is_learned(folder: Path) -> None:
     assert '"state": "completed"' in done.stdout
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
     assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["return_mean"] > 0.6
+
+
+def test_several_agents_are_trained_by_one_policy(folder: Path) -> None:
+    smaller = ("--set", "env.num_envs=2", "--set", "budget.env_steps=4096", "--set", "trainer.passes=1")
+    done = heddle("run", "pursuit.toml", *smaller, "-n", "1", "-o", "json", cwd=folder)
+    told = json.loads(done.stdout)
+    assert told["state"] == "completed" and told["adds_up"] and told["steps"] >= 4096
+    assert math.isfinite(told["return"])  # of single agents, whose episodes have ended by now
 
 
 def test_a_policy_in_jax_is_learned_by_a_learner_in_jax(folder: Path) -> None:
