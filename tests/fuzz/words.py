@@ -62,8 +62,10 @@ def spec_text(rng: np.random.Generator) -> str:
 
 NEVER = ("demo", "up", "run", "worker", "coordinator", "trainer", "workers start")
 """What would start something; these are only typed with an option that there is not."""
-WAITING = (*NEVER, "wait", "enqueue", "eval", "workers")
+WAITING = (*NEVER, "wait", "enqueue", "eval", "workers", "record-experience")
 """What could go on for long with a broker that answers."""
+FOLLOWING = ("-f", "--follow")
+"""Options with which a command goes on for ever there."""
 WORDS: tuple[str, ...] = (
     *(
         "",
@@ -126,7 +128,8 @@ def command_line(rng: np.random.Generator, *, live: bool) -> list[str]:
         live: a broker answers, so only commands that end by themselves.
     """
     paths = [one for one in _paths() if not live or one[0] not in WAITING]
-    path, options = paths[int(rng.integers(len(paths)))]
+    path, offered = paths[int(rng.integers(len(paths)))]
+    options = [option for option in offered if not live or option not in FOLLOWING]
     argv = path.split()
     if rng.random() < 0.1 and not live:
         argv = [WORDS[int(rng.integers(len(WORDS)))]]
