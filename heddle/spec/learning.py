@@ -3,7 +3,7 @@
 It never says which learner needs which; `derive.py` fills them in and `learner_checks.py` refuses what has no meaning.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
@@ -81,7 +81,10 @@ class SacOptions(Frozen):
 
     tau: float = Field(default=0.005, gt=0, le=1)
     temperature: Annotated[
-        float | None, Field(ge=0), BeforeValidator(none_auto), PlainSerializer(auto_none, when_used="json")
+        float | None,
+        Field(ge=0),
+        BeforeValidator(none_auto),
+        PlainSerializer(auto_none, return_type=Any, when_used="json"),
     ] = None
     first_temperature: float = Field(default=1.0, gt=0)
     target_entropy: float | None = None

@@ -6,7 +6,7 @@ It never reads a file and never checks one key against another; `load.py` and `c
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -207,7 +207,10 @@ class Faults(Frozen):
     on_quarantine: Literal["continue", "fail"] = "continue"
     trainer_failures: int = Field(default=10, ge=0)
     snapshot_every: Annotated[
-        int | None, Field(ge=0), BeforeValidator(none_auto), PlainSerializer(auto_none, when_used="json")
+        int | None,
+        Field(ge=0),
+        BeforeValidator(none_auto),
+        PlainSerializer(auto_none, return_type=Any, when_used="json"),
     ] = None
 
 

@@ -1,6 +1,7 @@
 """The spec: what a file must say, what it may leave out, and what bad input is told."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -340,3 +341,13 @@ def test_a_number_for_a_whole_schedule_is_wrong_once_and_one_end_under_its_own_n
 def test_every_word_that_may_stand_for_a_compression_is_named() -> None:
     (problem,) = problems(SMALLEST + '[rollout]\ncompression = "gzip"\n')
     assert problem[3] == "must be none, lz4 or zstd"
+
+
+@pytest.mark.parametrize("every", ["auto", 0, 1, 7])
+def test_what_is_a_number_or_a_word_is_written_and_read_without_a_warning(every: object) -> None:
+    spec = load_spec(f"{SMALLEST}\n[faults]\nsnapshot_every = {json.dumps(every)}\n").spec
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        written = spec.canonical_json()
+    assert json.loads(written)["faults"]["snapshot_every"] == every
+    assert spec_from_json(written) == spec
