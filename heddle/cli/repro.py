@@ -66,8 +66,8 @@ def play(client: "Client", experiment: str, shard: int, *, quiet: bool) -> tuple
         raise NotFound(f"{experiment} has no shard {shard}; its shards are 0 to {len(plans) - 1}")
     failure, replay = _newest(client, experiment, shard)
     plan = plans[shard]
-    if spec.env.vector:
-        reason = "a vector environment steps all at once: none of its environments can be played again alone"
+    if spec.env.at_once:
+        reason = "its environments are stepped all at once: none of them can be played again alone"
         raise NotFound(f"{experiment}/{shard}: {reason}; see heddle why shard {experiment}/{shard}")
     seed = root_seed(plan, spec)
     if plan.kind == "train" and stored.resume_from:

@@ -3,6 +3,7 @@
 Pure but for `find`, which reads; it never draws.
 """
 
+import glob
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,11 +103,13 @@ def find(what: str, client: "Client | None") -> Series:
             return Series(experiment.id, flat(json.loads(experiment.spec().canonical_json())), points)
         except NotFound:
             pass
-    kept = [RUNS / what] if (RUNS / what / CURVE).is_file() else sorted(RUNS.glob(f"{what}-??????"), key=_changed)
-    kept = [one for one in kept if (one / CURVE).is_file()]
+    if folder.is_dir() and len(folder.parts) > 1:
+        raise NotFound(f"the folder {folder} holds no {CURVE}: nothing was measured there")
+    if not what or len(folder.parts) != 1 or folder.is_absolute():
+        raise NotFound(f"no experiment {what!r}, and no folder of that name")
+    named = [RUNS / what] if (RUNS / what / CURVE).is_file() else RUNS.glob(f"{glob.escape(what)}-??????")
+    kept = sorted((one for one in named if (one / CURVE).is_file()), key=_changed)
     if not kept:
-        if folder.is_dir():
-            raise NotFound(f"the folder {folder} holds no {CURVE}: nothing was measured there")
         where = "the broker knows it not" if client is not None else "no broker is reached"
         raise NotFound(f"no experiment {what!r}: {where}, and there is no {RUNS / what / CURVE}")
     return _from_folder(kept[-1])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from heddle.broker import Broker
 from heddle.checkpoint import highest_epoch
-from heddle.errors import BrokerError, Conflict, Gone, NotFound, SpecError
+from heddle.errors import BrokerError, Conflict, Denied, Gone, NotFound, SpecError
 from heddle.launch.children import Ending
 from heddle.spec import spec_from_json
 
@@ -44,9 +44,12 @@ class Repeats:
 
 
 def progress_of(broker: Broker, experiment: str) -> tuple[int, ...]:
-    """Batches that were trained, and that were set aside as the cause of a trainer's death."""
-    flow = broker.experience.flow(experiment, 0)
-    return (flow.trained.batches, flow.dead.batches)
+    """Batches that were trained, and that were set aside as the cause of a trainer's death; the newest update.
+
+    An offline run settles no batch; what it did shows in its metrics.
+    """
+    flow, newest = broker.experience.flow(experiment, 0), broker.events.metrics_newest(experiment)
+    return (flow.trained.batches, flow.dead.batches, newest.update if newest is not None else 0)
 
 
 def most_of(broker: Broker, experiment: str) -> int:
@@ -84,5 +87,5 @@ def has_given_up(broker: Broker, experiment: str, host: str, directory: Path, re
         if not most or count < most:
             return False
         return give_up(broker, experiment, host, directory, count=count, why=ending.why)
-    except (BrokerError, NotFound, Gone, SpecError):
+    except (BrokerError, Denied, NotFound, Gone, SpecError):
         return False  # it is counted, and the next ending asks again

@@ -31,6 +31,11 @@ class ActionRows:
         self._single = len(self._leaves) == 1
         self.dtype: np.dtype[Any] = self._leaves[0][1] if self._single else np.dtype(np.uint8)
 
+    def none(self) -> NDArray[Any]:
+        """No row at all."""
+        shape = self._leaves[0][0].space.shape if self._single else (self.row_bytes,)
+        return np.zeros((0, *shape), self.dtype)
+
     def pack(self, actions: Chosen, where: tuple[Any, ...]) -> NDArray[Any]:
         """Rows of what a policy chose at `where`, indexes of its leading dimensions; a copy."""
         if self._single:
@@ -65,4 +70,5 @@ def _smallest(leaf: Leaf) -> np.dtype[Any]:
 
 def _bytes(values: NDArray[Any], leaf: Leaf, dtype: np.dtype[Any]) -> NDArray[np.uint8]:
     leading = values.shape[: values.ndim - len(leaf.space.shape)]
-    return np.ascontiguousarray(values.astype(dtype)).reshape(*leading, -1).view(np.uint8)
+    size = math.prod(leaf.space.shape)
+    return np.ascontiguousarray(values.astype(dtype)).reshape(*leading, size).view(np.uint8)

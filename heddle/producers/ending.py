@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from heddle.errors import EnvError
 from heddle.lease import Action
 from heddle.producers.isolation.process import end_children
 from heddle.producers.returns import Returns
@@ -51,7 +52,12 @@ class Ending:
         """For the watchdog: nothing in this process can end user code that hangs, so the process ends."""
         reason = f"{action.what} of {action.subject} lasted longer than {action.limit_s:g} s"
         log.error("ending worker=%s because %s (%.1f s)", self._worker, reason, lasted_s)
-        self._returns.release_quickly(self._turns.hanging(reason))
+        try:
+            failure = self._turns.hanging(reason)
+        except Exception:  # noqa: BLE001  whatever it is, this process ends
+            log.exception("cannot tell more of what hangs worker=%s", self._worker)
+            failure = EnvError(reason)
+        self._returns.release_quickly(failure)
         end_children()
         self._exit_process(STUCK_CODE)
 

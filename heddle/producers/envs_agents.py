@@ -83,8 +83,9 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 self._seen[lane] = _of(seen, agent, "observations")
                 rewards[lane] = _of(gained, agent, "rewards")
                 terminated[lane], truncated[lane] = bool(ended.get(agent)), bool(cut.get(agent))
-                if agent not in game.agents and not (terminated[lane] or truncated[lane]):
-                    raise BadAnswer(f"agent {agent!r} left without being terminated or truncated")
+                if (agent in game.agents) == bool(terminated[lane] or truncated[lane]):
+                    what = "stays in `agents` although it is" if agent in game.agents else "left `agents` without being"
+                    raise BadAnswer(f"agent {agent!r} {what} terminated or truncated")
                 _note(infos, lane, told.get(agent) or {}, self.num_envs)
             self._over[place] = not game.agents
         return self._observed(), rewards, terminated, truncated, infos
@@ -103,6 +104,8 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
             if agent not in answer[0]:
                 raise BadAnswer(f"reset showed nothing to agent {agent!r}: agents that join later are not supported")
             self._seen[place * len(self.agents) + index] = answer[0][agent]
+        if set(self.games[place].agents) != set(self.agents):
+            raise BadAnswer("reset began without some agents: agents that join later are not supported")
         self._over[place] = False
 
     def _observed(self) -> Any:

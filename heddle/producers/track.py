@@ -133,4 +133,4 @@ class Track:
         found = [episode for episode in self._episodes[env] if row is None or episode.row == self._base + row]
         if not found:
             return None
-        return Spot(found[-1].seed, found[-1].count, 0, np.zeros(0, self.rows.dtype), "reset")
+        return Spot(found[-1].seed, found[-1].count, 0, self.rows.none(), "reset")

@@ -167,22 +167,25 @@ class VectorPlayer(Play):
         over = terminated | truncated
         if (over & pending).any():
             self._env = int(np.flatnonzero(over & pending)[0])
+            self._row = int(self._at[self._env])
             raise BadAnswer("ended in the very step that resets it")
-        moved = playing & ~pending
+        moved = playing & ~pending & ~idle
         envs, moving = np.flatnonzero(playing), np.flatnonzero(moved)
         store(reel, observations, envs, (self._at + moved)[envs], n)
         reel.rewards[moving, self._at[moving]] = rewards[moving]
         if reel.infos:
             self._note_infos(reel, info, moving, over)
         self._at = self._at + moved
-        self._begin_each(np.flatnonzero(began & playing))
+        self._begin_each(reel, np.flatnonzero(began & playing))
         self.standing.own["pending"] = over | (pending & idle) if self._mode == "NextStep" else pending
         if over.any():
-            self._end_each(reel, np.flatnonzero(over & playing), terminated, truncated, info)
+            ended = np.flatnonzero(over & playing)
+            self._end_each(reel, ended, terminated, truncated, info)
             if self._mode == "Disabled":
-                self._reset(reel, over, playing)
+                self._reset(reel, over, playing)  # which tells a counter beneath a wrapper that cut the episode off
+            self._count_each(reel, ended)
             if self._mode != "NextStep":
-                self._begin_each(np.flatnonzero(over & playing))
+                self._begin_each(reel, ended)
         if self._episodes.one_is_done:
             self._episodes.one_is_done = False
             playing[:] = False
@@ -190,7 +193,7 @@ class VectorPlayer(Play):
 
     def _note_infos(self, reel: Reel, info: Mapping[str, Any], moving: Indexes, over: Mask) -> None:
         for env in moving.tolist():
-            self._env = env
+            self._env, self._row = env, int(self._at[env])
             own = info_of(info, env, ended=bool(over[env]) and self._mode == "SameStep")
             for key, array in reel.infos:
                 note_info(array, (env, int(self._at[env])), key, own)
@@ -199,15 +202,21 @@ class VectorPlayer(Play):
         """The step that `ended` have just made ended their episodes: note it."""
         arrays = reel.arrays
         for env in ended.tolist():
-            self._env, step = env, int(self._at[env]) - 1
+            step = int(self._at[env]) - 1
+            self._env, self._row = env, step
             arrays["terminated"][env, step], arrays["truncated"][env, step] = terminated[env], truncated[env]
             if truncated[env] and not terminated[env]:
                 is_gone = self._mode == "SameStep"
                 reel.keep_final(env, step, final_of(info, env, self.layout.observation_leaves) if is_gone else None)
+
+    def _count_each(self, reel: Reel, ended: Indexes) -> None:
+        """Return and length of the episodes that `ended` have just ended."""
+        for env in ended.tolist():
+            step = int(self._at[env]) - 1
             if self._counter is None:
                 reel.ended.append((env, step))
             elif (finished := self._counter.take(env)) is not None:
-                arrays["episode_return"][env, step], arrays["episode_length"][env, step] = finished
+                reel.arrays["episode_return"][env, step], reel.arrays["episode_length"][env, step] = finished
             else:
                 continue
             self._episodes.ended(env)
@@ -224,7 +233,7 @@ class VectorPlayer(Play):
         again = np.flatnonzero(over & playing)
         store(reel, observations, again, self._at[again], self.plan.lanes)
 
-    def _begin_each(self, envs: Indexes) -> None:
+    def _begin_each(self, reel: Reel, envs: Indexes) -> None:
         """The next episode of `envs` begins at the rows at which they stand."""
         for env in envs.tolist():
             row = int(self._at[env])
@@ -232,3 +241,6 @@ class VectorPlayer(Play):
             self._track.begin(env, row, self._begun_with[env])
             self._tape.begin(env, self._episodes.numbers[env])
             self._forget(env)
+            if row == 0:  # the segment had been opened with the memory of the episode before
+                for name, array in reel.states:
+                    array[env] = self._fresh_state[name][0]

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from heddle.producers.action_rows import ActionRows
@@ -53,4 +52,4 @@ class VectorTrack:
         found = [one for one in self._episodes[env] if row is None or one.row == row]
         if not found:
             return None
-        return Spot(found[-1].seed, found[-1].count, 0, np.zeros(0, self.rows.dtype), "unknown")
+        return Spot(found[-1].seed, found[-1].count, 0, self.rows.none(), "unknown")

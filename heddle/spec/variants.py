@@ -74,8 +74,9 @@ def variant_faults(spec: ExperimentSpec) -> Iterator[Fault]:
     elif missing := sorted(names.keys() - first_of_each(spec).keys()):
         reason = f"would have none of the {total} environments"
         yield Fault(key, missing[0], reason, "raise env.num_envs, or its weight")
-    if spec.env.vector:
-        reason = "has no meaning with vector = true, where the environments of a shard are one object"
+    if spec.env.at_once:
+        which = "agents" if spec.env.agents is not None else "vector = true"
+        reason = f"has no meaning with {which}, where the environments of a shard are one object"
         yield Fault(key, len(variants), reason, "let the factory look at its parameter env_index")
 
 

@@ -118,7 +118,9 @@ def test_rows_of_two_agents_of_one_environment_are_told_apart_by_a_learner() -> 
         ({"id": "CartPole-v1"}, "is no function that makes an environment of several agents"),
         ({"id": "tests.unit.test_envs_agents:uneven"}, "has agents with different action_spaces"),
         ({"id": "tests.unit.test_envs_agents:nothing"}, "without possible_agents"),
-        ({"id": "tests.unit.test_envs_agents:deserter"}, "left without being terminated or truncated"),
+        ({"id": "tests.unit.test_envs_agents:ghost"}, "stays in `agents` although it is terminated or truncated"),
+        ({"id": "tests.unit.test_envs_agents:late"}, "agents that join later are not supported"),
+        ({"id": "tests.unit.test_envs_agents:deserter"}, "left `agents` without being terminated or truncated"),
     ],
 )
 def test_what_cannot_be_played_by_several_agents_is_refused_with_the_reason(env: dict[str, Any], reason: str) -> None:
@@ -129,6 +131,7 @@ def test_what_cannot_be_played_by_several_agents_is_refused_with_the_reason(env:
 @pytest.mark.parametrize(
     ("env", "key"),
     [
+        ({"variants": [{"name": "a"}, {"name": "b"}]}, "env.variants"),
         ({"vector": True}, "env.vector"),
         ({"isolation": "process"}, "env.isolation"),
         ({"wrappers": ["X"]}, "env.wrappers"),
@@ -150,6 +153,29 @@ class _Deserter(Countdown):
         answer = super().step(actions)
         self.agents = self.agents[1:]
         return answer
+
+
+class _Ghost(Countdown):
+    def step(self, actions: dict[str, Any]) -> Any:
+        playing = list(self.agents)
+        answer = super().step(actions)
+        self.agents = playing
+        return answer
+
+
+class _Late(Countdown):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        answer = super().reset(seed, options)
+        self.agents = self.agents[:1]
+        return answer
+
+
+def ghost() -> Any:
+    return _Ghost()
+
+
+def late() -> Any:
+    return _Late()
 
 
 def uneven() -> Any:

@@ -130,6 +130,19 @@ def test_a_memory_begins_anew_with_every_episode(mode: AutoresetMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("steps", [1, 4, 7])
+def test_a_segment_says_with_which_memory_its_first_step_was_chosen(mode: AutoresetMode, steps: int) -> None:
+    _, player = pair(3, mode, policy=Remembering, steps=steps)
+    begun = []
+    for _ in range(60):
+        arrays = player.play(1).arrays
+        # this policy's memory counts its steps of the episode, and it tells the count as its value
+        np.testing.assert_array_equal(arrays["state.steps"][:, 0], arrays["out.value"][:, 0])
+        begun += (arrays["state.steps"][:, 0] == 0).tolist()
+    assert any(begun) and not all(begun)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_an_evaluation_plays_as_many_episodes_of_the_same_returns(mode: AutoresetMode) -> None:
     plain, player = pair(3, mode)
     assert _returns(player, 8) == _returns(plain, 8)
@@ -186,3 +199,27 @@ def test_cut_ends_the_running_segment_at_the_next_step() -> None:
     player.cut()
     assert player.play(1).num_steps == 3
     assert player.play(1).num_steps == 21
+
+
+class Cut(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ends every episode after three steps, further out than what counts them."""
+
+    steps = 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        observation, _, terminated, truncated, info = self.env.step(action)
+        return observation, 1.0, terminated, truncated or self.steps >= 3, info
+
+
+def test_an_episode_that_a_wrapper_cuts_off_is_told_at_its_own_end_where_the_player_resets() -> None:
+    _, player = pair(2, AutoresetMode.DISABLED, make=lambda: Cut(Walk()))
+    player.play(1)
+    arrays = player.play(1).arrays
+    over = arrays["terminated"] | arrays["truncated"]
+    assert over.any()
+    np.testing.assert_array_equal(np.isfinite(arrays["episode_return"]), over)

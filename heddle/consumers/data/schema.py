@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heddle.consumers.data.joiner import Piece
+from heddle.errors import DataError
 from heddle.layout import Layout
 
 OWNERS = {"shard": "int32", "epoch": "int64", "env": "int32", "agent": "int32"}
@@ -55,7 +56,13 @@ class DataColumn:
 
 
 def columns_of(layout: Layout) -> tuple[DataColumn, ...]:
-    """What a recording of batches of this layout holds of each step."""
+    """What a recording of batches of this layout holds of each step.
+
+    Raises:
+        DataError: values that differ in length cannot be recorded.
+    """
+    if varying := [column.name for column in layout.columns if column.leaf is not None]:
+        raise DataError(f"{', '.join(varying)}: texts, sequences and graphs cannot be recorded; a tap reads them")
     return tuple(
         DataColumn(column.name, column.dtype, column.shape, column.per == "step+1")
         for column in layout.columns
