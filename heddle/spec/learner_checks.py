@@ -24,7 +24,7 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "replay": _REPLAYING,
     "passes": _ON_POLICY,
     "gae_lambda": _ON_POLICY,
-    "entropy": _ON_POLICY,
+    "entropy": (*_ON_POLICY, "bc"),
     "value_coef": _ON_POLICY,
     "normalize_advantage": _ON_POLICY,
     "normalize_rewards": _ON_POLICY,

@@ -9,6 +9,7 @@ import torch
 
 from heddle.consumers.assemble import Assembler
 from heddle.consumers.learners import Bc, TrainBatch, make_learner
+from heddle.consumers.learners.suspects import suspect
 from heddle.errors import CheckpointError, ExperimentFailed, SpecError
 from heddle.layout import Segments, make_layout
 from heddle.policies import make_policy
@@ -90,6 +91,27 @@ def test_it_goes_on_exactly_from_its_state_and_refuses_anothers() -> None:
     assert all((one.get_weights()[name] == array).all() for name, array in other.get_weights().items())
     with pytest.raises(CheckpointError, match="not of bc"):
         other.load({}, {"learner": "ppo"})
+
+
+def test_entropy_is_a_part_of_its_loss() -> None:
+    spreads = []
+    for weight in (0.0, 5.0):
+        spec = spec_of(trainer={"learner": "bc", "lr": 1e-2, "minibatch": 64, "entropy": weight})
+        policy = make_policy(spec.policy, OBSERVATION, Discrete(2), seed=1)
+        learner = make_learner(spec, policy, device=CPU, seed=1)
+        spreads.append([learner.update(batch_of(Discrete(2), policy, seed=seed), 0.0) for seed in range(20)][-1])
+    assert spreads[0]["entropy"] < 0.5 < 0.6 < spreads[1]["entropy"]
+
+
+def test_a_failed_update_is_told_even_where_its_batch_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy(spec_of().policy, OBSERVATION, Discrete(2), seed=1)
+    batch = batch_of(Discrete(2), policy)
+
+    def broken(values: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch, "isfinite", broken)
+    assert "cannot be looked at" in suspect(batch) and "device-side assert" in suspect(batch)
 
 
 def test_numbers_that_are_not_finite_fail_the_update() -> None:

@@ -17,6 +17,7 @@ from heddle.errors import CheckpointError, EnvError, ExperimentFailed, SpecError
 from heddle.layout import Segments, make_layout
 from heddle.policies import make_policy
 from heddle.policies.base import Array, Policy
+from heddle.policies.normalise import Normaliser
 from heddle.policies.torch_module import make_module
 from heddle.policies.torch_sac import squashed
 from heddle.spaces import Box, Discrete, Space
@@ -267,6 +268,54 @@ def test_numbers_that_are_not_finite_end_the_experiment_naming_the_update(learne
     batch.reward[...] = math.nan
     with pytest.raises(ExperimentFailed, match=r"update 2 gave numbers that are not finite \(value_loss = nan"):
         made.update(batch, 0.0)
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
+def test_statistics_of_observations_that_a_policy_begins_with_are_kept(learner: str) -> None:
+    # Given first weights with the statistics of what was seen before, as policy.init brings them
+    spec = make_spec(learner=learner, policy=SMALL)
+    policy = make_policy(spec.policy, CARTPOLE, ACTIONS[learner], seed=1)
+    normaliser = Normaliser(CARTPOLE)
+    normaliser.update({"obs": np.random.default_rng(0).normal(5.0, 2.0, (100, 4))})
+    policy.set_weights(policy.get_weights() | normaliser.weights())
+    # When a learner begins with them, whether it goes on with the statistics or leaves them as they are
+    for goes_on in (False, True):
+        begun = make_spec(learner=learner, policy=SMALL, normalize_observations=goes_on)
+        found = make_learner(begun, policy, device=CPU, seed=1).get_weights()
+        # Then they are part of what it publishes
+        assert all(np.array_equal(found[name], array) for name, array in normaliser.weights().items())
+
+
+def test_an_actor_that_never_takes_a_step_ends_the_experiment_though_the_critics_take_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given SAC that leaves out bad steps, and whose actor alone, judged for its own loss, gives NaN
+    policy, made = make("sac", replay={"learning_starts": 1}, on_bad_step="skip")
+    assert isinstance(made, Sac)
+    act = made._act
+
+    def spoilt(observations: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        action, log_prob = act(observations)
+        return action, log_prob * math.nan if torch.is_grad_enabled() else log_prob
+
+    monkeypatch.setattr(made, "_act", spoilt)
+    # When it is given ever more experience, then it fails by name
+    with pytest.raises(ExperimentFailed, match=r"not finite 101 times one after another \(policy_loss"):
+        for seed in range(20):
+            made.update(play(policy, "sac", seed=seed), 0.0)
+
+
+def test_critics_value_the_action_that_the_environment_was_given() -> None:
+    # Given the same experience twice, once with actions beyond the bounds as another policy chose them
+    found = []
+    for beyond in (0.0, 100.0):
+        policy, made = make("sac", replay={"learning_starts": 1})
+        batch = play(policy, "sac", seed=0)
+        batch.actions["action"][...] = 4.0 + beyond
+        found.append((made.update(batch, 0.0), made.state()[0]))
+    # Then it makes no difference: the environment was given the bounds
+    assert found[0][0] == found[1][0]
+    assert all(np.array_equal(found[0][1][name], found[1][1][name]) for name in found[0][1] if "replay" not in name)
 
 
 def test_sac_is_for_its_own_policy() -> None:

@@ -30,15 +30,16 @@ class Guard:
         self.skipped = 0
         self._limit = options.grad_limit
         self._skips = options.on_bad_step == "skip"
-        self._in_a_row = 0
+        self._in_a_row: dict[str, int] = {}
 
-    def lets_pass(self, norm: Tensor, numbers: Mapping[str, Tensor], *, update: int) -> bool:
+    def lets_pass(self, norm: Tensor, numbers: Mapping[str, Tensor], *, update: int, of: str = "") -> bool:
         """True when a step with a gradient of this norm may be taken; False when it is to be left out.
 
         Args:
             norm: scalar, of the whole gradient before it is scaled down.
             numbers: the losses behind it, for the message.
             update: the update under way.
+            of: whose step it is, where several optimizers take turns: one that is stuck is not hidden by the others.
 
         Raises:
             ExperimentFailed: naming update, norm and losses.
@@ -46,21 +47,21 @@ class Guard:
         length = float(norm)
         sound = math.isfinite(length) and all(bool(torch.isfinite(value)) for value in numbers.values())
         if sound and (self._limit is None or length <= self._limit):
-            self._in_a_row = 0
+            self._in_a_row[of] = 0
             return True
         self.skipped += 1
-        self._in_a_row += 1
-        if self._skips and self._in_a_row <= MOST_SKIPPED:
+        self._in_a_row[of] = times = self._in_a_row.get(of, 0) + 1
+        if self._skips and times <= MOST_SKIPPED:
             return False
-        raise ExperimentFailed(self._reason(length, numbers, update, sound=sound))
+        again = f" {times} times one after another" if self._skips else ""
+        raise ExperimentFailed(self._reason(length, numbers, update, again, sound=sound))
 
     def metrics(self) -> dict[str, float]:
         """How many steps were left out so far, where some were."""
         return {"skipped_steps": float(self.skipped)} if self.skipped else {}
 
-    def _reason(self, length: float, numbers: Mapping[str, Tensor], update: int, *, sound: bool) -> str:
+    def _reason(self, length: float, numbers: Mapping[str, Tensor], update: int, again: str, *, sound: bool) -> str:
         shown = ", ".join(f"{name} = {float(value):g}" for name, value in numbers.items())
-        again = f" {self._in_a_row} times one after another" if self._skips else ""
         what = f"a gradient of norm {length:g}, above trainer.grad_limit = {self._limit or 0:g}"
         if not sound:
             what = "numbers that are not finite"

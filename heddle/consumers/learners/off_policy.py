@@ -56,6 +56,8 @@ class OffPolicy(ABC):
         self.model = make_module(policy, device=device)
         if self.options.normalize_observations:
             self.model.normaliser = Normaliser(self.model.observation)
+        statistics = self.model.normaliser.weights() if self.model.normaliser else {}
+        self.model.set_weights(self._of_module(statistics | policy.get_weights()))
         kept = self.options.checkpoints_kept
         self.replay = Replay(self.table, gamma=self.options.gamma, seed=seed, kept=kept)
         self.guard = Guard(self.options)
@@ -112,7 +114,7 @@ class OffPolicy(ABC):
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
         self.exploring = float(weights[self.extra])
-        self.model.set_weights({name: array for name, array in weights.items() if name != self.extra})
+        self.model.set_weights(self._of_module(weights))
 
     def state(self) -> State:
         tensors, replay = self.replay.state()
@@ -141,6 +143,9 @@ class OffPolicy(ABC):
         return self.model.normalise(
             self.tensors({name: array for name, array in arrays.items() if name.startswith("obs")})
         )
+
+    def _of_module(self, weights: Mapping[str, Array]) -> Arrays:
+        return {name: array for name, array in weights.items() if name != self.extra}
 
     def _learn_statistics(self, batch: TrainBatch) -> None:
         if self.model.normaliser is None or not self.options.normalize_observations:

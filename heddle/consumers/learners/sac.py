@@ -82,6 +82,7 @@ class Sac(OffPolicy):
     def _learn_critic(self, sample: Sample, now: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor] | None:
         table = self.tensors({"returns": sample.returns, "discount": sample.discount, "weights": sample.weights})
         chosen = torch.from_numpy(sample.leaves["action"]).to(self.model.device).float().flatten(1)
+        chosen = torch.clamp(chosen, self._low, self._high)  # as the environment was given it, whoever chose it
         done = 2 * (chosen - self._low) / (self._high - self._low) - 1
         with torch.no_grad():
             following = self.seen(sample.following)
@@ -122,7 +123,7 @@ class Sac(OffPolicy):
             other.zero_grad()  # the actor's loss runs through the critics, too
         loss.backward()  # type: ignore[no-untyped-call]
         norm = optimizer.norm()
-        if not self.guard.lets_pass(norm, {name: loss.detach()}, update=self.updates + 1):
+        if not self.guard.lets_pass(norm, {name: loss.detach()}, update=self.updates + 1, of=which):
             return None
         return optimizer.step(self.options.max_grad_norm, norm)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from heddle.consumers.learners.base import TrainBatch
+from heddle.spec.objects import describe_error
 
 EXTREME = 1e6
 """A finite number this large is worth naming."""
@@ -16,8 +17,17 @@ def suspect(batch: TrainBatch) -> str:
     """In words and with its place, the first number of `batch` that is not finite, else its largest extreme one.
 
     Returns:
-        For example "; the batch holds reward = inf (shard 3, environment 1, step 17)"; "" when all is ordinary.
+        For example "; the batch holds reward = inf (shard 3, environment 1, step 17)"; "" when all is ordinary. A batch
+        that cannot be looked at is said to be so: after a failed assertion a device answers nothing any more, and that
+        shall not hide what the learner raised.
     """
+    try:
+        return _find(batch)
+    except Exception as error:  # noqa: BLE001  the message that this is a part of matters more
+        return f"; its batch cannot be looked at: {describe_error(error)}"
+
+
+def _find(batch: TrainBatch) -> str:
     columns = {"reward": batch.reward} | {f"output {name}": values for name, values in batch.outputs.items()}
     columns |= {name: values[:, :-1] for name, values in batch.observations.items()} | batch.actions
     floats = {name: values for name, values in columns.items() if values.is_floating_point()}
