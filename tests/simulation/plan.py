@@ -136,6 +136,8 @@ def plan_of(seed: int) -> Plan:
         theme=about,
     )
     plan = replace(plan, **{name: rng.choice(values) for name, values in theme.fleet.items()})
+    least = plan.shards * plan.every if plan.sync else 2 * plan.every
+    plan = replace(plan, entries=max(plan.entries, least))  # below it no spec is taken
     return replace(plan, faults=_faults(rng, plan, sorted(chosen - frozenset(PERMANENT)), theme))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from heddle.errors import Conflict, HeddleError
+from heddle.errors import Conflict, HeddleError, SpecError
 from heddle.spaces import Box, Discrete, to_json
 from tests.simulation.client import sim_broker
 from tests.simulation.disk import Disk
@@ -189,6 +189,8 @@ class World:
                 self._orders[0]()
             except Conflict:
                 pass  # it is over, or on its way out
+            except SpecError as error:
+                raise Violation(f"the plan's spec is none: {error}") from error
             except HeddleError:
                 self.hub.wait(0.2)
                 continue
