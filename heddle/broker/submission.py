@@ -19,7 +19,7 @@ from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.records import ENDED, Submitted, integer, text
 from heddle.broker.streams import add
-from heddle.errors import Conflict, UsageError
+from heddle.errors import BrokerUnreachable, Conflict, UsageError
 
 DISSOLVE_MS = 600_000
 """How long an unfinished submit stays, ms: longer than any client takes, short enough to forget it."""
@@ -128,6 +128,34 @@ def _create(conn: Connection, submission: Submission, new: str) -> int:
 
 
 def _announce(conn: Connection, experiment: str, created_ms: int | None = None) -> None:
+    """List, queue and confirm an experiment, until all of that stands together.
+
+    A broker that lost its tail after the first half, and heard the second one when it was back, would keep an
+    experiment that nobody sees and nobody admits.
+    """
+    for _ in range(TRIES):
+        _announce_once(conn, experiment, created_ms)
+        if _is_announced(conn, experiment):
+            return
+    raise BrokerUnreachable(f"{conn.url_redacted} loses what is submitted, again and again; {experiment} does not run")
+
+
+def _is_announced(conn: Connection, experiment: str) -> bool:
+    """True when it is listed, and admitted or in the queue."""
+    pipe = conn.pipeline()
+    pipe.zscore(keys.EXPERIMENTS, experiment)
+    pipe.hmget(keys.status(experiment), "state", "queue_entry")
+    listed, (state, entry) = pipe.execute()
+    if listed is None:
+        return False
+    if text(state) != "queued":
+        return True
+    if entry is not None and conn.main.xrange(keys.QUEUE, text(entry), text(entry)):
+        return True
+    return text(conn.main.hget(keys.status(experiment), "state")) != "queued"  # admitted between the two looks
+
+
+def _announce_once(conn: Connection, experiment: str, created_ms: int | None) -> None:
     """List, queue and confirm an experiment; what has been done already is not done again."""
     queued_as = conn.main.hmget(keys.status(experiment), "state", "queue_entry")
     if text(queued_as[0]) not in ("queued", ""):

@@ -183,6 +183,26 @@ def test_an_id_is_never_given_twice(broker: Broker) -> None:
         submitted(broker, suffix="aaaa")
 
 
+def test_what_a_broker_forgot_in_the_middle_of_a_submit_is_announced_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a broker that loses its tail just before it hears the submit's last command
+    script, forgotten = broker.conn.script, list[str]()
+
+    def forgetful(name: str, own: Any, args: Any) -> Any:
+        if name == "submit_confirm" and not forgotten:
+            forgotten.append(name)
+            broker.conn.main.delete(keys.EXPERIMENTS, keys.QUEUE)
+        return script(name, own, args)
+
+    monkeypatch.setattr(broker.conn, "script", forgetful)
+    # When somebody submits
+    experiment = submitted(broker)
+    # Then what is told to be there is listed and waits for its admission
+    assert forgotten and [one.experiment for one in broker.experiments.ls()] == [experiment]
+    assert [entry.experiment for entry in broker.experiments.queue_waiting()] == [experiment]
+
+
 def test_a_client_that_dies_at_any_point_of_a_submit_leaves_what_a_repeat_completes(broker: Broker) -> None:
     for call, after in deaths(broker):
         broker.conn.main.flushall()
