@@ -12,7 +12,9 @@ from heddle.consumers.data.store import Manifest, Store
 from heddle.layout import make_layout
 from heddle.spaces import Box, Discrete, to_json
 
-OBSERVATION, ACTION = Box((4,), "float32"), Discrete(2, 0)
+FARTHEST, STEEPEST = float(np.float32(4.8)), float(np.float32(24 * np.pi / 180))
+OBSERVATION = Box((4,), "float32", (-FARTHEST, -np.inf, -STEEPEST, -np.inf), (FARTHEST, np.inf, STEEPEST, np.inf))
+ACTION = Discrete(2, 0)
 
 
 def controller(observation: Any) -> int:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from heddle.spec.explain import Fault
-from heddle.spec.learner_checks import learner_faults
+from heddle.spec.learner_checks import learner_faults, schedule_faults
 from heddle.spec.models import ENVPOOL, ExperimentSpec
 from heddle.spec.policy import PolicySpec
 from heddle.spec.variants import variant_faults
@@ -19,7 +19,7 @@ ON_POLICY = ("ppo", "none")
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
     begin = (_env, _vector, variant_faults, _agents, _policy, _rollout, _trainer, learner_faults)
-    return [fault for rule in (*begin, _data, _eval, _budget, _limits) for fault in rule(spec)]
+    return [fault for rule in (*begin, schedule_faults, _data, _eval, _budget, _limits) for fault in rule(spec)]
 
 
 def batches_per_update(spec: ExperimentSpec) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from heddle.spec.derive import REPLAYING
 from heddle.spec.explain import Fault
+from heddle.spec.learning import ReplayOptions, SacOptions
 from heddle.spec.models import ExperimentSpec, Trainer
-from heddle.spec.values import is_user_code
+from heddle.spec.values import Schedule, is_user_code
 
 _ON_POLICY = ("ppo", "vtrace")
 _REPLAYING = tuple(REPLAYING)
@@ -56,7 +57,67 @@ def learner_faults(spec: ExperimentSpec) -> Iterator[Fault]:
             "has no meaning without trainer.value_clip",
             "add value_clip = 0.2",
         )
+    yield from _replay(spec)
+    yield from _temperature(spec)
     yield from _policy(spec)
+
+
+def schedule_faults(spec: ExperimentSpec) -> Iterator[Fault]:
+    """A number that shall move over the budget, where nothing says how long that is."""
+    budget, trainer = spec.budget, spec.trainer
+    if budget.target_return is None or any((budget.env_steps, budget.updates, budget.passes, budget.wall)):
+        return
+    schedules: dict[tuple[str, ...], Schedule | None] = {("lr",): trainer.lr, ("clip",): trainer.clip}
+    if trainer.dqn is not None:
+        schedules["dqn", "epsilon"] = trainer.dqn.epsilon
+    if trainer.sac is not None:
+        schedules["sac", "critic_lr"] = trainer.sac.critic_lr
+    if trainer.replay is not None and trainer.replay.prioritised:
+        schedules["replay", "beta"] = trainer.replay.beta
+    for path, schedule in schedules.items():
+        if schedule is not None and schedule.start != schedule.end:
+            yield Fault(
+                ("trainer", *path),
+                None,
+                f"moves from {schedule.start:g} to {schedule.end:g} over the budget, and budget.target_return alone"
+                " does not say how long that is: it would stay where it begins",
+                "add env_steps, updates or wall to [budget], or use one number",
+            )
+
+
+def _replay(spec: ExperimentSpec) -> Iterator[Fault]:
+    replay, steps = spec.trainer.replay, spec.budget.env_steps
+    if replay is None:
+        return
+    if steps is not None and replay.learning_starts > steps:
+        yield Fault(
+            ("trainer", "replay", "learning_starts"),
+            replay.learning_starts,
+            f"is more than budget.env_steps = {steps}: nothing would ever be learned",
+            "use fewer, or a larger budget",
+        )
+    for key in () if replay.prioritised else ("alpha", "beta"):
+        value = getattr(replay, key)
+        if value != ReplayOptions.model_fields[key].default:
+            shown = value if isinstance(value, float) else None
+            yield Fault(
+                ("trainer", "replay", key), shown, "has no meaning without prioritised", "add prioritised = true"
+            )
+
+
+def _temperature(spec: ExperimentSpec) -> Iterator[Fault]:
+    sac = spec.trainer.sac
+    if sac is None or sac.temperature is None:
+        return
+    for key in ("target_entropy", "first_temperature"):
+        value = getattr(sac, key)
+        if value != SacOptions.model_fields[key].default:
+            yield Fault(
+                ("trainer", "sac", key),
+                value,
+                f"has no meaning with trainer.sac.temperature = {sac.temperature:g}, which is not learned",
+                'leave it out, or use temperature = "auto"',
+            )
 
 
 def _policy(spec: ExperimentSpec) -> Iterator[Fault]:

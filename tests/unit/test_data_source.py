@@ -11,9 +11,9 @@ from heddle.errors import DataError
 from heddle.layout import Segments
 from heddle.policies import make_policy
 from heddle.segment_checks import first_problem
-from heddle.spaces import Box, Discrete
+from heddle.spaces import Box, Discrete, Space
 from heddle.spec import PolicySpec
-from tests.data_kit import ACTION, OBSERVATION, record_cartpole
+from tests.data_kit import ACTION, OBSERVATION, STEEPEST, record_cartpole
 
 POLICY = make_policy(PolicySpec(hidden=(4,)), OBSERVATION, ACTION, seed=1)
 T = 16
@@ -99,6 +99,28 @@ def test_only_episodes_with_a_return_that_is_asked_for_are_taken(tmp_path: Path)
     assert data.steps == source(tmp_path).steps - bad
     with pytest.raises(DataError, match="no steps of episodes with a return of at least 501"):
         source(tmp_path, min_return=501)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "why"),
+    [
+        (OBSERVATION, Discrete(3), "has action as Discrete with n = 2, here it is Discrete with n = 3"),
+        (OBSERVATION, Discrete(2, 1), "has action as Discrete with start = 0, here it is Discrete with start = 1"),
+        (OBSERVATION, Box((), "int64", 0, 1), "has action as Discrete, here it is Box"),
+        (
+            Box((4,), "float32", OBSERVATION.low, (4.0, np.inf, STEEPEST, np.inf)),
+            ACTION,
+            r"has obs as Box with high\[0\] = 4\.8.*, here it is Box with high\[0\] = 4\.0",
+        ),
+    ],
+)
+def test_a_recording_whose_numbers_mean_something_else_is_refused(
+    tmp_path: Path, observation: Space, action: Space, why: str
+) -> None:
+    record_cartpole(tmp_path, episodes=1, files=1)
+    policy = make_policy(PolicySpec(hidden=(4,)), observation, action, seed=1)
+    with pytest.raises(DataError, match=why):
+        DataSource(tmp_path, observation, action, policy, segment_steps=4, batch_steps=8, seed=1)
 
 
 def test_a_recording_of_other_spaces_is_refused_by_the_leaf(tmp_path: Path) -> None:

@@ -123,3 +123,6 @@ def test_a_minari_dataset_becomes_a_recording_with_the_same_steps(tmp_path: Path
     again = ["data", "from-minari", str(tmp_path / "minari"), "--to", str(tmp_path / "back")]
     assert run(again) == 8
     assert run(["data", "from-minari", str(tmp_path / "nothing"), "--to", str(tmp_path / "x")]) == 4
+    # And what was made from a dataset becomes a dataset again
+    assert export(tmp_path / "back", tmp_path / "twice") == (15, 56)
+    assert minari.MinariDataset(tmp_path / "twice").total_steps == 56

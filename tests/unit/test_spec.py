@@ -182,6 +182,24 @@ def test_what_is_missing_is_said_with_how_to_write_it() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("trainer", "key"),
+    [
+        ("lr = { start = 1e-3, end = 0.0 }", "trainer.lr"),
+        ("clip = { start = 0.2, end = 0.1 }", "trainer.clip"),
+        ('learner = "dqn"', "trainer.dqn.epsilon"),
+        ('learner = "dqn"\ndqn = { epsilon = 0.1 }\nreplay = { prioritised = true }', "trainer.replay.beta"),
+        ('learner = "sac"\nsac = { critic_lr = { start = 1e-3, end = 0.0 } }', "trainer.sac.critic_lr"),
+    ],
+)
+def test_a_number_that_moves_over_the_budget_needs_one_that_ends(trainer: str, key: str) -> None:
+    text = f'[experiment]\nname = "x"\n[env]\nid = "y"\n[trainer]\n{trainer}\n[budget]\ntarget_return = 1\n'
+    (found,) = problems(text)
+    assert found[0] == key and "budget.target_return alone does not say how long that is" in found[3]
+    assert "add env_steps, updates or wall to [budget]" in found[4]
+    load_spec(text + "env_steps = 1_000_000\n")
+
+
 def test_overrides_win_and_every_value_tells_its_origin(tmp_path: Path) -> None:
     file = tmp_path / "exp.toml"
     file.write_text(SMALLEST)

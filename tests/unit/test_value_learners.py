@@ -375,6 +375,23 @@ def test_a_learner_brings_its_policy_its_tables_and_no_limit_of_age() -> None:
         ({"learner": "sac", "dqn": {"tau": 0.5}}, {}, "trainer.dqn: has no meaning with trainer.learner = sac"),
         ({"learner": "dqn"}, {"id": "mlp"}, "policy.id = 'mlp': cannot be trained by trainer.learner = dqn"),
         ({"learner": "ppo"}, {"id": "q"}, "policy.id = 'q': can be trained by trainer.learner = dqn only, not by ppo"),
+        (
+            {"learner": "dqn", "replay": {"learning_starts": 1_000_001}},
+            {},
+            "trainer.replay.learning_starts = 1000001: is more than budget.env_steps = 1000000",
+        ),
+        ({"learner": "dqn", "replay": {"alpha": 0.5}}, {}, "alpha = 0.5: has no meaning without prioritised"),
+        ({"learner": "dqn", "replay": {"beta": 0.5}}, {}, "beta: has no meaning without prioritised"),
+        (
+            {"learner": "sac", "sac": {"temperature": 0.1, "target_entropy": -3.0}},
+            {},
+            "trainer.sac.target_entropy = -3.0: has no meaning with trainer.sac.temperature = 0.1",
+        ),
+        (
+            {"learner": "sac", "sac": {"temperature": 0.1, "first_temperature": 0.5}},
+            {},
+            "trainer.sac.first_temperature = 0.5: has no meaning with trainer.sac.temperature = 0.1",
+        ),
         ({"learner": "dqn", "replay": {"capacity": "1kB"}}, {}, "must be at least 65536"),
     ],
 )

@@ -90,10 +90,16 @@ def _metadata(manifest: Manifest, observation: Space, action: Space, dataset_id:
         "minari_version": MINARI_VERSION,
         "observation_space": json.dumps(_space(observation)),
         "action_space": json.dumps(_space(action)),
-        "algorithm_name": str(told["spec"]["trainer"]["learner"]),
+        "algorithm_name": _learner(told),
         "description": f"{told['env']}, recorded by Heddle {told['recorded_by']} from {told['experiment']}",
         "heddle": told,
     }
+
+
+def _learner(told: Mapping[str, Any]) -> str:
+    """Who learned as it was recorded; a recording that was made from a dataset does not know."""
+    trainer = told["spec"].get("trainer", {})
+    return str(trainer.get("learner", "unknown"))
 
 
 def _space(space: Space) -> dict[str, Any]:

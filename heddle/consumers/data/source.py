@@ -19,12 +19,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heddle.consumers.data.likeness import unlike
 from heddle.consumers.data.schema import DataColumn, final_of, numbers_of, piece_starts
 from heddle.consumers.data.store import Manifest, data_files, read_manifest, read_table
 from heddle.errors import DataError
 from heddle.layout import Column, Layout, Segments, make_layout
 from heddle.policies.base import Policy
-from heddle.spaces import Space
+from heddle.spaces import ACTION, OBSERVATION, Space, from_json
 
 WINDOW_BYTES = 256 * 2**20
 """What is held of the recording at a time; within it segments are shuffled."""
@@ -161,7 +162,8 @@ def layout_of(manifest: Manifest, observation: Space, action: Space, policy: Pol
     """The layout of batches from a recording, for a policy that shall learn from them.
 
     Raises:
-        DataError: observations or actions were recorded in another form than the environment's.
+        DataError: observations or actions were recorded in another form than the environment's, or in another space,
+            whose numbers mean something else.
     """
     found = {column.name: column for column in manifest.columns}
 
@@ -179,6 +181,9 @@ def layout_of(manifest: Manifest, observation: Space, action: Space, policy: Pol
         column = layout.column(name)
         if not has(name, column.dtype, column.shape):
             raise DataError(f"the recording has {name} as {_shown(found.get(name))}, here it is {_shown(column)}")
+    for key, here, root in (("observation", observation, OBSERVATION), ("action", action, ACTION)):
+        if odd := unlike(from_json(manifest.spaces[key]), here, root):
+            raise DataError(f"{odd}: it was recorded in another environment, or another version of it")
     return layout
 
 
