@@ -36,16 +36,17 @@ class Coordinators:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    def claim_leader(self, coordinator: str, *, ttl_ms: int = LEADER_TTL_MS) -> int | None:
+    def claim_leader(self, coordinator: str, *, above: int = 0, ttl_ms: int = LEADER_TTL_MS) -> int | None:
         """Lead, unless another's lease runs.
 
         Args:
             coordinator: id of this process, never used by another one: while it leads it gets its epoch again.
+            above: an epoch of its own that was fenced; it gets a higher one.
 
         Returns:
             The epoch; None while another leads.
         """
-        reply = self._conn.script("leader_claim", [keys.COORDINATOR], [coordinator, ttl_ms])
+        reply = self._conn.script("leader_claim", [keys.COORDINATOR], [coordinator, ttl_ms, above])
         return integer(reply[1]) if text(reply[0]) == "OK" else None
 
     def renew_leader(self, coordinator: str, epoch: int, *, ttl_ms: int = LEADER_TTL_MS) -> bool:

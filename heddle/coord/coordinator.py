@@ -54,6 +54,7 @@ class Coordinator:
         self._blind = False
         self._born_ms = 0
         self._away_at = 0.0
+        self._fenced = 0
 
     def run(self) -> int:
         """Coordinate until told to stop; the exit code is 0.
@@ -83,7 +84,7 @@ class Coordinator:
     def _term(self, broker: Broker, keeper_broker: Broker) -> None:
         """Ask for the lead once; with it, lead until it is lost or handed over."""
         now_ms = self._touch(broker)
-        epoch = broker.coordinators.claim_leader(self.id)
+        epoch = broker.coordinators.claim_leader(self.id, above=self._fenced)
         if epoch is None:
             self._stop.wait(FOLLOW_EVERY_S * (0.75 + 0.25 * self._rng.random()))
             return
@@ -97,8 +98,13 @@ class Coordinator:
             name="leader-keeper",
             clock=self._clock,
         )
-        with keeper:
-            self._lead(broker, leader, keeper, now_ms)
+        try:
+            with keeper:
+                self._lead(broker, leader, keeper, now_ms)
+        except LeaderLost:
+            # Where the broker forgot a later leader, who then wrote once more, the lease is ours, its epoch worthless.
+            self._fenced = epoch
+            raise
         if keeper.lost:
             broker.events.log(None, "coordinator", self.id, "warning", f"lost the lead of epoch={epoch}")
         elif self._stop.draining:

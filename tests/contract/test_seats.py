@@ -158,6 +158,18 @@ def test_a_lease_far_in_the_future_does_not_keep_others_out_for_ever(any_broker:
     assert second is not None and second > first
 
 
+def test_a_leader_whose_epoch_was_fenced_goes_on_under_a_higher_one(any_broker: Broker) -> None:
+    coordinators = any_broker.coordinators
+    first = coordinators.claim_leader("c1")
+    assert first is not None
+    assert coordinators.claim_leader("c2", above=first + 10) is None
+    second = coordinators.claim_leader("c1", above=first + 10**6)
+    assert second is not None and second > first + 10**6
+    assert coordinators.claim_leader("c1", above=first) == second
+    assert not coordinators.renew_leader("c1", first)
+    assert coordinators.renew_leader("c1", second)
+
+
 def test_leading_works_when_the_memory_is_full(broker: Broker) -> None:
     with out_of_memory(broker):
         epoch = broker.coordinators.claim_leader("c1")

@@ -178,6 +178,22 @@ def test_a_stop_without_a_trainer_ends_by_itself_and_takes_the_tickets_away(
     eventually(lambda: broker.conn.main.xlen(keys.pool_tickets("default")) == 0)
 
 
+def test_a_leader_that_the_broker_went_back_to_goes_on_behind_the_fence_of_one_that_it_forgot(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    # A backup from before the last takeover: the later leader wrote once more under its epoch before it noticed.
+    coordinate()
+    experiment = submit(broker)
+    await_state(broker, experiment, "running")
+    leader = broker.coordinators.leader()
+    assert leader is not None
+    broker.conn.main.hset(keys.ctl(experiment), "leader_epoch", leader.epoch + 1)
+    broker.experiments.set_command(experiment, "pause")
+    await_state(broker, experiment, "paused")
+    again = broker.coordinators.leader()
+    assert again is not None and again.epoch > leader.epoch + 1
+
+
 def test_an_experiment_stopped_before_it_was_admitted_never_starts(
     broker: Broker, coordinate: Callable[[], StopFlag]
 ) -> None:

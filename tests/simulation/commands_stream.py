@@ -226,7 +226,7 @@ def xautoclaim(db: Database, args: Args) -> list[Any]:
             del group.pending[place]
             deleted.append(show_id(place))
             count -= 1
-        elif db.now_ms - one.delivered_ms >= idle:
+        elif not idle or db.now_ms - one.delivered_ms >= idle:  # 0 takes also what a clock set back shows as to come
             one.consumer, one.delivered_ms = consumer, db.now_ms
             one.count += 0 if ids_only else 1
             found.append(show_id(place) if ids_only else _entry(place, stream.entries[place]))

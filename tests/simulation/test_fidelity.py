@@ -120,6 +120,43 @@ def test_commands_are_answered_as_by_a_real_server(raw: Client, kind: str) -> No
             so_far.append(command)
 
 
+def test_idle_0_claims_also_what_a_clock_that_was_set_back_shows_as_delivered_in_the_future(raw: Client) -> None:
+    for idle, claims in ((b"0", True), (b"1", False)):
+        both = Both(raw)
+        for command in (
+            [b"XADD", b"s", b"1-0", b"f", b"1"],
+            [b"XGROUP", b"CREATE", b"s", b"g", b"0"],
+            [b"XREADGROUP", b"GROUP", b"g", b"a", b"STREAMS", b"s", b">"],
+        ):
+            both.check(command, [])
+        both.ask([b"RESTORE", b"s", b"0", _delivered_later(both.ask([b"DUMP", b"s"]), raw), b"REPLACE"])
+        both.sim.clock = lambda: 1_700_000_000_000.0 - 3_600_000.0
+        command = [b"XAUTOCLAIM", b"s", b"g", b"b", idle, b"0-0", b"JUSTID"]
+        both.check(command, [])
+        assert bool(both.ask([b"XPENDING", b"s", b"g", b"-", b"+", b"5", b"b"])) == claims
+
+
+def _delivered_later(dump: bytes, raw: Client) -> bytes:
+    """A stream as DUMP gives it, with the one pending entry delivered in an hour."""
+    seconds = raw.time()[0]
+    for at in range(len(dump) - 18):  # 8 bytes of milliseconds, the number of deliveries behind them
+        then = int.from_bytes(dump[at : at + 8], "little")
+        if abs(then - 1000 * seconds) < 60_000 and dump[at - 16 : at] == (1).to_bytes(8, "big") + bytes(8):
+            body = dump[:at] + (then + 3_600_000).to_bytes(8, "little") + dump[at + 8 : -8]
+            return body + _crc64(body).to_bytes(8, "little")
+    raise AssertionError("no pending entry in the dump")
+
+
+def _crc64(data: bytes) -> int:
+    """The checksum of a dump: Jones, reflected."""
+    crc = 0
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x95AC9329AC4BC9B5 if crc & 1 else 0)
+    return crc
+
+
 def test_commands_write_and_need_memory_as_a_real_server_says(raw: Client) -> None:
     for name in sorted(COMMANDS):
         facts: Any = raw.execute_command("COMMAND", "INFO", name)
