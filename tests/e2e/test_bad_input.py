@@ -164,7 +164,7 @@ def only_line(text: str) -> str:
         ("bad_envs:raising", "mlp", "no display found"),
         ("bad_envs:wrong_shape", "mlp", "(3,)"),
         ("bad_envs:old_step", "mlp", "step"),
-        ("bad_envs:text", "mlp", "Text"),
+        ("bad_envs:text", "mlp", "its space holds text"),
         ("bad_envs:leaving", "mlp", "step 1 raised SystemExit: 0"),
         ("bad_envs:leaving_early", "mlp", "licence missing"),
         ("bad_envs:unspeakable", "mlp", "step 1 raised Silent: its message cannot be shown"),
