@@ -194,15 +194,16 @@ class Found:
     skipped: tuple[str, ...] = ()
 
 
-def find(directory: Path, *, experiment: str | None = None) -> Found:
+def find(directory: Path, *, experiment: str | None = None, below: str = "") -> Found:
     """The newest checkpoint that loads; what does not is skipped, with a warning and the reason in the answer.
 
     Args:
         directory: where `save` wrote.
         experiment: skip files of other experiments.
+        below: look only at files older than the one of this name.
     """
     skipped: list[str] = []
-    for path in listing(directory):
+    for path in (path for path in listing(directory) if not below or path.name < below):
         try:
             checkpoint = load(path)
             if experiment is not None and checkpoint.experiment != experiment:

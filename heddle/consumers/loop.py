@@ -222,6 +222,7 @@ class Loop:
         if parts.evaluator is None:
             self._best_of_training(path.name)
         parts.saver.prune(parts.evaluator.checkpoint if parts.evaluator else "")
+        parts.saver.tell_kept(parts.training.keep)
         self._busy_at = parts.clock.monotonic()
         self._checkpoint_s = self._busy_at - began
         return True

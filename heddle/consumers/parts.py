@@ -4,7 +4,7 @@ It never trains and never reads experience.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,10 +23,11 @@ from heddle.consumers.publisher import Publisher
 from heddle.consumers.quorum import rules_of
 from heddle.consumers.reader import Loaded, Reader
 from heddle.consumers.report import Report
+from heddle.consumers.restoring import Restored, restore, resume
 from heddle.consumers.saver import Saver, marks_of
 from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Describe, Setting, read_setting
-from heddle.errors import CheckpointError, HeddleError
+from heddle.errors import HeddleError
 from heddle.policies.base import Arrays
 from heddle.policies.initial import give_weights
 from heddle.policies.lag import Gap
@@ -38,10 +39,6 @@ PARTITION = 0
 SKIPPED = 100
 """Version numbers that a trainer leaves out when the broker may have forgotten some that were published: far more than
 are published between two checkpoints."""
-
-
-class CheckpointMissing(CheckpointError):
-    """The experiment has been trained, and its checkpoints are somewhere else."""
 
 
 class Interrupted(HeddleError):
@@ -79,6 +76,10 @@ class Trains(Protocol):
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Everything else that a continuation needs, copies."""
+        ...
+
+    def keep(self, metas: Sequence[Mapping[str, Any]]) -> None:
+        """These are its values in all checkpoints on disk: files of its own that none of them names can go."""
         ...
 
 
@@ -133,19 +134,6 @@ class Source:
     stop: StopFlag
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What a trainer continues from.
-
-    Attributes:
-        checkpoint: None at the very start.
-        own: the same when it is of this experiment, so that its marks and counters are about the same stream.
-    """
-
-    checkpoint: Checkpoint | None
-    own: Checkpoint | None
-
-
 def build(source: Source, seat: Seat) -> Parts:
     """The parts of the holder of `seat`. The fence is up: the newest checkpoint found is the last of its writer.
 
@@ -156,14 +144,18 @@ def build(source: Source, seat: Seat) -> Parts:
     broker, experiment, call = source.broker, source.experiment, source.patience.call
     setting = call("read the spec", lambda: read_setting(broker, experiment, describe=source.describe))
     saver = Saver(source.home, experiment, setting.spec, setting.spaces_json(), seat_epoch=seat.epoch)
-    restored = _restore(source, setting, saver)
-    checkpoint, own = restored.checkpoint, restored.own
-    if checkpoint is None and setting.spec.policy.init is not None:
+    restored = restore(
+        saver,
+        setting,
+        flow=lambda: call("read flow", lambda: broker.experience.flow(experiment, PARTITION)),
+    )
+    if restored.checkpoint is None and setting.spec.policy.init is not None:
         give_weights(setting.policy, Path(setting.spec.policy.init))
     training = source.train(setting)
+    restored = resume(training.resume, restored, saver)
+    checkpoint, own = restored.checkpoint, restored.own
     progress = Progress()
     if checkpoint is not None:
-        training.resume(checkpoint)
         progress = Progress.resumed(checkpoint, same_stream=own is not None)
         log.info("resumed update=%d env_steps=%d", checkpoint.update, checkpoint.env_steps)
     ledger = _ledger(source, seat, own)
@@ -225,27 +217,6 @@ def _publisher(source: Source, seat: Seat, restored: Restored, *, published: int
         same=frozenset({own.policy_version} if own is not None else ()),
         skip=0 if remembers or (own is None and not published) else SKIPPED,
     )
-
-
-def _restore(source: Source, setting: Setting, saver: Saver) -> Restored:
-    own = saver.resume()
-    if own is not None:
-        return Restored(own, own)
-    if setting.stored.resume_from:
-        return Restored(saver.continued(setting.stored.resume_from), None)
-    flow = source.patience.call("read flow", lambda: source.broker.experience.flow(source.experiment, PARTITION))
-    if saver.skipped and flow.trained.batches:
-        raise CheckpointMissing(
-            f"{source.experiment} was trained on {flow.trained.batches} batches already, and none of the"
-            f" {len(saver.skipped)} checkpoints in {saver.directory} can be used, e.g. {saver.skipped[0]}:"
-            " put a copy of one back, or start a new run"
-        )
-    if flow.trained.batches and setting.spec.trainer.ack == "checkpoint":
-        raise CheckpointMissing(
-            f"{source.experiment} was trained on {flow.trained.batches} batches already, but there is no checkpoint"
-            f" of it in {saver.directory}: start the trainer where its files are (--dir)"
-        )
-    return Restored(None, None)
 
 
 def _reader(

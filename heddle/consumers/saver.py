@@ -3,8 +3,10 @@
 It never acks: it says what is durable, and the trainer draws the conclusion.
 """
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from heddle.consumers.ordering import Mark
 from heddle.consumers.progress import Progress
 from heddle.errors import CheckpointError, SeatLost
 from heddle.policies.base import Arrays
+from heddle.policies.weights import WeightsError, read_metadata
 from heddle.spec import ExperimentSpec
 
 log = logging.getLogger("heddle.trainer")
@@ -44,6 +47,7 @@ class Saver:
         self._spec = spec
         self._spaces = dict(spaces)
         self._seat_epoch = seat_epoch
+        self._metas: dict[tuple[str, int], dict[str, Any]] = {}  # by name and time of change
 
     def resume(self) -> Checkpoint | None:
         """This experiment's newest checkpoint that is whole; None when there is none. With the fence up only.
@@ -54,6 +58,19 @@ class Saver:
         files.sweep(self.directory, self._seat_epoch)
         found = files.find(self.directory, experiment=self._experiment)
         self.last, self.skipped = found.path, found.skipped
+        return found.checkpoint
+
+    def resume_older(self, reason: str) -> Checkpoint | None:
+        """The newest whole checkpoint before the one that was resumed last, with which nobody can go on for `reason`.
+
+        Raises:
+            CheckpointError: the directory cannot be read.
+        """
+        assert self.last is not None
+        log.warning("skipped checkpoint path=%s reason=%s", self.last, reason)
+        found = files.find(self.directory, experiment=self._experiment, below=self.last.name)
+        self.skipped = (*self.skipped, f"{self.last.name}: {reason}", *found.skipped)
+        self.last = found.path
         return found.checkpoint
 
     def check_newest(self) -> None:
@@ -115,6 +132,8 @@ class Saver:
             best_return=progress.best_return,
         )
         self.last = files.save(self.directory, made)
+        with suppress(OSError):  # then it is read back
+            self._metas[_stamp(self.last)] = meta
         return self.last
 
     def prune(self, protect: str = "") -> None:
@@ -124,6 +143,20 @@ class Saver:
             files.prune(self.directory, self._spec.trainer.checkpoints_kept, guarded)
         except (OSError, CheckpointError) as error:
             log.warning("cannot delete old checkpoints directory=%s error=%s", self.directory, error)
+
+    def tell_kept(self, keep: Callable[[list[Mapping[str, Any]]], None]) -> None:
+        """Hand over the learner's values in all checkpoints that are there, whoever wrote them.
+
+        Only of a checkpoint that nobody can resume they are left out; where one cannot be read now, nothing is told.
+        """
+        try:
+            found = {_stamp(path): path for path in files.listing(self.directory)}
+            known = self._metas
+            self._metas = {key: known[key] if key in known else _learner_meta(path) for key, path in found.items()}
+        except (OSError, CheckpointError) as error:
+            log.warning("cannot look through checkpoints directory=%s error=%s", self.directory, error)
+            return
+        keep(list(self._metas.values()))
 
     def mark_best(self, name: str) -> bool:
         """Make the file `name` the best one; False when it is not there any more."""
@@ -159,3 +192,19 @@ def marks_of(checkpoint: Checkpoint, partition: int) -> dict[int, Mark]:
         return found
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"the marks of update {checkpoint.update} cannot be read: {error}") from error
+
+
+def _stamp(path: Path) -> tuple[str, int]:
+    return path.name, path.stat().st_mtime_ns
+
+
+def _learner_meta(path: Path) -> dict[str, Any]:
+    """The learner's values in a checkpoint, without its tensors; {} where it is torn. Raises OSError."""
+    with path.open("rb") as file:
+        head = file.read(8)
+        head += file.read(min(int.from_bytes(head, "little"), files.HEADER_CAP_BYTES))
+    try:
+        found = json.loads(read_metadata(head, files.HEADER_CAP_BYTES)["manifest"])["learner_meta"]
+    except (WeightsError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -296,3 +296,6 @@ class _Body:
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         return self.kept
+
+    def keep(self, metas: Sequence[Mapping[str, Any]]) -> None:
+        """A body has none."""

@@ -20,8 +20,9 @@ from heddle.consumers import ending
 from heddle.consumers.data.source import DataSource
 from heddle.consumers.loop import Loop
 from heddle.consumers.offline import OfflineLoop, offline_setting, open_source
-from heddle.consumers.parts import CheckpointMissing, Interrupted, Source, Trains, build
+from heddle.consumers.parts import Interrupted, Source, Trains, build
 from heddle.consumers.patience import GivenUp, Patience
+from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
 from heddle.consumers.setting import Describe, Setting
@@ -216,7 +217,8 @@ class Trainer:
         if setting.spec.data is not None:
             self._data = open_source(setting)
             setting = offline_setting(setting, self._data)
-        training = Training(setting, device=self._device, home=self._directory)
+        epoch = self._seat.epoch if self._seat is not None else 0
+        training = Training(setting, device=self._device, home=self._directory, seat_epoch=epoch)
         watched = WatchedTraining(training, limit_s=limit_s, subject=self._experiment, clock=self._clock)
         self._watchdog = Watchdog(watched.doing, self._stuck, clock=self._clock).start()
         return watched

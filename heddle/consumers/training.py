@@ -6,7 +6,7 @@ with the update and the shards in its one line.
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,15 @@ class Training:
     Args:
         device: "cpu", "cuda" or "auto", instead of what the spec says.
         home: the experiment's own folder: a learner that keeps files of its own, as a replay buffer is, does so there.
+        seat_epoch: of the seat that it trains under.
 
     Raises:
         EnvError: the learner cannot be made, or cannot train this policy.
     """
 
-    def __init__(self, setting: Setting, *, device: str | None = None, home: Path | None = None) -> None:
+    def __init__(
+        self, setting: Setting, *, device: str | None = None, home: Path | None = None, seat_epoch: int = 0
+    ) -> None:
         self._spec = setting.spec
         self._experiment = setting.stored.experiment
         self._device = resolve_device(device or setting.spec.trainer.device)
@@ -51,7 +54,7 @@ class Training:
         )
         self._assembler = Assembler(setting.layout, device=self._device)
         if home is not None and callable(opened := getattr(self.learner, "open", None)):
-            opened(home / LEARNER_FILES)
+            opened(home / LEARNER_FILES, seat_epoch)
         log.info("learning with learner=%s device=%s", setting.spec.trainer.learner, self._device)
 
     @property
@@ -100,18 +103,32 @@ class Training:
     def probe(self, loaded: Loaded, progress: Progress) -> None:
         """Learn from one batch alone and forget it again: a batch that kills the process does so here.
 
-        What it merely raises is left to the update that it will be part of.
+        What it merely raises is left to the update that it will be part of. A learner may offer `probe`, which forgets
+        by itself what `state` would be long about; else its state is taken and given back.
+
+        Raises:
+            ExperimentFailed: the learner cannot be put back to where it was.
         """
         if loaded.pointer.kind != "train" or loaded.pointer.steps < self.min_steps:
             return
-        weights, state = self.learner.get_weights(), self.state()
+        own = getattr(self.learner, "probe", None)
+        if callable(own):
+            self._try(own, loaded, progress)
+            return
         try:
-            self.learner.update(self._assemble([loaded]), self._share(progress))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
-            log.info("a suspect raised when probed shard=%d error=%s", loaded.pointer.shard, describe_error(error))
-        finally:
+            weights, state = self.learner.get_weights(), self.state()
+            self._try(self.learner.update, loaded, progress)
             self.learner.set_weights(weights)
             self.learner.load(*state)
+        except (Exception, SystemExit) as error:  # the learner may be anybody's code
+            who = f"learner {self._spec.trainer.learner}"
+            raise ExperimentFailed(f"{who} cannot go back to where it was: {describe_error(error)}") from error
+
+    def _try(self, learn: Callable[[TrainBatch, float], object], loaded: Loaded, progress: Progress) -> None:
+        try:
+            learn(self._assemble([loaded]), self._share(progress))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
+            log.info("a suspect raised when probed shard=%d error=%s", loaded.pointer.shard, describe_error(error))
 
     def weights(self) -> Arrays:
         """Of the policy, copies."""
@@ -121,6 +138,14 @@ class Training:
         """The learner's, copies."""
         tensors, meta = self.learner.state()
         return _copied(tensors), copy.deepcopy(meta)
+
+    def keep(self, metas: Sequence[Mapping[str, Any]]) -> None:
+        """These are the learner's values in all checkpoints on disk: files of its own that none names can go."""
+        if callable(keep := getattr(self.learner, "keep", None)):
+            try:
+                keep(metas)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  old files are no trouble with training
+                log.warning("the learner cannot delete old files error=%s", describe_error(error))
 
     def _assemble(self, batches: Sequence[Loaded]) -> TrainBatch:
         pointers = [item.pointer for item in batches]

@@ -3,7 +3,7 @@
 It never ends anything itself: a watchdog looks at `doing` from its own thread.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,6 +58,10 @@ class WatchedTraining:
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         with self._noted("state"):
             return self._training.state()
+
+    def keep(self, metas: Sequence[Mapping[str, Any]]) -> None:
+        with self._noted("delete old files"):
+            self._training.keep(metas)
 
     @contextmanager
     def _noted(self, what: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Where a new trainer goes on: what it passes over, what it says, which numbers it gives."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from heddle import checkpoint as files
 from heddle.broker import Broker, keys
 from heddle.broker.records import text
 from heddle.broker.server import LocalServer
-from heddle.consumers.parts import SKIPPED, CheckpointMissing
+from heddle.consumers.parts import SKIPPED
+from heddle.consumers.restoring import CheckpointMissing
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
 
@@ -83,6 +85,38 @@ def test_a_torn_newest_checkpoint_is_passed_over_and_what_it_held_is_counted_as_
     eventually(lambda: curve(broker, fleet.experiment) == [1, 2, 3])
     assert seen_in(saved(home)) == [(0, 1), (1, 1), (0, 2), (1, 2), (0, 4), (1, 4)]
     fleet.check_balance()
+
+
+def test_a_replay_file_that_is_torn_or_gone_costs_its_checkpoints_alone_and_never_the_experiment(
+    broker: Broker, start: Start, home: Path
+) -> None:
+    # Given three checkpoints of a buffer in one file, of which the last one's end is torn off
+    replay = {"capacity": "64KiB", "learning_starts": 16, "samples_per_step": 2.0}
+    spec: dict[str, Any] = {"policy": {"id": "q", "hidden": [4]}, "trainer": {"learner": "dqn", "replay": replay}}
+    fleet = Fleet(broker, submit(broker, rollout={"sync": False}, **spec)).claim_all()
+    first = start(fleet.experiment)
+    train(fleet, 3)
+    eventually(lambda: curve(broker, fleet.experiment) == [1, 2, 3])
+    first.leave()
+    before = broker.policies.latest(fleet.experiment)
+    (file,) = (home / "replay").iterdir()
+    os.truncate(file, file.stat().st_size - 1)
+    # When the next trainer comes, then it goes on from the one before, and says why
+    second = start(fleet.experiment)
+    eventually(lambda: broker.policies.latest(fleet.experiment) > before)
+    messages = said(broker, fleet.experiment)
+    assert any("passed over a checkpoint" in line and f"{file.name} is torn" in line for line in messages)
+    assert any("resumed at update 2, 32 steps, from checkpoint-" in line for line in messages)
+    eventually(lambda: fleet.flow().rolled_back.batches == 2)
+    train(fleet, 1)
+    second.leave()
+    fleet.check_balance()
+    # And when all is gone, it does not begin anew, and the experiment is not over
+    for path in (home / "replay").iterdir():
+        path.unlink()
+    with pytest.raises(CheckpointMissing, match=r"none of the . checkpoints in .* can be used, e.g. .*cannot read"):
+        start(fleet.experiment).join()
+    assert not broker.experiments.status(fleet.experiment).outcome
 
 
 def test_with_no_checkpoint_that_can_be_read_it_does_not_begin_anew(broker: Broker, start: Start, home: Path) -> None:

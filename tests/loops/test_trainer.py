@@ -11,7 +11,7 @@ from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.checkpoint import BEST, load
 from heddle.consumers.loop import MOST_BURIED
-from heddle.consumers.parts import CheckpointMissing
+from heddle.consumers.restoring import CheckpointMissing
 from heddle.errors import SeatLost
 from heddle.policies.weights import unpack
 from tests.helpers import eventually

@@ -3,7 +3,7 @@
 It never reads or saves; the shipped loop does, and hands it decoded batches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,3 +67,6 @@ class SimTraining:
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         return {}, {"seen": list(self.seen), "salt": self._salt}
+
+    def keep(self, metas: Sequence[Mapping[str, Any]]) -> None:
+        """There are no files."""

@@ -21,7 +21,7 @@ ROW = row_bytes(make_chunk(World().play()).leaves)
 def make_replay(*, rows: int = 5000, seed: int = 0, directory: Path | None = None, **options: Any) -> Replay:
     """A buffer of so many rows."""
     made = ReplayOptions.model_construct(**(ReplayOptions().model_dump() | {"capacity": rows * ROW} | options))
-    replay = Replay(made, gamma=GAMMA, seed=seed, kept=2)
+    replay = Replay(made, gamma=GAMMA, seed=seed)
     if directory is not None:
         replay.open(directory)
     return replay
@@ -266,6 +266,7 @@ def test_disk_stays_bounded_while_every_file_that_a_kept_checkpoint_names_is_the
     for _ in range(200):
         replay.insert(make_chunk(world.play()))
         metas.append(replay.state()[1])
+        replay.keep(metas[-2:])
         for meta in metas[-2:]:
             assert all((tmp_path / name).stat().st_size >= size for name, size, *_ in meta["files"])
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]

@@ -12,6 +12,7 @@ from torch import Tensor
 from heddle.consumers.assemble import Assembler
 from heddle.consumers.learners import Dqn, Sac, TrainBatch, make_learner
 from heddle.consumers.learners.off_policy import OffPolicy
+from heddle.consumers.learners.replay_sample import Sample
 from heddle.consumers.learners.value_targets import bootstrapped, greedy_value, huber
 from heddle.errors import CheckpointError, EnvError, ExperimentFailed, SpecError
 from heddle.layout import Segments, make_layout
@@ -258,6 +259,37 @@ def test_a_resumed_learner_goes_on_exactly_as_the_first_would_have(tmp_path: Pat
         second.load(tensors, meta | {"learner": "ppo"})
     with pytest.raises(CheckpointError, match="incomplete"):
         second.load(tensors, {name: value for name, value in meta.items() if name != "owed"})
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
+def test_a_batch_that_is_only_probed_is_learned_from_and_forgotten_and_touches_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learner: str
+) -> None:
+    # Given a learner with a buffer in files, of which some wait for the next checkpoint
+    options: dict[str, Any] = {"replay": {"prioritised": True, "n_step": 2}, "normalize_observations": True}
+    policy, first = make(learner, **options)
+    first.open(tmp_path)
+    for update in range(3):
+        first.update(play(policy, learner, seed=update), 0.0)
+    weights, before = first.get_weights(), list(tmp_path.iterdir())
+    learned: list[int] = []
+    learn = first.learn
+
+    def noted(sample: Sample, share: float) -> Any:
+        learned.append(len(sample.rows))
+        return learn(sample, share)
+
+    monkeypatch.setattr(first, "learn", noted)
+    # When it probes a batch
+    first.probe(play(policy, learner, seed=9), 0.5)
+    # Then it did gradient steps on it, and nothing is left of them
+    assert learned and list(tmp_path.iterdir()) == before == []
+    assert all(np.array_equal(array, first.get_weights()[name]) for name, array in weights.items())
+    _, second = make(learner, **options)
+    for update in range(3):
+        second.update(play(policy, learner, seed=update), 0.0)
+    batch = play(policy, learner, seed=10)
+    assert first.update(batch, 0.5) == second.update(batch, 0.5)
 
 
 @pytest.mark.parametrize("learner", ["dqn", "sac"])

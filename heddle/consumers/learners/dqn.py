@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heddle.consumers.learners.off_policy import OffPolicy, follow
 from heddle.consumers.learners.optimizer import FlatAdam
-from heddle.consumers.learners.replay import Sample
+from heddle.consumers.learners.replay_sample import Sample
 from heddle.consumers.learners.value_targets import bootstrapped, greedy_value, huber
 from heddle.policies.base import Array, Arrays, Policy
 from heddle.policies.q import EPSILON, action_mask

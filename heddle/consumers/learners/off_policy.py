@@ -3,8 +3,9 @@
 It never says what is learned: subclasses do.
 """
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 
 from heddle.consumers.learners.base import State, TrainBatch
 from heddle.consumers.learners.guard import Guard
-from heddle.consumers.learners.replay import Replay, Sample
+from heddle.consumers.learners.replay import Replay
 from heddle.consumers.learners.replay_chunk import make_chunk
+from heddle.consumers.learners.replay_sample import Sample
 from heddle.errors import CheckpointError, EnvError
 from heddle.policies.base import Array, Arrays, Policy
 from heddle.policies.normalise import Normaliser
@@ -58,8 +60,7 @@ class OffPolicy(ABC):
             self.model.normaliser = Normaliser(self.model.observation)
         statistics = self.model.normaliser.weights() if self.model.normaliser else {}
         self.model.set_weights(self._of_module(statistics | policy.get_weights()))
-        kept = self.options.checkpoints_kept
-        self.replay = Replay(self.table, gamma=self.options.gamma, seed=seed, kept=kept)
+        self.replay = Replay(self.table, gamma=self.options.gamma, seed=seed)
         self.guard = Guard(self.options)
         self.exploring = 1.0
         self.updates = 0
@@ -81,9 +82,25 @@ class OffPolicy(ABC):
     def load_own(self, tensors: Mapping[str, Array]) -> None:
         """The opposite of `own_state`. Raises KeyError, ValueError or CheckpointError."""
 
-    def open(self, directory: Path) -> None:
+    def open(self, directory: Path, seat_epoch: int = 0) -> None:
         """Keep the buffer in files of this folder, so that it survives the process. Before `load`."""
-        self.replay.open(directory)
+        self.replay.open(directory, seat_epoch)
+
+    def keep(self, metas: Sequence[Mapping[str, Any]]) -> None:
+        """Delete files of the buffer that none of these states names: those of all checkpoints on disk."""
+        self.replay.keep([meta["replay"] for meta in metas if isinstance(meta.get("replay"), Mapping)])
+
+    def probe(self, batch: TrainBatch, progress: float) -> None:
+        """Learn from one batch alone and forget it again; the buffer and its files are not touched."""
+        kept = self.replay, self.guard, self.updates, self._owed
+        weights, own = self.get_weights(), {name: np.array(array) for name, array in self.own_state().items()}
+        self.replay, self.guard = self.replay.aside(make_chunk(batch)), copy.deepcopy(self.guard)
+        try:
+            self.update(batch, progress)
+        finally:
+            self.replay, self.guard, self.updates, self._owed = kept
+            self.set_weights(weights)
+            self.load_own(own)
 
     def update(self, batch: TrainBatch, progress: float) -> dict[str, float]:
         self.replay.insert(make_chunk(batch))

@@ -6,15 +6,16 @@ begins with, so that n-step returns reach across their border; across an episode
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from heddle.consumers.learners.replay_chunk import EMPTY, SEEN, STEP, TERMINATED, Chunk, row_bytes
-from heddle.consumers.learners.replay_files import Part, ReplayFiles
+from heddle.consumers.learners.replay_chunk import EMPTY, SEEN, Chunk, row_bytes
+from heddle.consumers.learners.replay_files import Part, Record, ReplayFiles
+from heddle.consumers.learners.replay_sample import Sample, walk
 from heddle.consumers.learners.sum_tree import Float64, Index, SumTree
 from heddle.errors import CheckpointError, ExperimentFailed
 from heddle.policies.base import Array, Arrays
@@ -28,32 +29,14 @@ LEAST_ROLL_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """Steps drawn from the buffer.
-
-    Attributes:
-        rows: [M] int64, where they are, for `set_priorities`.
-        leaves: "obs..." and "action..." leaf -> [M, ...], what was seen and done.
-        returns: [M] float32, discounted rewards of up to n steps from there on.
-        discount: [M] float32, of the value of what followed them: gamma to the number of steps, 0 after a termination.
-        following: "obs..." leaf -> [M, ...], what followed them.
-        weights: [M] float32, importance weights, the largest 1.
-    """
-
-    rows: Index
-    leaves: Arrays
-    returns: Array
-    discount: Array
-    following: Arrays
-    weights: Array
-
-
-@dataclass(frozen=True, slots=True)
 class _Segment:
     number: int
     start: int
     rows: int
     steps: int
+    shard: int = 0
+    env: int = 0
+    epoch: int = 0
 
 
 class Replay:
@@ -67,23 +50,27 @@ class Replay:
     Args:
         gamma: discount per step.
         seed: of the drawing.
-        kept: checkpoints whose files stay.
     """
 
-    def __init__(self, options: ReplayOptions, *, gamma: float, seed: int, kept: int = 1) -> None:
+    def __init__(self, options: ReplayOptions, *, gamma: float, seed: int) -> None:
         self.num_steps = 0
         self.inserted = 0
         self.filled = 0
-        self._options, self._gamma, self._kept = options, gamma, kept
+        self._options, self._gamma = options, gamma
         self._rng = np.random.default_rng([seed, 0x5250])
         self._files: ReplayFiles | None = None
         self._highest = 1.0
         self._clear()
 
-    def open(self, directory: Path) -> None:
-        """Keep the content in files of this folder from now on."""
+    def open(self, directory: Path, seat_epoch: int = 0) -> None:
+        """Keep the content in files of this folder from now on, as the holder of that seat."""
         roll = max(LEAST_ROLL_BYTES, self._options.capacity // FILES_AIMED_AT)
-        self._files = ReplayFiles(directory, roll_bytes=roll)
+        self._files = ReplayFiles(directory, roll_bytes=roll, seat_epoch=seat_epoch)
+
+    def keep(self, metas: Collection[Mapping[str, Any]]) -> None:
+        """Delete files that none of these states names: those of all checkpoints on disk."""
+        if self._files is not None:
+            self._files.keep({part[0] for meta in metas for part in meta.get("files", ())})
 
     def insert(self, chunk: Chunk) -> None:
         """Put in the segments of one update, in place of the oldest ones where there is no room.
@@ -91,11 +78,12 @@ class Replay:
         Raises:
             ExperimentFailed: one segment alone needs more rows than there are.
         """
+        first = self._number
         self._insert(chunk, skip=0)
         self.inserted += int(chunk.steps.sum())
         self.filled += int(chunk.steps.sum())
         if self._files is not None:
-            self._files.add(chunk.to_bytes(), len(chunk.rows))
+            self._files.add(Record(chunk.to_bytes(), first, len(chunk.rows)), oldest=self._oldest.number)
 
     def sample(self, count: int, *, beta: float = 1.0) -> Sample:
         """Draw `count` steps with replacement; by priority when the spec says so.
@@ -104,7 +92,15 @@ class Replay:
             beta: how much of the bias of drawing by priority the weights take away, 0 to 1.
         """
         rows, weights = self._drawn(count, beta)
-        returns, discount, after = self._walk(rows)
+        returns, discount, after = walk(
+            rows,
+            reward=self._reward,
+            kind=self._kind,
+            after=self._after,
+            link=self._link,
+            n_step=self._options.n_step,
+            gamma=self._gamma,
+        )
         following = {name: array[after] for name, array in self._leaves.items() if name.startswith("obs")}
         leaves = {name: array[rows] for name, array in self._leaves.items()}
         return Sample(rows, leaves, returns, discount, following, weights)
@@ -117,6 +113,13 @@ class Replay:
         self._tree.set(rows, priorities)
         self._highest = max(self._highest, float(priorities.max(initial=0.0)))
 
+    def aside(self, chunk: Chunk) -> "Replay":
+        """An empty buffer with room for these segments, which counts on from here and has no files."""
+        room = {"capacity": int(chunk.rows.sum()) * row_bytes(chunk.leaves)}
+        made = Replay(self._options.model_copy(update=room), gamma=self._gamma, seed=0)
+        made.inserted, made.filled = self.inserted, self.filled
+        return made
+
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Everything, the steps themselves in the files that are named; without a folder they are not kept.
 
@@ -126,8 +129,8 @@ class Replay:
         meta: dict[str, Any] = {"inserted": self.inserted, "rng": self._rng.bit_generator.state}
         if self._files is None:
             return {}, meta
-        oldest = self._segments[0] if self._segments else _Segment(self._number, 0, 0, 0)
-        parts = self._files.commit(oldest=oldest.number, kept=self._kept)
+        oldest = self._oldest
+        parts = self._files.commit(oldest=oldest.number, anew=self._records)
         meta |= {
             "files": [part.to_json() for part in parts],
             "oldest": oldest.number,
@@ -168,6 +171,22 @@ class Replay:
 
     # ---- inside
 
+    @property
+    def _oldest(self) -> _Segment:
+        return self._segments[0] if self._segments else _Segment(self._number, 0, 0, 0)
+
+    def _records(self) -> Iterator[Record]:
+        """All that is in it, each segment a record."""
+        for segment in self._segments:
+            rows = slice(segment.start, segment.start + segment.rows)
+            chunk = Chunk(
+                {name: array[rows] for name, array in self._leaves.items()},
+                *(self._reward[rows], self._kind[rows], self._after[rows] - segment.start),
+                *(np.array([value], np.int64) for value in (segment.rows, segment.steps)),
+                *(np.array([value], np.int64) for value in (segment.shard, segment.env, segment.epoch)),
+            )
+            yield Record(chunk.to_bytes(), segment.number, 1)
+
     def _clear(self) -> None:
         self.num_steps, self.filled = 0, 0
         self._leaves: Arrays = {}
@@ -176,7 +195,7 @@ class Replay:
         self._after = np.zeros(0, np.int64)
         self._link = np.zeros(0, np.int64)
         self._segments: deque[_Segment] = deque()
-        self._tails: dict[tuple[int, int], tuple[int, _Segment]] = {}
+        self._tails: dict[tuple[int, int], _Segment] = {}
         self._number, self._head, self._high = 0, 0, 0
         self._tree: SumTree | None = None
         self._highest = 1.0
@@ -203,36 +222,34 @@ class Replay:
             begin += rows
 
     def _put(self, chunk: Chunk, index: int, source: slice) -> None:
-        segment = self._place(int(chunk.rows[index]), int(chunk.steps[index]))
-        start = segment.start
+        shard, env, epoch = (int(array[index]) for array in (chunk.shard, chunk.env, chunk.epoch))
+        start = self._place(int(chunk.rows[index]))
+        segment = _Segment(self._number, start, int(chunk.rows[index]), int(chunk.steps[index]), shard, env, epoch)
+        self._number += 1
         target = slice(start, start + segment.rows)
         for name, array in chunk.leaves.items():
             self._leaves[name][target] = array[source]
         self._reward[target], self._kind[target] = chunk.reward[source], chunk.kind[source]
         self._after[target] = chunk.after[source] + start
         self._link[target] = -1
-        key = (int(chunk.shard[index]), int(chunk.env[index]))
-        self._join(self._tails.get(key), int(chunk.epoch[index]), start)
-        self._tails[key] = (int(chunk.epoch[index]), segment)
+        self._join(self._tails.get((shard, env)), epoch, start)
+        self._tails[shard, env] = segment
         self._segments.append(segment)
         self.num_steps += segment.steps
         if self._tree is not None:
             self._tree.set(np.arange(start, start + segment.steps), self._highest)
 
-    def _join(self, before: tuple[int, _Segment] | None, epoch: int, start: int) -> None:
+    def _join(self, before: _Segment | None, epoch: int, start: int) -> None:
         """Let the segment at `start` follow the one that its environment played before, when it does."""
-        if before is None or before[0] != epoch:
-            return
-        segment = before[1]
-        if not self._segments or segment.number < self._segments[0].number:
-            return  # overwritten
-        tail = segment.start + segment.steps
+        if before is None or before.epoch != epoch or before.number < self._oldest.number:
+            return  # another owner's, or overwritten
+        tail = before.start + before.steps
         seen = [array for name, array in self._leaves.items() if name.startswith("obs")]
         if all(array[tail].tobytes() == array[start].tobytes() for array in seen):
             self._link[tail] = start
 
-    def _place(self, rows: int, steps: int) -> _Segment:
-        """Room for a segment, the oldest ones overwritten; never across the ring's end."""
+    def _place(self, rows: int) -> int:
+        """Where there is room for a segment, the oldest ones overwritten; never across the ring's end."""
         capacity = len(self._kind)
         if rows > capacity:
             raise ExperimentFailed(
@@ -243,11 +260,9 @@ class Replay:
             self._overwrite(self._head, capacity)
             self._head = 0
         self._overwrite(self._head, self._head + rows)
-        segment = _Segment(self._number, self._head, rows, steps)
-        self._number += 1
         self._head += rows
         self._high = max(self._high, self._head)
-        return segment
+        return self._head - rows
 
     def _overwrite(self, start: int, stop: int) -> None:
         """Take out every segment that lies in these rows. They are the oldest."""
@@ -280,21 +295,3 @@ class Replay:
             found.append(drawn[(kind != EMPTY) & (kind != SEEN)][:missing])
             missing -= len(found[-1])
         return np.concatenate(found)
-
-    def _walk(self, rows: Index) -> tuple[Array, Array, Index]:
-        """Rewards of up to n steps, the discount of what followed them, and the row of that observation."""
-        returns, discount = np.zeros(len(rows)), np.ones(len(rows))
-        after, now = rows, rows
-        going = np.ones(len(rows), bool)
-        ended = np.zeros(len(rows), bool)
-        for _ in range(self._options.n_step):
-            returns += np.where(going, discount * self._reward[now], 0.0)
-            discount = np.where(going, discount * self._gamma, discount)
-            after = np.where(going, self._after[now], after)
-            ended |= going & (self._kind[now] == TERMINATED)
-            going = going & (self._kind[now] == STEP)
-            beside = np.where(going, now + 1, now)
-            beside = np.where(going & (self._kind[beside] == SEEN), self._link[beside], beside)
-            going &= beside >= 0
-            now = np.where(going, beside, now)
-        return returns.astype(np.float32), np.where(ended, 0.0, discount).astype(np.float32), after

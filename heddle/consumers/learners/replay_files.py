@@ -1,17 +1,21 @@
 """Replayed experience on disk: files that records are appended to, each record with its length and checksum.
 
 A checkpoint names files and how many bytes of each it covers; what lies beyond is another writer's, or torn, and is
-never looked at. Each writer has files of its own, so that one which lost its seat spoils nothing.
+never looked at. Each writer has files of its own, with its seat epoch in their names. Writing and reading delete
+nothing: `keep` does, told what the checkpoints on disk name, and never a file of a later seat. So a writer that lost
+its seat spoils nothing.
 """
 
 import logging
 import os
+import re
 import secrets
 import struct
 import zlib
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heddle.errors import CheckpointError
@@ -21,6 +25,7 @@ log = logging.getLogger("heddle.trainer")
 _HEADER = struct.Struct("<4sQI")
 _MAGIC = b"HRP1"
 _SUFFIX = ".replay"
+_NAME = re.compile(r"(\d{20})-[0-9a-f]{16}\.replay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +56,58 @@ class Part:
         return cls(str(name), int(size), int(first), int(count))
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Bytes that are written together: segments `first` to `first + count - 1` of the run."""
+
+    data: bytes
+    first: int
+    count: int
+
+
 class ReplayFiles:
-    """The replay files of one experiment, in one folder.
+    """The replay files of one experiment, in one folder, as the holder of one seat epoch writes them.
 
     Args:
         roll_bytes: a file that has grown beyond this is followed by a new one.
     """
 
-    def __init__(self, directory: Path, *, roll_bytes: int) -> None:
+    def __init__(self, directory: Path, *, roll_bytes: int, seat_epoch: int = 0) -> None:
         self.directory = directory
         self._roll_bytes = roll_bytes
+        self._seat_epoch = seat_epoch
         self._parts: list[Part] = []
         self._own = False
-        self._pending: list[tuple[bytes, int]] = []
-        self._named: list[frozenset[str]] = []
+        self._pending: deque[Record] = deque()
 
-    def add(self, record: bytes, segments: int) -> None:
-        """Have the next `commit` write this record, which holds so many segments."""
-        self._pending.append((record, segments))
+    def add(self, record: Record, *, oldest: int) -> None:
+        """Have the next `commit` write this; what waits for it and ended before segment `oldest` never will be."""
+        self._pending.append(record)
+        while self._pending and self._pending[0].first + self._pending[0].count <= oldest:
+            self._pending.popleft()
 
-    def commit(self, *, oldest: int, kept: int) -> list[Part]:
+    def commit(self, *, oldest: int, anew: Callable[[], Iterable[Record]]) -> list[Part]:
         """Make every record durable; the parts that hold segments from number `oldest` on.
 
-        Files that none of the last `kept` answers named are deleted.
+        Args:
+            anew: everything from `oldest` on, for when files are gone that held some of it.
 
         Raises:
-            CheckpointError: the disk does not take it; the next commit tries again.
+            CheckpointError: the disk does not take it, and nothing of it stays there; the next commit tries again.
         """
+        parts = [part for part in self._parts if part.first + part.count > oldest]
         try:
-            if self._pending:
-                self._write()
+            if lost := [part.name for part in parts if not self._is_there(part)]:
+                log.warning("replay files are gone, writes all anew directory=%s files=%s", self.directory, lost)
+                self._own, parts = False, self._write([], anew())
+            else:
+                parts = self._write(parts, self._pending)
         except OSError as error:
             self._own = False  # whatever came of it, nothing is appended behind it
             raise CheckpointError(f"cannot write {self.directory}: {error.strerror or error}") from error
-        self._parts = [part for part in self._parts if part.first + part.count > oldest]
-        self._named = [*self._named[-kept:], frozenset(part.name for part in self._parts)]
-        self._sweep(frozenset().union(*self._named))
-        return list(self._parts)
+        self._pending.clear()
+        self._parts = parts
+        return list(parts)
 
     def read(self, parts: Collection[Part]) -> Iterator[bytes]:
         """The records of these parts, in order; what was added and not committed is forgotten.
@@ -95,10 +115,23 @@ class ReplayFiles:
         Raises:
             CheckpointError: a file is missing, torn or changed.
         """
-        self._parts, self._pending, self._own = list(parts), [], False
+        self._parts, self._own = list(parts), False
+        self._pending.clear()
         for part in parts:
             yield from self._records(part)
-        self._sweep(frozenset(part.name for part in parts).union(*self._named))
+
+    def keep(self, names: Collection[str]) -> None:
+        """Delete files that are neither among these nor in use, but none of a later seat; trouble is no trouble."""
+        kept = {*names, *(part.name for part in self._parts)}
+        with suppress(FileNotFoundError):
+            for path in self.directory.glob(f"*{_SUFFIX}"):
+                match = _NAME.fullmatch(path.name)
+                if path.name in kept or (match is not None and int(match[1]) > self._seat_epoch):
+                    continue
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    log.warning("cannot delete an old replay file path=%s error=%s", path, error)
 
     def _records(self, part: Part) -> Iterator[bytes]:
         path = self.directory / part.name
@@ -118,35 +151,60 @@ class ReplayFiles:
             yield record
             place += _HEADER.size + size
 
-    def _write(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        is_new = not self._own or self._parts[-1].size >= self._roll_bytes
-        last = self._parts[-1] if self._parts else Part("", 0, 0, 0)
-        if is_new:
-            last = Part(f"{secrets.token_hex(8)}{_SUFFIX}", 0, last.first + last.count, 0)
-        with (self.directory / last.name).open("xb" if is_new else "r+b") as file:
-            file.seek(last.size)
-            for record, _ in self._pending:
-                file.write(_HEADER.pack(_MAGIC, len(record), zlib.crc32(record)))
-                file.write(record)
-            size = file.tell()
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            _sync(self.directory)
-        count = last.count + sum(segments for _, segments in self._pending)
-        grown = Part(last.name, size, last.first, count)
-        self._parts = [*self._parts, grown] if is_new else [*self._parts[:-1], grown]
-        self._own, self._pending = True, []
+    def _is_there(self, part: Part) -> bool:
+        try:
+            return (self.directory / part.name).stat().st_size >= part.size
+        except FileNotFoundError:
+            return False
 
-    def _sweep(self, named: frozenset[str]) -> None:
-        with suppress(FileNotFoundError):
-            for path in self.directory.glob(f"*{_SUFFIX}"):
-                if path.name not in named:
-                    try:
-                        path.unlink(missing_ok=True)
-                    except OSError as error:
-                        log.warning("cannot delete an old replay file path=%s error=%s", path, error)
+    def _write(self, parts: list[Part], records: Iterable[Record]) -> list[Part]:
+        """`parts` and what holds these records. Raises OSError; then nothing of them is left on the disk."""
+        grown, made = list(parts), list[str]()
+        tail = parts[-1] if parts and self._own else None
+        waiting = iter(records)
+        record = next(waiting, None)
+        try:
+            while record is not None:
+                part = grown.pop() if grown and (made or self._own) else None
+                if part is None or part.size >= self._roll_bytes:
+                    grown += [part] if part is not None else []
+                    part = self._begun(record.first)
+                    made.append(part.name)
+                with (self.directory / part.name).open("r+b") as file:
+                    file.seek(part.size)
+                    while record is not None and part.size < self._roll_bytes:
+                        file.write(_HEADER.pack(_MAGIC, len(record.data), zlib.crc32(record.data)))
+                        file.write(record.data)
+                        part = replace(part, size=file.tell(), count=part.count + record.count)
+                        record = next(waiting, None)
+                    file.flush()
+                    os.fsync(file.fileno())
+                grown.append(part)
+            if made:
+                _sync(self.directory)
+        except OSError:
+            self._undo(made, tail)
+            raise
+        self._own = self._own or bool(made)
+        return grown
+
+    def _begun(self, first: int) -> Part:
+        """A new, empty file, in a folder that survives a power cut."""
+        if not self._own:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            _sync(self.directory.parent)
+        part = Part(f"{self._seat_epoch:020d}-{secrets.token_hex(8)}{_SUFFIX}", 0, first, 0)
+        (self.directory / part.name).open("xb").close()
+        return part
+
+    def _undo(self, made: list[str], tail: Part | None) -> None:
+        """Take away what a write left that failed: a full disk needs the room."""
+        for name in made:
+            with suppress(OSError):
+                (self.directory / name).unlink(missing_ok=True)
+        if tail is not None:
+            with suppress(OSError):
+                os.truncate(self.directory / tail.name, tail.size)
 
 
 def _sync(directory: Path) -> None:

@@ -1,0 +1,75 @@
+"""Training: a probe that leaves nothing behind, and old files that are no trouble."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heddle.broker.records import StoredSpec
+from heddle.broker.types import Pointer
+from heddle.consumers.progress import Progress
+from heddle.consumers.reader import Loaded
+from heddle.consumers.setting import Setting
+from heddle.consumers.training import Training
+from heddle.errors import ExperimentFailed
+from heddle.layout import Segments, make_layout
+from heddle.policies import make_policy
+from heddle.spaces import Box, Discrete
+from heddle.spec import load_spec
+from tests.trainer_kit import ENVS, SPEC, STEPS
+
+OBSERVATION, ACTION = Box((4,), "float32"), Discrete(2)
+
+
+def make_training(home: Path | None = None, **sections: dict[str, Any]) -> Training:
+    """The learner of the kit, or of these sections."""
+    spec = load_spec({name: {**SPEC.get(name, {}), **sections.get(name, {})} for name in {*SPEC, *sections}}).spec
+    policy = make_policy(spec.policy, OBSERVATION, ACTION, seed=1)
+    layout = make_layout(OBSERVATION, ACTION, steps=STEPS, outputs=policy.outputs)
+    stored = StoredSpec("test-1", "test", "", "", "", spec.canonical_json(), spec.sha256(), "", "", 2, 0, None)
+    return Training(Setting(stored, spec, OBSERVATION, ACTION, policy, layout, ()), home=home, seat_epoch=7)
+
+
+def batch(training: Training) -> Loaded:
+    segments = Segments.empty(training._assembler.layout, ENVS)
+    segments.arrays["length"][:] = STEPS
+    segments.arrays["env"][:] = np.arange(ENVS)
+    pointer = Pointer("1-0", 0, 1, "n", 1, "train", 1, 1, ENVS, ENVS * STEPS, 0, 0, "w1")
+    return Loaded(pointer, segments)
+
+
+def test_a_learner_that_keeps_files_is_probed_without_saving_or_loading_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = {"capacity": "64KiB", "learning_starts": 1, "samples_per_step": 2.0}
+    training = make_training(tmp_path, policy={"id": "q"}, trainer={"learner": "dqn", "minibatch": 8, "replay": replay})
+    called: list[str] = []
+    monkeypatch.setattr(training.learner, "state", lambda: called.append("state"))
+    monkeypatch.setattr(training.learner, "load", lambda *state: called.append("load"))
+    before = training.weights()
+    training.probe(batch(training), Progress())
+    assert called == [] and list(tmp_path.iterdir()) == []
+    assert all(np.array_equal(array, training.weights()[name]) for name, array in before.items())
+
+
+def test_a_learner_that_cannot_give_its_state_for_a_probe_fails_with_its_name(tmp_path: Path) -> None:
+    training = make_training(trainer={"kwargs": {"hooks": str(tmp_path)}})
+    training.probe(batch(training), Progress())
+    assert training.state() == ({}, {"seen": []})
+    (tmp_path / "fail-state").touch()
+    with pytest.raises(ExperimentFailed, match=r"Recorder cannot go back to where it was: .*the learner fell over"):
+        training.probe(batch(training), Progress())
+
+
+def test_old_files_that_a_learner_cannot_delete_are_no_trouble_with_training(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def keep(metas: list[dict[str, Any]]) -> None:
+        raise OSError(13, "Permission denied")
+
+    training = make_training()
+    training.keep([{"seen": []}])
+    monkeypatch.setattr(training.learner, "keep", keep, raising=False)
+    training.keep([{"seen": []}])
+    assert "cannot delete old files" in caplog.text
