@@ -153,6 +153,8 @@ class Saver:
             found = {_stamp(path): path for path in files.listing(self.directory)}
             known = self._metas
             self._metas = {key: known[key] if key in known else _learner_meta(path) for key, path in found.items()}
+        except FileNotFoundError:
+            return  # somebody deletes old ones right now: it is told after the next checkpoint
         except (OSError, CheckpointError) as error:
             log.warning("cannot look through checkpoints directory=%s error=%s", self.directory, error)
             return

@@ -47,9 +47,11 @@ class Disk:
     def listing(self, directory: Path) -> list[Path]:
         return sorted((path for path in self._files if path.parent == directory), reverse=True)
 
-    def find(self, directory: Path, *, experiment: str | None = None) -> real.Found:
+    def find(self, directory: Path, *, experiment: str | None = None, below: str = "") -> real.Found:
         self._hub.wait(self.write_s * self._hub.rng.random())
         for path in self.listing(directory):
+            if below and path.name >= below:
+                continue
             if experiment is None or self._files[path].experiment == experiment:
                 return real.Found(self._files[path], path)
         return real.Found()
