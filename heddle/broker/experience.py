@@ -112,6 +112,15 @@ class Experience:
             found += [reply or None for reply in replies]
         return found
 
+    def are_there(self, experiment: str, p: int, pointers: Sequence[Pointer]) -> list[bool]:
+        """Whether each is in the stream still, and not forgotten by a broker that lost its tail."""
+        found = []
+        for pointer in pointers:
+            entries: Any = self._conn.main.xrange(keys.experience(experiment, p), pointer.entry_id, pointer.entry_id)
+            now = [pointer_of(experiment, p, text(entry), texts(fields)) for entry, fields in entries]
+            found.append(any(one is not None and identity_of(one) == identity_of(pointer) for one in now))
+        return found
+
     # ---- settle, as the holder of the seat
 
     def ack(self, experiment: str, p: int, seat_epoch: int, settled: Sequence[tuple[Pointer, Settled]]) -> int:

@@ -213,6 +213,26 @@ class Ordering(Generic[P]):
             line.settled.discard(first)
             line.mark = mark_of(line.open.pop(first))
 
+    def rewind(self, pointer: P) -> None:
+        """Take back that this entry, and what was given out behind it, was given out: the broker has forgotten it.
+
+        It may come again under another id, and is new then. What is behind it and still there is to be offered again.
+        """
+        line, key = self._lines[pointer.shard], key_of(pointer)
+        if key not in line.open:
+            return
+        given = list(line.open)
+        for one in given[given.index(key) :]:
+            del line.open[one]
+            line.settled.discard(one)
+            self._in_hand.discard(one)
+        line.cursor = mark_of(line.open[next(reversed(line.open))]) if line.open else line.mark
+
+    def is_open(self, pointer: P) -> bool:
+        """True when this entry was given out and neither settled with all before it nor taken back."""
+        line = self._lines.get(pointer.shard)
+        return line is not None and key_of(pointer) in line.open
+
     def forget(self, pointer: P) -> None:
         """The broker acked this entry: should it ever be seen again, it is a repeat."""
         self._in_hand.discard(key_of(pointer))

@@ -196,9 +196,12 @@ class Reader:
         plain = [pointer for pointer in given if pointer.entry_id not in self._suspects]
         loaded = {item.pointer.entry_id: item for item in self._load_all(plain)}
         for pointer in given:
-            if pointer.entry_id in self._suspects and (item := self._load_suspect(pointer)) is not None:
+            if pointer.entry_id not in self._suspects or not self._ledger.ordering.is_open(pointer):
+                continue
+            if (item := self._load_suspect(pointer)) is not None:
                 loaded[pointer.entry_id] = item
-        return [loaded[pointer.entry_id] for pointer in given if pointer.entry_id in loaded]
+        is_open = self._ledger.ordering.is_open
+        return [loaded[pointer.entry_id] for pointer in given if pointer.entry_id in loaded and is_open(pointer)]
 
     def _load_suspect(self, pointer: Pointer) -> Loaded | None:
         if self._suspects[pointer.entry_id]:
@@ -217,8 +220,11 @@ class Reader:
             return []
         self.loading(pointers, alone=alone)
         blobs = self._patience.call("fetch batches", lambda: self._experience.fetch(pointers))
+        self._take_back([pointer for pointer, blob in zip(pointers, blobs, strict=True) if blob is None])
         loaded = []
         for pointer, blob in zip(pointers, blobs, strict=True):
+            if not self._ledger.ordering.is_open(pointer):
+                continue
             if blob is None:
                 self.losses.dropped += 1
                 log.warning("dropped a batch without bytes shard=%d seq=%d", pointer.shard, pointer.seq)
@@ -232,6 +238,18 @@ class Reader:
         if not alone:
             self.loading([])
         return loaded
+
+    def _take_back(self, empty: Sequence[Pointer]) -> None:
+        """Of batches without bytes, those that the broker has forgotten as a whole: nothing may pass over them, for
+        their owner gives them again, and acked unseen they were lost."""
+        if not empty:
+            return
+        there = self._patience.call("look for entries", lambda: self._experience.are_there(*self._at, empty))
+        for pointer, is_there in zip(empty, there, strict=True):
+            if not is_there:
+                log.info("took back a batch that the broker forgot shard=%d seq=%d", pointer.shard, pointer.seq)
+                self._ledger.ordering.rewind(pointer)
+                self._stranded = True
 
     def _decode(self, pointer: Pointer, blob: bytes) -> Segments:
         return self._opener.open(pointer, blob, latest=self._latest() if self._latest is not None else None)

@@ -236,3 +236,36 @@ def test_marks_of_an_older_manifest_still_cover_lower_epochs() -> None:
     mark = Mark.from_json([5, "n", 7])
     assert mark.covers(Entry("9-0", 0, 4, 9))
     assert not mark.covers(Entry("1-0", 0, 6, 1))
+
+
+def test_what_the_broker_forgot_while_it_was_read_is_new_when_it_comes_again() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    first, second, third, fourth = line((1, 1), (1, 2), (1, 3), (1, 4))
+    ordering.offer([first, second, third, fourth])
+    assert ordering.ready() == [first, second, third, fourth]
+    ordering.settle(first)
+    ordering.settle(fourth)
+    ordering.rewind(third)
+    assert [ordering.is_open(entry) for entry in (second, third, fourth)] == [True, False, False]
+    ordering.settle(second)
+    assert ordering.marks() == {0: Mark(1, "n", 2)}
+    again = [Entry("2000-0", 0, 1, 3), Entry("2001-0", 0, 1, 4)]
+    assert ordering.offer(again) == []
+    assert ordering.ready() == again
+    ordering.settle(again[0])
+    assert ordering.marks() == {0: Mark(1, "n", 3)}
+
+
+def test_going_back_to_the_first_batch_goes_back_to_what_was_resumed() -> None:
+    for mark in (None, Mark(1, "n", 4, "900-0")):
+        ordering: Ordering[Entry] = Ordering({} if mark is None else {0: mark})
+        seq = 1 if mark is None else 5
+        (entry,) = line((1, seq))
+        ordering.offer([entry])
+        assert ordering.ready() == [entry]
+        ordering.rewind(entry)
+        ordering.rewind(entry)
+        assert ordering.marks() == ({} if mark is None else {0: mark})
+        again = Entry("2000-0", 0, 1, seq)
+        assert ordering.offer([again]) == []
+        assert ordering.ready() == [again]
