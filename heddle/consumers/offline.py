@@ -14,6 +14,7 @@ from heddle.consumers.loop import Loop
 from heddle.consumers.parts import Parts
 from heddle.consumers.reader import Loaded
 from heddle.consumers.report import progress_metrics
+from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.setting import Setting
 from heddle.errors import DataError, ExperimentFailed
 from heddle.layout import Segments
@@ -21,6 +22,13 @@ from heddle.policies.weights import not_finite
 from heddle.spec import ExperimentSpec
 
 log = logging.getLogger("heddle.trainer")
+
+FINGERPRINT = "data"
+"""Under this name a checkpoint keeps which files it was trained on."""
+
+
+class RecordingChanged(CheckpointMissing):
+    """The recording that a run goes on with is not the one that it began with: its batches would be others."""
 
 
 def open_source(setting: Setting) -> DataSource:
@@ -62,9 +70,22 @@ class OfflineLoop(Loop):
     """
 
     def __init__(self, parts: Parts, source: DataSource) -> None:
+        """Raises RecordingChanged: the updates that the checkpoint holds were made from other files."""
         parts.setting = replace(parts.setting, spec=_in_updates(parts.setting.spec, source))
         super().__init__(parts)
         self._source = source
+        self._expect_the_same_files()
+        parts.saver.always[FINGERPRINT] = source.fingerprint
+
+    def _expect_the_same_files(self) -> None:
+        then, now = self.parts.saver.resumed.get(FINGERPRINT), self._source.fingerprint
+        if then is not None and then != now:
+            data = self.parts.setting.spec.data
+            folder = data.path if data else ""
+            raise RecordingChanged(
+                f"{self.parts.experiment} was trained on files {then}, and {folder} holds files {now}"
+                f" (update {self.parts.progress.update}): put back what was there, or start a new run on what is"
+            )
 
     def begin(self) -> None:
         super().begin()

@@ -148,6 +148,7 @@ def build(source: Source, seat: Seat) -> Parts:
         saver,
         setting,
         flow=lambda: call("read flow", lambda: broker.experience.flow(experiment, PARTITION)),
+        newest=lambda: call("read metrics", lambda: broker.events.metrics_newest(experiment)),
     )
     if restored.checkpoint is None and setting.spec.policy.init is not None:
         give_weights(setting.policy, Path(setting.spec.policy.init))

@@ -6,11 +6,14 @@ It never deletes any: one that cannot be used is passed over, and an older one t
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from heddle.broker.events import Metric
 from heddle.broker.types import Flow
 from heddle.checkpoint import Checkpoint
 from heddle.consumers.saver import Saver
 from heddle.consumers.setting import Setting
 from heddle.errors import CheckpointError
+
+_ELSEWHERE = "start the trainer where its files are (--dir), or start a new run"
 
 
 class CheckpointMissing(CheckpointError):
@@ -30,11 +33,15 @@ class Restored:
     own: Checkpoint | None
 
 
-def restore(saver: Saver, setting: Setting, *, flow: Callable[[], Flow]) -> Restored:
+def restore(
+    saver: Saver, setting: Setting, *, flow: Callable[[], Flow], newest: Callable[[], Metric | None]
+) -> Restored:
     """The newest whole checkpoint of this experiment, else of the one that it continues.
 
     Args:
         flow: reads the counters, which tell whether there ought to be one.
+        newest: reads the newest metrics, which tell it of an offline run: nothing flows there, and it has a checkpoint
+            before its first update.
 
     Raises:
         CheckpointMissing: the checkpoints are not here.
@@ -44,6 +51,10 @@ def restore(saver: Saver, setting: Setting, *, flow: Callable[[], Flow]) -> Rest
     own = saver.resume()
     if own is not None:
         return Restored(own, own)
+    told = newest() if setting.spec.data is not None else None
+    if told is not None and told.update > 0:
+        why = _unusable(saver) if saver.skipped else f"there is no checkpoint in {saver.directory}: {_ELSEWHERE}"
+        raise CheckpointMissing(f"{experiment} was trained for {told.update} updates already, and {why}")
     if setting.stored.resume_from:
         return Restored(saver.continued(setting.stored.resume_from), None)
     trained = flow().trained.batches

@@ -30,6 +30,8 @@ class Saver:
     Attributes:
         last: the newest file that this trainer wrote or resumed; None before there is one.
         skipped: newer files that were not resumed, each with the reason.
+        resumed: what the checkpoint that was resumed keeps beside its arrays; {} when there was none.
+        always: more of that, the same in each checkpoint that is written.
 
     Args:
         home: folder of the experiment.
@@ -42,6 +44,8 @@ class Saver:
         self.directory = home / DIRECTORY
         self.last: Path | None = None
         self.skipped: tuple[str, ...] = ()
+        self.resumed: dict[str, Any] = {}
+        self.always: dict[str, Any] = {}
         self._home = home
         self._experiment = experiment
         self._spec = spec
@@ -58,6 +62,7 @@ class Saver:
         files.sweep(self.directory, self._seat_epoch)
         found = files.find(self.directory, experiment=self._experiment)
         self.last, self.skipped = found.path, found.skipped
+        self.resumed = dict(found.checkpoint.extra) if found.checkpoint is not None else {}
         return found.checkpoint
 
     def resume_older(self, reason: str) -> Checkpoint | None:
@@ -71,6 +76,7 @@ class Saver:
         found = files.find(self.directory, experiment=self._experiment, below=self.last.name)
         self.skipped = (*self.skipped, f"{self.last.name}: {reason}", *found.skipped)
         self.last = found.path
+        self.resumed = dict(found.checkpoint.extra) if found.checkpoint is not None else {}
         return found.checkpoint
 
     def check_newest(self) -> None:
@@ -127,7 +133,7 @@ class Saver:
             learner_meta=meta,
             counters=progress.counters(),
             marks={f"{partition}/{shard}": mark.to_json() for shard, mark in marks.items()},
-            extra={**progress.extra(), **extra},
+            extra={**progress.extra(), **self.always, **extra},
             mean_return=progress.mean_return,
             best_return=progress.best_return,
         )

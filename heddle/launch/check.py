@@ -17,8 +17,11 @@ from heddle.launch.deadline import within
 from heddle.layout import make_layout
 from heddle.policies import Policy, make_policy
 from heddle.policies.initial import give_weights
+from heddle.policies.q import EPSILON
+from heddle.policies.sac import RANDOM, SacPolicy
 from heddle.spaces import Space, to_json
 from heddle.spec import ExperimentSpec, LoadedSpec
+from heddle.spec.derive import REPLAYING
 from heddle.spec.load import load_leniently
 from heddle.spec.objects import import_object, is_object_name
 from heddle.spec.plan import Needs, needs, size_problems
@@ -212,17 +215,33 @@ def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
 
 
 def _training_problems(spec: ExperimentSpec, policy: Policy) -> list[Problem]:
-    """Whether a learner that judges actions by their probabilities can train this policy."""
+    """Whether a built-in learner can train this policy."""
     learner = spec.trainer.learner
-    if learner not in ("ppo", "vtrace"):
-        return []
-    lacks = "does not report log_prob with its actions" if "log_prob" not in policy.outputs else ""
-    if not callable(getattr(policy, "module", None)):
-        lacks = "has no torch module"
-    if not lacks:
+    if not (lacks := _lacking(learner, policy)):
         return []
     reason = f"cannot be trained by {learner}: {type(policy).__name__} {lacks}"
-    return [Problem("policy.id", spec.policy.id, reason, 'to play it untrained: trainer.learner = "none"')]
+    hint = 'to play it untrained: trainer.learner = "none"'
+    if learner in REPLAYING:
+        hint = f"use policy.id = {REPLAYING[learner]}, or leave it out"
+    elif spec.data is not None:
+        hint = "use a built-in policy such as mlp, or give it what it lacks"
+    return [Problem("policy.id", spec.policy.id, reason, hint)]
+
+
+def _lacking(learner: str, policy: Policy) -> str:
+    """In words, what `policy` has not that this built-in learner needs; "" for nothing."""
+    extras = {"dqn": EPSILON, "sac": RANDOM}
+    if learner not in ("ppo", "vtrace", "bc", *extras):
+        return ""
+    if not callable(getattr(policy, "module", None)):
+        return "has no torch module"
+    if missing := [name for name in ("observation", "action") if not hasattr(policy, name)]:
+        return f"lacks {', '.join(missing)}"
+    if learner not in extras:
+        return "" if "log_prob" in policy.outputs else "does not report log_prob with its actions"
+    if extras[learner] not in policy.get_weights():
+        return f"has no {extras[learner]} among its weights"
+    return "is no SacPolicy" if learner == "sac" and not isinstance(policy, SacPolicy) else ""
 
 
 def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:

@@ -123,6 +123,26 @@ def squashed(mean: Tensor, log_std: Tensor, actions: Tensor, *, low: Tensor, spa
     return each.to(mean.dtype).sum(dim=1), entropy.sum(dim=1)
 
 
+def permitted(heads: Heads, actions: Mapping[str, Tensor], observations: Mapping[str, Tensor]) -> Tensor | None:
+    """[N] bool, whether the masks among the observations allow these actions, all elements of all leaves; None without
+    masks. Where a mask allows nothing it counts for nothing, as when acting.
+
+    Args:
+        actions: leaf -> [N, ...].
+        observations: leaf -> [N, ...].
+    """
+    found: Tensor | None = None
+    for head in (head for head in heads.all if head.masks):
+        chosen = actions[head.leaf.name].reshape(-1, head.elements).to(torch.int64)
+        mask = torch.cat([observations[name].reshape(len(chosen), -1) for name in head.masks], dim=1)
+        for place, part in enumerate(torch.split(mask, list(head.sizes), dim=1)):
+            allowed = part != 0
+            allowed = allowed | ~allowed.any(dim=1, keepdim=True)
+            fits = allowed.gather(1, chosen[:, place : place + 1]).squeeze(1)
+            found = fits if found is None else found & fits
+    return found
+
+
 def value_of(answer: Mapping[str, Any]) -> Tensor:
     """The values [N] of a module's answer."""
     value: Tensor = answer["value"]

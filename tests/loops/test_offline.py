@@ -15,6 +15,7 @@ from heddle.checkpoint import Checkpoint, newest
 from heddle.cli.main import run
 from heddle.client import Client
 from heddle.consumers.data.store import read_manifest
+from heddle.consumers.restoring import CheckpointMissing
 from heddle.spaces import to_json
 from tests.data_kit import ACTION, OBSERVATION, record_cartpole
 from tests.helpers import eventually
@@ -96,6 +97,30 @@ def test_a_trainer_that_is_killed_makes_the_very_same_weights(
         arrays, others = getattr(one, part), getattr(other, part)
         assert arrays.keys() == others.keys()
         assert all(arrays[name].tobytes() == others[name].tobytes() for name in arrays), part
+
+
+def test_a_run_whose_checkpoints_or_files_are_not_the_ones_it_had_goes_no_further_and_keeps_its_curve(
+    broker: Broker, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    # Given an offline run of which a trainer left in the middle
+    record_cartpole(tmp_path / "demos", episodes=4)
+    spec = spec_of(tmp_path / "demos", updates=1000)
+    spec["trainer"]["learner"] = "tests.slow_learner:SlowBc"
+    experiment = submitted(broker, spec, valkey_server.url, "clone")
+    trainer = InThread(valkey_server.url, experiment, tmp_path / "run")
+    eventually(lambda: (found := broker.events.metrics_newest(experiment)) and found.update >= 3, what="updates")
+    assert trainer.leave() == 0
+    told = broker.events.metrics_newest(experiment)
+    # When another one looks for its checkpoints elsewhere
+    with pytest.raises(CheckpointMissing, match="updates already, and there is no checkpoint in .*elsewhere"):
+        InThread(valkey_server.url, experiment, tmp_path / "elsewhere").join(30)
+    # Or at the right place, and the recording has more files than before
+    record_cartpole(tmp_path / "demos", episodes=1, files=1)
+    with pytest.raises(CheckpointMissing, match=r"was trained on files \w+, and .*demos holds files"):
+        InThread(valkey_server.url, experiment, tmp_path / "run").join(30)
+    # Then it says so, and what was told of the run stays
+    assert broker.events.metrics_newest(experiment) == told
+    assert not broker.experiments.status(experiment).ended
 
 
 def test_a_recording_that_is_not_there_or_of_another_environment_is_named_before_anything_runs(

@@ -13,7 +13,7 @@ from heddle.consumers.learners.suspects import suspect
 from heddle.errors import CheckpointError, ExperimentFailed, SpecError
 from heddle.layout import Segments, make_layout
 from heddle.policies import make_policy
-from heddle.spaces import Box, Discrete, Space
+from heddle.spaces import Box, DictSpace, Discrete, Space
 from heddle.spec import ExperimentSpec, load_spec
 
 CPU = torch.device("cpu")
@@ -101,6 +101,31 @@ def test_entropy_is_a_part_of_its_loss() -> None:
         learner = make_learner(spec, policy, device=CPU, seed=1)
         spreads.append([learner.update(batch_of(Discrete(2), policy, seed=seed), 0.0) for seed in range(20)][-1])
     assert spreads[0]["entropy"] < 0.5 < 0.6 < spreads[1]["entropy"]
+
+
+@pytest.mark.parametrize("policy_id", ["mlp", "lstm"])
+def test_recorded_actions_that_their_mask_forbids_are_left_out_and_counted(policy_id: str) -> None:
+    # Given a recording where a quarter of the actions is forbidden, and one without those
+    observation = DictSpace({"action_mask": Box((2,), "int8", 0, 1), "x": Box((2,), "float32")})
+    spec = spec_of(policy={"id": policy_id})
+    policy = make_policy(spec.policy, observation, Discrete(2), seed=1)
+    layout = make_layout(observation, Discrete(2), steps=4, outputs={}, state=policy.state)
+    segments = Segments.empty(layout, 8)
+    arrays, rng = segments.arrays, np.random.default_rng(0)
+    arrays["obs.x"][:] = rng.normal(size=arrays["obs.x"].shape)
+    arrays["obs.action_mask"][:] = (1, 0)
+    arrays["action"][:, 3] = 1
+    arrays["length"][:] = 4
+    batch = Assembler(layout, device=CPU).assemble([segments], [0])
+    learner = make_learner(spec, policy, device=CPU, seed=1)
+    # When it is learned from, then the others alone count
+    metrics = learner.update(batch, 0.0)
+    assert metrics["masked_share"] == 0.25
+    assert metrics["bc_loss"] == pytest.approx(0.0, abs=1e-6)
+    # And a recording of which nothing is left is refused
+    batch.actions["action"][...] = 1
+    with pytest.raises(ExperimentFailed, match="update 2: the action_mask of the recording forbids every action"):
+        learner.update(batch, 0.0)
 
 
 def test_a_failed_update_is_told_even_where_its_batch_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from heddle.cli.main import run
 from heddle.launch.check import LEAST_S, trial_s
 from heddle.producers.isolation.process import START_S
 from heddle.spec import load_spec
+from tests.data_kit import record_cartpole
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -196,3 +197,24 @@ def test_a_missing_file_is_not_found(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_demo_ships_the_spec_of_the_examples() -> None:
     assert cartpole_toml() == (ROOT / "examples" / "cartpole.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("learner", "policy", "why"),
+    [
+        ("bc", "random", "cannot be trained by bc: RandomPolicy has no torch module"),
+        ("bc", "tests.unit.policy_zoo:AlwaysRight", "cannot be trained by bc: AlwaysRight has no torch module"),
+        ("dqn", "tests.unit.policy_zoo:AlwaysRight", "cannot be trained by dqn: AlwaysRight has no torch module"),
+        ("dqn", "tests.unit.policy_zoo:Plain", "cannot be trained by dqn: Plain has no epsilon among its weights"),
+        ("sac", "tests.unit.policy_zoo:Plain", "cannot be trained by sac: Plain has no random among its weights"),
+    ],
+)
+def test_a_policy_that_its_learner_cannot_train_is_found_before_anything_runs(
+    here: Path, capsys: pytest.CaptureFixture[str], learner: str, policy: str, why: str
+) -> None:
+    record_cartpole(here / "demos", episodes=1, files=1)
+    data = '[data]\npath = "demos"\n' if learner == "bc" else ""
+    text = f'[experiment]\nname = "x"\n[env]\nid = "CartPole-v1"\n{data}[policy]\nid = "{policy}"\n'
+    (here / "exp.toml").write_text(f'{text}[trainer]\nlearner = "{learner}"\n[budget]\nenv_steps = 10_000\n')
+    assert run(["validate", "exp.toml"]) == 3
+    assert why in capsys.readouterr().err

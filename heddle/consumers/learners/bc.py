@@ -14,6 +14,8 @@ from torch import Tensor
 
 from heddle.consumers.learners.base import TrainBatch
 from heddle.consumers.learners.on_policy import OnPolicy
+from heddle.errors import ExperimentFailed
+from heddle.policies.torch_heads import permitted
 from heddle.policies.torch_module import Evaluated
 
 _SUMS = ("bc_loss", "entropy", "grad_norm")
@@ -34,7 +36,8 @@ class Bc(OnPolicy):
         self.optimizer.set_lr(lr)
         self.learn_statistics(batch)
         sums, taken = torch.zeros(len(_SUMS), device=batch.device), 0
-        for judged in self._minibatches(batch):
+        taught, share = self._taught(batch)
+        for judged in self._minibatches(batch, taught):
             numbers = self._step(judged)
             if numbers is not None:
                 sums += numbers
@@ -42,16 +45,37 @@ class Bc(OnPolicy):
         self.refuse_nan(_SUMS, sums)
         self.updates += 1
         means = dict(zip(_SUMS, (sums / max(1, taken)).tolist(), strict=True))
-        return means | {"lr": lr} | self.guard.metrics()
+        return means | {"lr": lr} | share | self.guard.metrics()
 
-    def _minibatches(self, batch: TrainBatch) -> Iterator[Evaluated]:
+    def _taught(self, batch: TrainBatch) -> tuple[Tensor, dict[str, float]]:
+        """[B, T] the steps to learn from, and the share that is left out: of actions that their mask forbids, which
+        this policy never takes and whose likelihood is 0.
+
+        Raises:
+            ExperimentFailed: nothing is left.
+        """
+        shown = {name: values[:, :-1].flatten(0, 1) for name, values in batch.observations.items()}
+        done = {name: values.flatten(0, 1) for name, values in batch.actions.items()}
+        allowed = permitted(self.model.heads, done, shown)
+        if allowed is None:
+            return batch.valid, {}
+        taught = batch.valid & allowed.view_as(batch.valid)
+        share = 1.0 - float(taught.sum()) / max(1, batch.num_steps)
+        if not taught.any():
+            raise ExperimentFailed(
+                f"update {self.updates + 1}: the action_mask of the recording forbids every action that was recorded;"
+                " actions are counted from 0, and 1 in a mask allows one"
+            )
+        return taught, {"masked_share": share}
+
+    def _minibatches(self, batch: TrainBatch, taught: Tensor) -> Iterator[Evaluated]:
         """The batch in random order, judged by the current weights."""
         observations = self.model.normalise(batch.observations)
         if self.model.recurrent:
-            yield from self._sequences(batch, observations)
+            yield from self._sequences(batch, observations, taught)
             return
         steps = batch.reward.shape[1]
-        chosen = batch.valid.flatten().nonzero().squeeze(1)
+        chosen = taught.flatten().nonzero().squeeze(1)
         order = chosen[torch.randperm(len(chosen), generator=self.generator).to(chosen.device)]
         seen = {name: values.flatten(0, 1) for name, values in observations.items()}
         done = {name: values.flatten(0, 1) for name, values in batch.actions.items()}
@@ -60,10 +84,10 @@ class Bc(OnPolicy):
             shown = {name: values.index_select(0, source) for name, values in seen.items()}
             yield self.model.evaluate(shown, {name: values.index_select(0, part) for name, values in done.items()})
 
-    def _sequences(self, batch: TrainBatch, observations: dict[str, Tensor]) -> Iterator[Evaluated]:
+    def _sequences(self, batch: TrainBatch, observations: dict[str, Tensor], taught: Tensor) -> Iterator[Evaluated]:
         """Whole segments at a time, from the state that the batch brings: zeros from a recording."""
-        order = torch.randperm(len(batch.valid), generator=self.generator).to(batch.device)
-        order = order[batch.valid[order].any(dim=1)]
+        order = torch.randperm(len(taught), generator=self.generator).to(batch.device)
+        order = order[taught[order].any(dim=1)]
         ended = batch.terminated | batch.truncated
         parts = min(len(order), max(1, math.ceil(batch.num_steps / self.options.minibatch)))
         for part in order.tensor_split(parts):
@@ -71,7 +95,7 @@ class Bc(OnPolicy):
             done = {name: values[part] for name, values in batch.actions.items()}
             state = {name: values[part] for name, values in batch.state.items()}
             judged = self.model.evaluate_sequence(shown, done, ended[part], state)
-            valid = batch.valid[part]
+            valid = taught[part]
             yield Evaluated(judged.log_prob[valid], judged.entropy[valid], judged.value[valid])
 
     def _step(self, judged: Evaluated) -> Tensor | None:
