@@ -123,7 +123,7 @@ def _write(folder: Path, seat_epoch: int) -> None:
     while True:
         update += 1
         files.save(folder, made(seat_epoch, update))
-        print(update, flush=True)
+        os.write(1, f"{update}\n".encode())  # whole or not at all
         files.prune(folder, KEPT)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.net import Call
 from tests.simulation.plan import Fault
+from tests.simulation.values import ServerError
 from tests.simulation.watch import VERBS
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ class Traps:
             return False
 
         def read() -> None:
-            if call.replies[-1][0] != b"OK":
+            reply = call.replies[-1]
+            if isinstance(reply, ServerError) or reply[0] != b"OK":
                 self.arm(fault)
             elif self._read is not None:
                 self._world.net.arrive(Call(self._read.process, self._read.commands, self._read.task, -1))
