@@ -16,7 +16,7 @@ Arrays of `Segments.arrays`; R rows (one segment each), T steps, K kept-apart fi
     state.<name>      [R, ...]       recurrent state before the first step
     length            [R]            int32, valid steps, 0..T; all beyond is zero (NaN in info and episode_return, no
                                      elements in sequences and texts)
-    env, agent        [R]            int32, environment's index within the shard; agent is reserved, 0
+    env, agent        [R]            int32, environment's index within the shard, and agent's within the environment
     version           [R]            int64, policy version that played the segment
     final_row, final_step [K]        int32, in that order: the steps that were truncated and not terminated
     final.<obs leaf>  [K, ...]       their true last observations

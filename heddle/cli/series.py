@@ -15,6 +15,7 @@ import numpy as np
 
 from heddle.consumers.curve_file import CURVE, SPEC, Points, read_points
 from heddle.errors import BrokerUnreachable, NotFound, UsageError
+from heddle.states.results import interval95
 
 if TYPE_CHECKING:
     from heddle.client import Client
@@ -29,11 +30,6 @@ AXES: dict[str, tuple[str, str]] = {
 RUNS = Path("runs")
 OWN_KEYS = ("experiment.name", "experiment.seed", "experiment.tags", "experiment.pool", "eval.seed")
 """Keys of a spec that may differ between runs of one and the same setting."""
-STUDENT_975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-)
-"""0.975 quantiles of Student's t with 1, 2, .. degrees of freedom; beyond, the normal's 1.96."""
 GRID = 200
 
 
@@ -182,16 +178,13 @@ def band(label: str, runs: Sequence[Series], metric: str, axis: Axis) -> Band | 
     x = np.linspace(low, high, GRID if high > low else 1)
     columns = [np.asarray(curve, np.float64) for curve in curves]
     rows = np.stack([np.interp(x, column[:, 0], column[:, 1]) for column in columns])
-    return Band(label, tuple(runs), x, rows.mean(axis=0), np.asarray([interval(column) for column in rows.T]))
+    return Band(label, tuple(runs), x, rows.mean(axis=0), np.asarray([interval(column.tolist()) for column in rows.T]))
 
 
-def interval(values: Sequence[float] | np.ndarray[Any, Any]) -> float:
+def interval(values: Sequence[float]) -> float:
     """Half the width of the 95 % interval of the mean, by Student's t; NaN below two values."""
-    count = len(values)
-    if count < 2:
-        return math.nan
-    quantile = STUDENT_975[count - 2] if count - 2 < len(STUDENT_975) else 1.96
-    return float(quantile * np.std(values, ddof=1) / math.sqrt(count))
+    ends = interval95(values)
+    return math.nan if ends is None else (ends[1] - ends[0]) / 2
 
 
 def _all_metrics(client: "Client", experiment: str) -> list[Any]:

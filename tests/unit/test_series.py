@@ -42,6 +42,9 @@ def test_the_interval_is_students_and_none_for_a_single_run() -> None:
     assert math.isnan(interval([3.0]))
     # mean 2, standard deviation 1, three values: t(2) = 4.303, so 4.303 / sqrt(3)
     assert interval([1.0, 2.0, 3.0]) == pytest.approx(2.4843, abs=1e-4)
+    # 31 values of standard deviation 1 have t(30) = 2.042, not the normal's 1.96
+    many = [math.sqrt(30 / 31) * (1 if i % 2 else -1) for i in range(30)] + [0.0]
+    assert interval(many) == pytest.approx(2.042 * math.sqrt(30 / 31) / math.sqrt(31), rel=1e-3)
 
 
 def test_a_metric_is_drawn_over_the_steps_known_when_it_was_measured() -> None:
