@@ -53,6 +53,15 @@ def said(broker: Broker, experiment: str) -> list[str]:
     return [event.message for event in broker.events.read(experiment, count=50)]
 
 
+def says(broker: Broker, experiment: str, *parts: str) -> str:
+    """The line of the log that holds all `parts`, once it is there: a trainer publishes first and tells after."""
+
+    def found() -> str:
+        return next((line for line in said(broker, experiment) if all(part in line for part in parts)), "")
+
+    return eventually(found, what=f"a line with {parts}")
+
+
 def curve(broker: Broker, experiment: str) -> list[int]:
     """The updates of all metrics, in order."""
     return [metric.update for metric in broker.events.metrics_read(experiment)]
@@ -75,9 +84,8 @@ def test_a_torn_newest_checkpoint_is_passed_over_and_what_it_held_is_counted_as_
     eventually(lambda: broker.policies.latest(fleet.experiment) > before)
     eventually(lambda: fleet.flow().rolled_back.batches == 2)
     # Then it says where it goes on and why, the curve ends there, and the books are right
-    messages = said(broker, fleet.experiment)
-    assert any("passed over a checkpoint" in line and torn.name in line for line in messages)
-    assert any("resumed at update 2, 32 steps, from checkpoint-" in line for line in messages)
+    says(broker, fleet.experiment, "passed over a checkpoint", torn.name)
+    says(broker, fleet.experiment, "resumed at update 2, 32 steps, from checkpoint-")
     assert curve(broker, fleet.experiment) == [1, 2]
     assert fleet.flow().trained.batches == 4
     fleet.check_balance()
@@ -104,9 +112,8 @@ def test_a_replay_file_that_is_torn_or_gone_costs_its_checkpoints_alone_and_neve
     # When the next trainer comes, then it goes on from the one before, and says why
     second = start(fleet.experiment)
     eventually(lambda: broker.policies.latest(fleet.experiment) > before)
-    messages = said(broker, fleet.experiment)
-    assert any("passed over a checkpoint" in line and f"{file.name} is torn" in line for line in messages)
-    assert any("resumed at update 2, 32 steps, from checkpoint-" in line for line in messages)
+    says(broker, fleet.experiment, "passed over a checkpoint", f"{file.name} is torn")
+    says(broker, fleet.experiment, "resumed at update 2, 32 steps, from checkpoint-")
     eventually(lambda: fleet.flow().rolled_back.batches == 2)
     train(fleet, 1)
     second.leave()
@@ -157,7 +164,7 @@ def test_what_was_trained_and_the_broker_forgot_is_said(broker: Broker, start: S
     first.leave()
     broker.conn.main.hset(keys.shard(fleet.experiment, 0, 1), "seq", "1")
     start(fleet.experiment)
-    eventually(lambda: any("forgot 2 batches or more" in line for line in said(broker, fleet.experiment)))
+    says(broker, fleet.experiment, "forgot 2 batches or more")
     assert len(seen_in(saved(home))) == 6
 
 
