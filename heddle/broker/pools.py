@@ -10,6 +10,7 @@ from typing import Any
 from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.presence import (
+    BEAT_TTL_MS,
     BeatReply,
     PoolInfo,
     SupervisorShare,
@@ -25,11 +26,8 @@ from heddle.errors import BrokerBlocked, Conflict, Denied, LeaderLost, NotFound,
 
 __all__ = ["BeatReply", "PoolInfo", "Pools", "SupervisorShare", "WorkerBeat", "WorkerInfo"]
 
-BEAT_TTL_MS = 15_000
-"""How long a heartbeat stays: three beats of 5 s."""
-
 PRUNE_MS = 300_000
-"""A worker that was silent for this long is no longer listed."""
+"""A worker that was silent for this long is no longer listed, and what it said last is forgotten."""
 
 SUPERVISOR_PRUNE_MS = 15_000
 """A supervisor that was silent for this long has no part in a pool any more: three beats of 5 s."""
@@ -47,10 +45,13 @@ class Pools:
     # ---- workers
 
     def heartbeat(self, beat: WorkerBeat, *, ttl_ms: int = BEAT_TTL_MS) -> BeatReply:
-        """Say that a worker is here; learn what the pool asks of it. One round trip."""
-        fields = beat_fields(beat)
+        """Say that a worker is here; learn what the pool asks of it. One round trip.
+
+        What it said stays for those who look where it ran; after `ttl_ms` it counts as alive no longer.
+        """
+        fields = beat_fields(beat, ttl_ms)
         pipe = self._conn.pipeline()
-        pipe.script("worker_beat", [keys.worker(beat.worker)], [ttl_ms, *fields])
+        pipe.script("worker_beat", [keys.worker(beat.worker)], [PRUNE_MS, *fields])
         pipe.script("presence_beat", [keys.pool_workers(beat.pool)], [beat.worker, PRUNE_MS, ""])
         pipe.hgetall(keys.pool(beat.pool))
         drain, _, pool = pipe.execute()
@@ -88,8 +89,7 @@ class Pools:
         info = read_pool(pool, fields)
         if info.desired is not None:
             return info.desired
-        _, here = self._present(keys.pool_supervisors(pool), prune_ms=SUPERVISOR_PRUNE_MS)
-        wants = [integer(fields.get(f"{WANTS}{name}")) for name in here]
+        wants = [integer(fields.get(f"{WANTS}{name}")) for name in self.supervisors(pool)]
         return sum(wants) if wants else None
 
     def workers(self, pool: str = "default") -> list[WorkerInfo]:
@@ -104,7 +104,7 @@ class Pools:
 
     def drain(self, worker: str) -> None:
         """Ask a worker to finish its batches, release its shards and end. Raises NotFound when it is not here."""
-        if not self._conn.script("worker_drain", [keys.worker(worker)], []):
+        if not self._conn.script("worker_drain", [keys.worker(worker)], [PRUNE_MS]):
             raise NotFound(f"no worker {worker!r} is alive; heddle workers ls shows those that are")
 
     # ---- sizes
@@ -169,6 +169,10 @@ class Pools:
             self._conn.main.hdel(keys.pool(pool), *(f"{WANTS}{name}" for name in left))
         info = read_pool(pool, fields)
         return SupervisorShare(info.desired, info.rev, tuple(here), {name: all_wants.get(name, 0) for name in here})
+
+    def supervisors(self, pool: str = "default") -> list[str]:
+        """Ids of the supervisors that are here, sorted."""
+        return sorted(self._present(keys.pool_supervisors(pool), prune_ms=SUPERVISOR_PRUNE_MS)[1])
 
     def supervisor_bye(self, pool: str, supervisor: str) -> None:
         """Say that a supervisor ends; again is no mistake."""

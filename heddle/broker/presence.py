@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass
 from heddle.broker import keys
 from heddle.broker.records import integer, number
 
+BEAT_TTL_MS = 15_000
+"""A worker that was silent for longer does not count as alive, whatever its leases say: fifteen beats."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerBeat:
@@ -84,8 +87,8 @@ class WorkerInfo:
     """A worker as its pool knows it.
 
     Attributes:
-        beat: its last heartbeat; only id and pool are known once `alive` is False.
-        alive: its heartbeat has not expired.
+        beat: its last heartbeat, however long ago; only id and pool where the broker has forgotten it.
+        alive: that was not too long ago, and nobody saw it die.
         draining: it was asked to drain.
         seen_ms: server ms of its last heartbeat; silent_ms: how long ago that was.
         died: how it ended, as whoever started it saw; "" while nobody saw that.
@@ -137,20 +140,20 @@ class SupervisorShare:
     wants: Mapping[str, int]
 
 
-def beat_fields(beat: WorkerBeat) -> list[str | int | float]:
-    """A heartbeat as field, value, ... for the worker's hash."""
-    fields: list[str | int | float] = []
+def beat_fields(beat: WorkerBeat, ttl_ms: int) -> list[str | int | float]:
+    """A heartbeat that counts for `ttl_ms` as field, value, ... for the worker's hash."""
+    fields: list[str | int | float] = ["beat_ttl_ms", ttl_ms]
     for name, value in asdict(beat).items():
         fields += [name, " ".join(value) if isinstance(value, tuple) else value]
     return fields
 
 
 def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int, now_ms: int) -> WorkerInfo:
-    """The worker hash, empty when its heartbeat expired, as a value."""
+    """The worker hash, empty when the broker has forgotten it, as a value."""
     beat = WorkerBeat(worker=worker, pool=pool)
+    died, silent_ms = fields.get("died", ""), max(0, now_ms - seen_ms)
     # A drain flag alone is no heartbeat.
-    alive = "state" in fields
-    if alive:
+    if has_beaten := "state" in fields:
         beat = WorkerBeat(
             worker=worker,
             pool=pool,
@@ -175,9 +178,9 @@ def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int,
             protocol=integer(fields.get("protocol")),
             code=fields.get("code", ""),
         )
-    died = fields.get("died", "")
     draining = fields.get("drain") == "1" or beat.state == "draining"
-    return WorkerInfo(beat, alive and not died, draining, seen_ms, max(0, now_ms - seen_ms), died)
+    alive = has_beaten and not died and silent_ms < (integer(fields.get("beat_ttl_ms")) or BEAT_TTL_MS)
+    return WorkerInfo(beat, alive, draining, seen_ms, silent_ms, died)
 
 
 def read_pool(name: str, fields: Mapping[str, str]) -> PoolInfo:

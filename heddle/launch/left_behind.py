@@ -14,15 +14,16 @@ from pathlib import Path
 from heddle.broker import Broker
 from heddle.broker.records import ENDED
 from heddle.errors import BrokerError, Gone, NotFound
+from heddle.producers.identity import host_in_name
 
 log = logging.getLogger("heddle.launch")
 
 NAME = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]+")
-"""Ids of trainers and coordinators: host, pid, chance."""
+"""Ids of trainers, coordinators and supervisors: host, pid, chance."""
 
 
 def free(broker: Broker, pool: str, *, is_dead: Callable[[str, int], bool] | None = None) -> list[str]:
-    """Free shards, seats and the lead of processes that are dead for certain.
+    """Free shards, seats, the lead and parts of the pool of processes that are dead for certain.
 
     Args:
         is_dead: tells so of a process of a host.
@@ -32,15 +33,21 @@ def free(broker: Broker, pool: str, *, is_dead: Callable[[str, int], bool] | Non
     """
     judge = is_dead or is_dead_here
     try:
-        return [*_shards(broker, pool, judge), *_seats(broker, judge), *_lead(broker, judge)]
+        shares = _shares(broker, pool, judge)
+        return [*_shards(broker, pool, judge), *_seats(broker, judge), *_lead(broker, judge), *shares]
     except BrokerError as error:
         log.info("cannot free what dead processes hold, it runs out in time error=%s", error)
         return []
 
 
 def is_dead_here(host: str, pid: int) -> bool:
-    """True when `host` is this one and no process has that pid, or one that only waits to be buried."""
-    if host != socket.gethostname() or pid <= 0:
+    """True when `host` is this one and no process has that pid, or one that only waits to be buried.
+
+    Args:
+        host: as it calls itself, or as it is called in names of processes.
+    """
+    here = socket.gethostname()
+    if host not in (here, host_in_name(here)) or pid <= 0:
         return False
     try:
         os.kill(pid, 0)
@@ -58,7 +65,7 @@ def _shards(broker: Broker, pool: str, is_dead: Callable[[str, int], bool]) -> l
     found = []
     for info in broker.pools.workers(pool):
         beat = info.beat
-        if not info.alive or not is_dead(beat.host, beat.pid):
+        if info.died or not is_dead(beat.host, beat.pid):
             continue
         for shard in broker.shards.release_worker(beat.worker, error="its worker was killed with the whole run"):
             found.append(f"shard {shard.shard} of {shard.experiment}")
@@ -85,6 +92,14 @@ def _lead(broker: Broker, is_dead: Callable[[str, int], bool]) -> list[str]:
     if leader is None or not leader.left_ms or not _is_dead(leader.coordinator, is_dead):
         return []
     return ["the lead"] if broker.coordinators.release_leader(leader.coordinator, leader.epoch) else []
+
+
+def _shares(broker: Broker, pool: str, is_dead: Callable[[str, int], bool]) -> list[str]:
+    """Dead supervisors' parts of the pool: whoever starts now would run only the rest of it until they are over."""
+    found = [name for name in broker.pools.supervisors(pool) if _is_dead(name, is_dead)]
+    for name in found:
+        broker.pools.supervisor_bye(pool, name)
+    return [f"the part of supervisor {name}" for name in found]
 
 
 def _is_dead(name: str, is_dead: Callable[[str, int], bool]) -> bool:

@@ -41,7 +41,9 @@ class Picture:
 
 def judge(facts: Facts) -> Picture:
     """How an experiment and everything around it is."""
-    workers = {name: judge_worker(info, facts.sight) for name, info in facts.pool.workers.items()}
+    workers = {
+        name: judge_worker(info, facts.sight, facts.pool.supervisors) for name, info in facts.pool.workers.items()
+    }
     alive = sum(one.state in ("alive", "waiting", "unknown") for one in workers.values())
     trainer, leader, pool = judge_trainer(facts), judge_leader(facts), judge_pool(facts, alive)
     shards = {

@@ -35,11 +35,13 @@ class PoolFacts:
         name: which.
         workers: those it lists, by id.
         wanted: how many it shall have; None when nobody said and no supervisor is here.
+        supervisors: ids of those that are here.
     """
 
     name: str
     workers: Mapping[str, WorkerInfo]
     wanted: int | None = None
+    supervisors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

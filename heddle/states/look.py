@@ -40,6 +40,7 @@ def look_at_all(broker: Broker) -> tuple[Sight, list[tuple[Status, Judgement]]]:
 
 
 def look_at_pool(broker: Broker, pool: str) -> tuple[Sight, list[tuple[WorkerInfo, Judgement]]]:
-    """The workers of a pool by id."""
-    seen = sight(broker)
-    return seen, [(info, judge_worker(info, seen)) for info in broker.pools.workers(pool)]
+    """The workers of a pool by id, the dead ones last."""
+    seen, supervisors = sight(broker), broker.pools.supervisors(pool)
+    found = [(info, judge_worker(info, seen, supervisors)) for info in broker.pools.workers(pool)]
+    return seen, sorted(found, key=lambda one: one[1].state == "dead")

@@ -48,7 +48,7 @@ def sight(broker: Broker, watch: Watch | None = None) -> Sight:
 def pool_facts(broker: Broker, pool: str) -> PoolFacts:
     """The workers of a pool and how many it shall have."""
     workers = {info.beat.worker: info for info in broker.pools.workers(pool)}
-    return PoolFacts(pool, workers, broker.pools.wanted(pool))
+    return PoolFacts(pool, workers, broker.pools.wanted(pool), tuple(broker.pools.supervisors(pool)))
 
 
 def facts_of(

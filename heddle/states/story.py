@@ -115,7 +115,7 @@ def story_of_worker(broker: Broker, worker: str, *, count: int) -> Story:
     if info is None and not events:
         raise NotFound(f"nothing is known of a worker {worker!r}; heddle workers ls shows those that are here")
     if info is not None:
-        judgement = judge_worker(info, seen)
+        judgement = judge_worker(info, seen, broker.pools.supervisors(info.beat.pool))
     else:
         judgement = Judgement(f"worker {worker}", "gone", "it said goodbye, or was silent for long", since_ms=0)
     return Story(seen.now_ms, judgement, _newest(map(_moment, events), count))

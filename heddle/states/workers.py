@@ -3,6 +3,8 @@
 Pure; a process that exists is no reason to call it alive.
 """
 
+from collections.abc import Collection
+
 from heddle.broker.pools import WorkerInfo
 from heddle.states.facts import Sight
 from heddle.states.judgement import BROKER_WAS_AWAY, Judgement, span, unknown
@@ -16,14 +18,16 @@ def quiet_after_ms(ttl_ms: int) -> int:
     return min(5_000, max(2_000, ttl_ms // 2))
 
 
-def judge_worker(info: WorkerInfo, sight: Sight) -> Judgement:
-    """How a worker of a pool's list is."""
+def judge_worker(info: WorkerInfo, sight: Sight, supervisors: Collection[str] = ()) -> Judgement:
+    """How a worker of a pool's list is.
+
+    Args:
+        supervisors: those that are here now.
+    """
     beat = info.beat
     subject = f"worker {beat.worker}"
     if info.died:
-        return Judgement(
-            subject, "dead", info.died, "its supervisor has another one in its place", since_ms=info.seen_ms
-        )
+        return Judgement(subject, "dead", info.died, _heir(info, supervisors), since_ms=info.seen_ms)
     quiet_ms, over_ms = quiet_after_ms(beat.ttl_ms), max(beat.ttl_ms, quiet_after_ms(beat.ttl_ms))
     if info.silent_ms >= quiet_ms:
         silent_ms = min(info.silent_ms, sight.seen_for_ms)
@@ -61,8 +65,17 @@ def _stuck(info: WorkerInfo) -> Judgement | None:
     return Judgement(f"worker {beat.worker}", "stalled", why, _look(info), since_ms=since_ms)
 
 
+def _heir(info: WorkerInfo, supervisors: Collection[str]) -> str:
+    """Who takes the place of one that was seen dead, as far as that is true now."""
+    if not info.beat.supervisor:
+        return ""
+    if info.beat.supervisor not in supervisors:
+        return "its supervisor is gone as well"
+    return "" if info.draining else "its supervisor keeps the pool at its size"
+
+
 def _look(info: WorkerInfo) -> str:
-    """Where to look, while its heartbeat still tells."""
+    """Where to look, as far as that is known."""
     beat = info.beat
     return f"look at pid {beat.pid} on {beat.host}" if beat.pid else "look where it ran"
 

@@ -10,7 +10,9 @@ import pytest
 from heddle.broker import Broker
 from heddle.broker.presence import WorkerBeat
 from heddle.launch.left_behind import free, is_dead_here
+from heddle.producers.identity import process_name
 from tests.broker_kit import POOL, E, admit, append, claim_next
+from tests.helpers import eventually
 
 HERE = socket.gethostname()
 
@@ -54,6 +56,35 @@ def test_who_lives_or_may_live_keeps_what_it_holds(broker: Broker, dead: int, wh
     lease = claim_next(broker, ttl_ms=60_000).lease
     assert free(broker, POOL) == []
     assert append(broker, lease, 1).status == "OK"
+
+
+def test_a_dead_supervisor_has_no_part_of_the_pool_any_more_and_a_living_one_keeps_its_own(
+    broker: Broker, dead: int
+) -> None:
+    ours, living, elsewhere = (
+        process_name(HERE, dead, b"1234"),
+        process_name(HERE, os.getpid(), b"1234"),
+        process_name("elsewhere", dead, b"1234"),
+    )
+    for supervisor in (ours, living, elsewhere):
+        broker.pools.supervisor_beat(POOL, supervisor, 2)
+    assert free(broker, POOL) == [f"the part of supervisor {ours}"]
+    assert broker.pools.supervisors(POOL) == sorted([living, elsewhere])
+    assert broker.pools.wanted(POOL) == 4
+
+
+def test_a_dead_worker_is_shown_as_such_however_long_it_was_silent(broker: Broker, dead: int) -> None:
+    broker.pools.heartbeat(WorkerBeat("w1", pool=POOL, host=HERE, pid=dead), ttl_ms=1)
+    eventually(lambda: not broker.pools.workers(POOL)[0].alive)
+    free(broker, POOL)
+    assert broker.pools.workers(POOL)[0].died
+
+
+def test_a_host_is_known_by_what_it_is_called_in_names_as_well(monkeypatch: pytest.MonkeyPatch, dead: int) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "GPU_7.lab.example")
+    assert is_dead_here("GPU_7.lab.example", dead)
+    assert is_dead_here("gpu-7", dead)
+    assert not is_dead_here("gpu-8", dead)
 
 
 def test_a_process_that_waits_to_be_buried_is_dead() -> None:

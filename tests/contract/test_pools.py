@@ -54,18 +54,20 @@ def test_every_worker_is_listed_under_its_own_name_whoever_was_seen_last(broker:
 def test_a_worker_that_falls_silent_is_shown_as_gone_and_later_not_at_all(broker: Broker) -> None:
     broker.pools.heartbeat(BEAT, ttl_ms=1)
     (gone,) = eventually(lambda: [worker for worker in broker.pools.workers() if not worker.alive])
-    assert gone.beat.worker == "w1"
+    assert gone.beat == BEAT, "whoever looks for it is told where it ran"
+    assert 0 < broker.conn.main.pttl(keys.worker("w1")) <= PRUNE_MS, "and that is forgotten with it"
     long_ago = broker.conn.now_ms() - PRUNE_MS - 1
     broker.conn.main.zadd(keys.pool_workers("default"), {"w1": long_ago})
     assert broker.pools.workers() == []
-    assert all_keys(broker) == set()
+    assert all_keys(broker) == {keys.worker("w1")}
 
 
 def test_a_worker_asked_to_drain_learns_it_with_its_next_heartbeat_and_keeps_its_ttl(any_broker: Broker) -> None:
     pools = any_broker.pools
     pools.heartbeat(BEAT)
+    before = any_broker.conn.main.pttl(keys.worker("w1"))
     pools.drain("w1")
-    assert 0 < any_broker.conn.main.pttl(keys.worker("w1")) <= 15_000
+    assert 0 < any_broker.conn.main.pttl(keys.worker("w1")) <= before
     assert pools.heartbeat(BEAT).drain
     assert pools.workers()[0].draining
     with pytest.raises(NotFound, match="heddle workers ls"):
@@ -161,6 +163,22 @@ def test_a_worker_that_died_cannot_be_asked_to_drain(any_broker: Broker) -> None
     any_broker.pools.bury(BEAT.worker, "signal SIGKILL")
     with pytest.raises(NotFound):
         any_broker.pools.drain(BEAT.worker)
+
+
+def test_a_worker_that_fell_silent_cannot_be_asked_to_drain(broker: Broker) -> None:
+    broker.pools.heartbeat(BEAT, ttl_ms=1)
+    eventually(lambda: not broker.pools.workers()[0].alive)
+    with pytest.raises(NotFound):
+        broker.pools.drain(BEAT.worker)
+
+
+def test_supervisors_are_listed_while_they_are_here(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    pools.supervisor_beat("default", "s2", 1)
+    pools.supervisor_beat("default", "s1", 1)
+    assert pools.supervisors("default") == ["s1", "s2"]
+    any_broker.conn.main.zadd(keys.pool_supervisors("default"), {"s1": any_broker.conn.now_ms() - 60_000})
+    assert pools.supervisors("default") == ["s2"]
 
 
 def test_a_worker_is_found_by_its_id_alone(any_broker: Broker) -> None:

@@ -13,6 +13,7 @@ from heddle.broker.types import Amount, Ctl, Flow, ShardState
 from heddle.states.experiments import Picture, judge
 from heddle.states.facts import Facts, PoolFacts, Sight
 from heddle.states.judgement import Judgement
+from heddle.states.workers import judge_worker
 
 NOW = 1_000_000_000
 TTL = 10_000
@@ -365,7 +366,8 @@ WORKERS: list[tuple[str, WorkerInfo, str, str]] = [
     ("silent", worker(silent=5_500), "stalled", "pid 12 on box"),
     ("silent for a TTL", worker(silent=10_500), "dead", "its shards go to others"),
     ("silent for a short TTL", worker(silent=2_100, ttl_ms=1_000), "dead", "since 2 s"),
-    ("forgotten by the broker", worker(silent=20_000, alive=False), "dead", "no heartbeat"),
+    ("silent for long", worker(silent=20_000, alive=False), "dead", "look at pid 12 on box"),
+    ("forgotten by the broker", worker(silent=20_000, alive=False, pid=0, host=""), "dead", "look where it ran"),
     ("buried", worker(died="killed by SIGKILL"), "dead", "killed by SIGKILL"),
     ("hangs", worker(doing="reset", subject="x/1", still_ms=11_000, limit_ms=60_000), "stalled", "reset of x/1"),
     ("slow steps", worker(doing="step", subject="x/1", still_ms=11_000, ms_per_step=5_000.0), "alive", ""),
@@ -379,6 +381,27 @@ def test_a_worker_is_what_its_heartbeat_says(what: str, info: WorkerInfo, state:
     assert judged.state == state, judged
     assert words in judged.line(NOW)
     assert judged.is_green or judged.why
+
+
+@pytest.mark.parametrize(
+    ("what", "info", "supervisors", "do"),
+    [
+        (
+            "replaced",
+            worker(died="SIGKILL", supervisor="s1"),
+            ("s1", "s2"),
+            "its supervisor keeps the pool at its size",
+        ),
+        ("asked to end", worker(died="SIGKILL", supervisor="s1", state="draining"), ("s1",), ""),
+        ("killed with all", worker(died="SIGKILL", supervisor="s1"), ("s2",), "its supervisor is gone as well"),
+        ("started alone", worker(died="SIGKILL"), ("s1",), ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nobody_is_said_to_replace_a_dead_worker_unless_its_supervisor_is_here(
+    what: str, info: WorkerInfo, supervisors: tuple[str, ...], do: str
+) -> None:
+    assert judge_worker(info, Sight(NOW, LONG), supervisors).do == do
 
 
 @pytest.mark.parametrize("seen_for_ms", [0, 1_000, 4_900])

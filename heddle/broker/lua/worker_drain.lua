@@ -1,9 +1,13 @@
 -- Ask a living worker to drain. Runs when the memory is full: PERSIST comes first, on a key that must exist.
 -- KEYS  1 worker (hash with TTL)
--- ARGV  none
--- Reply 1 asked | 0 no such worker, or it died
+-- ARGV  1 ms that the hash is kept after a heartbeat
+-- Reply 1 asked | 0 no such worker, it died, or it was silent for too long
 local left = redis.call('PTTL', KEYS[1])
-if left == -2 or redis.call('HEXISTS', KEYS[1], 'died') == 1 then
+local said = redis.call('HMGET', KEYS[1], 'died', 'beat_ttl_ms')
+if left == -2 or said[1] then
+  return 0
+end
+if left > 0 and said[2] and tonumber(ARGV[1]) - left >= tonumber(said[2]) then
   return 0
 end
 redis.call('PERSIST', KEYS[1])
