@@ -21,6 +21,7 @@ from heddle.consumers.budget import Spent, reached
 from heddle.errors import BrokerUnfit, BrokerUnreachable, Conflict, NotFound
 from heddle.experiment import Experiment
 from heddle.group import Group
+from heddle.launch.local_runs import find_run, named_near, run_at, runs_in
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at_pool
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 URL_ENV = "HEDDLE_REDIS_URL"
 FOLDER = Path(".heddle")
 """Where `heddle up` keeps its server, in the directory it was called in."""
+
+RUNS = Path("runs")
+"""Where runs leave their checkpoints, in the directory they were started in."""
 
 SpecSource = Mapping[str, Any] | str | Path | ExperimentSpec
 
@@ -65,6 +69,9 @@ def left_here() -> str:
     left += [str(run) for run in cut_short(FOLDER, is_running)]
     if has_data(FOLDER):
         left.append("`heddle up` goes on with the experiments that its broker here held")
+    if runs := runs_in(RUNS):
+        at = runs[0].folder
+        left.append(f"what `heddle run` left needs no broker, e.g.: heddle plot {at}, heddle eval {at}")
     return "".join(f"; {one}" for one in left)
 
 
@@ -112,7 +119,7 @@ def trainer(
             found, at = client.experiment(experiment).id, client.url
     else:
         found, at = experiment.id, experiment.client.url
-    home = Path(directory) if directory is not None else Path("runs") / found
+    home = Path(directory) if directory is not None else RUNS / found
     return TrainerSession(found, directory=home, url=at, describe=see_spaces)
 
 
@@ -151,6 +158,7 @@ class Client:
         overrides: Sequence[str] = (),
         resume: str | None = None,
         spaces: str = "",
+        directory: Path = RUNS,
     ) -> "Experiment":
         """Submit a spec: a mapping, a model, a path or TOML text.
 
@@ -161,15 +169,18 @@ class Client:
             overrides: "key=value" each.
             resume: name or id of an experiment whose newest checkpoint to start from.
             spaces: JSON of the spaces, when the caller has built an environment; "" lets the first worker see.
+            directory: where runs leave their checkpoints here, for a `resume` that the broker does not know.
 
         Raises:
             NotFound, SpecError: the spec cannot be read, or is wrong; nothing was submitted.
             Conflict: another spec is active under that name.
         """
         loaded = load_source(spec, overrides=overrides, name=name)
-        return self.submit_loaded(loaded, resume=resume, spaces=spaces)
+        return self.submit_loaded(loaded, resume=resume, spaces=spaces, directory=directory)
 
-    def submit_loaded(self, loaded: LoadedSpec, *, resume: str | None = None, spaces: str = "") -> "Experiment":
+    def submit_loaded(
+        self, loaded: LoadedSpec, *, resume: str | None = None, spaces: str = "", directory: Path = RUNS
+    ) -> "Experiment":
         """As `submit`, of a spec that is loaded already.
 
         Raises:
@@ -177,7 +188,7 @@ class Client:
         """
         if lack := lacking(loaded.spec.limits.durability, self.broker.conn.kept()):
             raise BrokerUnfit(lack)
-        before = None if resume is None else self._resumable(resume, loaded.spec)
+        before = None if resume is None else self._resumable(resume, loaded.spec, directory)
         submitted = self.broker.experiments.submit(
             loaded.spec.canonical_json(),
             loaded.toml,
@@ -225,8 +236,8 @@ class Client:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _resumable(self, resume: str, spec: ExperimentSpec) -> str:
-        """The id to resume; one that this broker never knew is taken as it is, for its checkpoints may be here.
+    def _resumable(self, resume: str, spec: ExperimentSpec, directory: Path) -> str:
+        """The id to resume; one that this broker never knew counts when its checkpoints are in `directory`.
 
         Raises:
             NotFound: there is no such run, or it left no checkpoint.
@@ -235,27 +246,44 @@ class Client:
         try:
             found = self.broker.experiments.resolve(resume)
         except NotFound:
-            if (Path("runs") / resume).is_dir():
-                return resume
-            raise
-        self._check_resumable(found, spec)
+            run = find_run(directory, resume)
+            if run is None:
+                raise NotFound(self._nothing_to_resume(resume, directory)) from None
+            counters = run.facts.get("counters") or {}
+            wall_s, updates = float(counters.get("wall_s", 0.0)), int(run.facts.get("update", 0))
+            _check_budget(run.id, spec, Spent(int(run.facts.get("env_steps", 0)), wall_s, updates=updates))
+            return run.id
+        self._check_resumable(found, spec, directory)
         return found
 
-    def _check_resumable(self, before: str, spec: ExperimentSpec) -> None:
+    def _nothing_to_resume(self, resume: str, directory: Path) -> str:
+        """What to say of a run that is neither here nor on the broker: what there is at both places."""
+        here = named_near(resume, [run.id for run in runs_in(directory)])
+        there = named_near(resume, [status.experiment for status in self.experiments()])
+        told = [f"{directory}/ has {here}"] if here else [f"{directory}/ has no run with a checkpoint"]
+        told += [f"the broker knows {there}"] if there else ["the broker knows none"]
+        return f"no run {resume!r} to resume: {', '.join(told)}"
+
+    def _check_resumable(self, before: str, spec: ExperimentSpec, directory: Path) -> None:
         """Refuse what could only end at once or fail. Raises NotFound, Conflict."""
         result = self.broker.experiments.status(before).result
         latest = self.broker.events.metrics_last(before)
         steps = int(result.get("env_steps") or latest.get("env_steps", 0))
         wall_s = float(result.get("wall_s") or latest.get("wall_seconds", 0.0))
         has_some = bool(result["checkpoint"]) if result.get("checkpoint") is not None else steps > 0
-        if not has_some and not list((Path("runs") / before / "checkpoints").glob("*.safetensors")):
+        if not has_some and run_at(directory / before) is None:
             raise NotFound(f"{before} left no checkpoint to go on from; start it anew, without --resume")
-        if why := reached(spec.budget, Spent(steps, wall_s, updates=int(result.get("updates") or 0))):
-            limit, used = ("env_steps", steps) if spec.budget.env_steps else ("wall", round(wall_s))
-            raise Conflict(
-                f"{before} has {why} already, and what a run continues counts, so it would end at once;"
-                f" give it more: --set budget.{limit}={2 * used}"
-            )
+        _check_budget(before, spec, Spent(steps, wall_s, updates=int(result.get("updates") or 0)))
+
+
+def _check_budget(before: str, spec: ExperimentSpec, spent: Spent) -> None:
+    """Refuse to go on with a run that has used up the budget. Raises Conflict."""
+    if why := reached(spec.budget, spent):
+        limit, used = ("env_steps", spent.env_steps) if spec.budget.env_steps else ("wall", round(spent.wall_s))
+        raise Conflict(
+            f"{before} has {why} already, and what a run continues counts, so it would end at once;"
+            f" give it more: --set budget.{limit}={2 * used}"
+        )
 
 
 def _user() -> str:

@@ -107,7 +107,8 @@ class Experiments:
             if found.rpartition("-")[0] == name_or_id:
                 return found
         near = difflib.get_close_matches(name_or_id, ids, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "heddle ls shows them all"
+        hint = "heddle ls shows them all" if ids else "this broker has none; submit one with: heddle enqueue exp.toml"
+        hint = f"did you mean {', '.join(near)}?" if near else hint
         raise NotFound(f"no experiment {name_or_id!r}; {hint}")
 
     def ls(self) -> list[Status]:

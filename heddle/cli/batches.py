@@ -20,13 +20,19 @@ if TYPE_CHECKING:
 
 HEX_BYTES = 256
 MOST = 1_000
-EXAMPLE = "heddle batches ls cartpole\nheddle batches show cartpole 1795983620711-0 --save batch.arrow"
+EXAMPLE = "heddle batches cartpole\nheddle batches show cartpole 1795983620711-0 --save batch.arrow"
 
 ids_argument = click.argument("ids", metavar="[ID]...", nargs=-1)
 all_option = click.option("--all", "everything", is_flag=True, help="All of them.")
 
 
-@click.group("batches", cls=Group, epilog=epilog(EXAMPLE))
+@click.group(
+    "batches",
+    cls=Group,
+    default=lambda _: "ls",
+    subcommand_metavar="EXP | COMMAND [ARGS]...",
+    epilog=epilog(EXAMPLE),
+)
 def batches() -> None:
     """Look at batches that could not be used, and offer them again."""
 

@@ -4,12 +4,14 @@ It needs no broker and never changes the checkpoint.
 """
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 
 import click
 import numpy as np
 
 from heddle.cli.options import command, output_option, print_json
+from heddle.cli.tables import number, print_table
 
 FRESH = 0x66726573
 """Mixed into the seed when none is given: other episodes than those of training and of [eval]."""
@@ -27,14 +29,17 @@ class Score:
     length_mean: float
 
 
-@command("eval", example="heddle eval runs/cartpole-7f3a2b/checkpoints/best.safetensors --episodes 100")
+@command(
+    "eval",
+    example="heddle eval runs/cartpole-7f3a2b\nheddle eval runs/cartpole-7f3a2b/checkpoints/best.safetensors",
+)
 @click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True)
 @click.option("--episodes", type=click.IntRange(1), default=20, show_default=True, help="How many to play.")
 @click.option("--seed", type=click.IntRange(0), help="Root of their random streams; fresh ones when not given.")
 @click.option("--stochastic", is_flag=True, help="Draw actions instead of taking the likeliest.")
 @output_option
 def evaluate(checkpoints: tuple[str, ...], episodes: int, seed: int | None, stochastic: bool, output: str) -> None:
-    """Play episodes with CHECKPOINT (a file, or a run's folder: its best one) and show the mean return."""
+    """Play episodes with CHECKPOINT (a file, or a run's folder or id: its best one) and show the mean return."""
     paths = [find_checkpoint(Path(checkpoint)) for checkpoint in checkpoints]
     shown = []
     for path in paths:
@@ -50,24 +55,54 @@ def evaluate(checkpoints: tuple[str, ...], episodes: int, seed: int | None, stoc
 
 
 def find_checkpoint(path: Path) -> Path:
-    """A checkpoint file: `path` itself, or in a folder the best, else the newest one.
+    """A checkpoint file: `path` itself, in a run's folder the best, else the newest one; also by a run's id or name.
 
     Raises:
         NotFound: there is none.
+        UsageError: `path` holds several runs; which is told on standard error.
     """
     from heddle.checkpoint import BEST, listing
+    from heddle.client import RUNS
     from heddle.errors import NotFound
+    from heddle.launch.local_runs import find_run, named_near, runs_in
 
-    if not path.exists():
-        raise NotFound(f"no checkpoint {path}: give a file, or a folder such as runs/<experiment>")
     if path.is_file():
         return path
     for folder in (path, path / "checkpoints"):
         if (folder / BEST).is_file():
             return folder / BEST
-        if found := listing(folder):
+        if folder.is_dir() and (found := listing(folder)):
             return found[0]
-    raise NotFound(f"no checkpoint in {path}")
+    if path.is_dir():
+        return _only_run(path)
+    if (run := find_run(RUNS, str(path))) is not None:
+        return run.checkpoint
+    near = named_near(path.name, [str(run.folder) for run in runs_in(RUNS)])
+    there = f"here are: {near}" if near else f"give a file, or a folder such as {RUNS}/<experiment>"
+    raise NotFound(f"no checkpoint {path}: {there}")
+
+
+def _only_run(directory: Path) -> Path:
+    """The checkpoint of the one run in a folder of runs. Raises NotFound, UsageError."""
+    from heddle.errors import NotFound, UsageError
+    from heddle.launch.local_runs import runs_in
+
+    runs = runs_in(directory)
+    if not runs:
+        raise NotFound(f"no checkpoint in {directory}")
+    if len(runs) == 1:
+        return runs[0].checkpoint
+    rows = [
+        (
+            run.folder,
+            f"{run.facts.get('env_steps', 0):,}",
+            number(run.best_return),
+            f"{datetime.fromtimestamp(run.saved_s):%Y-%m-%d %H:%M}",
+        )
+        for run in runs
+    ]
+    print_table(("RUN", "STEPS", "BEST RETURN", "SAVED"), rows, empty="", to_stderr=True)
+    raise UsageError(f"{directory} holds {len(runs)} runs, say which, e.g.: {runs[0].folder}")
 
 
 def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: bool = True) -> Score:

@@ -73,10 +73,11 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 @command(
     "logs",
-    example="heddle logs -f\nheddle logs --exp cartpole --level warning --since 10m\nheddle logs --worker host-12w1",
+    example="heddle logs -f\nheddle logs cartpole --level warning --since 10m\nheddle logs --worker host-12w1",
 )
+@click.argument("named", metavar="[EXP]", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is said from now on, also by who starts later.")
-@click.option("--exp", "experiment", metavar="EXP", help="Only of this experiment, by name or id.")
+@click.option("--exp", "experiment", metavar="EXP", help="As EXP.")
 @click.option("--worker", metavar="ID", default="", help="Only of or about this worker; the start of its id is enough.")
 @click.option("--role", type=click.Choice(ROLES), help="Only what this role says.")
 @click.option("--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Nothing below it.")
@@ -86,6 +87,7 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("-o", "--output", type=click.Choice(["lines", "jsonl"]), default="lines", show_default=True, help="How.")
 @redis_option
 def logs(
+    named: str | None,
     follow: bool,
     experiment: str | None,
     worker: str,
@@ -97,7 +99,11 @@ def logs(
     output: str,
     redis_url: str | None,
 ) -> None:
-    """Show what coordinator, supervisors, workers and trainers said, oldest first."""
+    """Show what coordinator, supervisors, workers and trainers said of EXP (a name or an id), oldest first; without EXP
+    of everything."""
+    if named and experiment and named != experiment:
+        raise click.UsageError(f"two experiments are named, {named} and {experiment}", click.get_current_context())
+    experiment = named or experiment
     with connect(redis_url) as client:
         found = client.experiment(experiment).id if experiment else None
         after_ms = client.broker.conn.now_ms() - int(1000 * since) if since is not None else 0

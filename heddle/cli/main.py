@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from heddle.cli.mistakes import usage_line
 from heddle.cli.root import Session, cli
 from heddle.errors import HeddleError, SpecError
 
@@ -35,9 +36,13 @@ def run(argv: Sequence[str] | None = None) -> int:
         return result if isinstance(result, int) else 0
     except (click.Abort, KeyboardInterrupt):
         return _say(["heddle: interrupted"], INTERRUPTED, session)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
+    except click.UsageError as error:
+        return _say([usage_line(error)], error.exit_code, session)
+    except click.ClickException as error:
+        return _say([f"heddle: {error.format_message()}"], error.exit_code, session)
     except BrokenPipeError:
         _leave_the_pipe()
         return 0

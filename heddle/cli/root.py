@@ -6,11 +6,13 @@ It never imports a command before it is used, so that `heddle --help` answers at
 import importlib
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 import click
 
+from heddle.cli.mistakes import no_command
 from heddle.version import __version__
 
 
@@ -99,9 +101,28 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group whose commands have -v."""
+    """A group whose commands have -v; with `default` what is no command of its own is that one's first argument."""
 
     command_class = Command
+
+    def __init__(self, *args: Any, default: Callable[[str], str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.default = default
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands:
+            is_slip = len(args) > 1 and not args[1].startswith("-")  # `why shrad EXP/17`: no experiment has that name
+            if self.default is None or is_slip:
+                raise no_command(ctx, args[0], self.commands)
+            args = [self.default(args[0]), *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if self.default is not None and args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            args = [self.default(""), *args]  # `shards -o json EXP`
+        return super().parse_args(ctx, args)
 
 
 class LazyGroup(click.Group):
@@ -116,6 +137,13 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in all_commands() and not args[0].startswith("-"):
+            raise no_command(ctx, args[0], all_commands())
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, entries in COMMANDS.items():

@@ -151,7 +151,7 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
     with _services(order, stop) as (local, client):
         spec = order.loaded.spec
         spaces = order.checked.spaces_json() if order.checked else ""
-        experiment = client.submit_loaded(order.loaded, resume=order.resume, spaces=spaces)
+        experiment = client.submit_loaded(order.loaded, resume=order.resume, spaces=spaces, directory=order.directory)
         reader = FactsReader(
             local.url,
             experiment.id,

@@ -28,7 +28,9 @@ AXES: dict[str, tuple[str, str]] = {
 }
 """Axis to the metric it shows and its label."""
 RUNS = Path("runs")
-OWN_KEYS = ("experiment.name", "experiment.seed", "experiment.tags", "experiment.pool", "eval.seed")
+OWN_KEYS = (
+    *("experiment.name", "experiment.seed", "experiment.tags", "experiment.group", "experiment.pool", "eval.seed"),
+)
 """Keys of a spec that may differ between runs of one and the same setting."""
 GRID = 200
 

@@ -14,25 +14,10 @@ from heddle.cli.tables import print_table
 from heddle.errors import UsageError
 
 
-class _ListsByDefault(Group):
-    """`shards EXP` is `shards ls EXP`."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands:
-            args = ["ls", *args]
-        return super().resolve_command(ctx, args)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
-            args = ["ls", *args]  # `shards -o json EXP`
-        return super().parse_args(ctx, args)
-
-
 @click.group(
     "shards",
-    cls=_ListsByDefault,
+    cls=Group,
+    default=lambda _: "ls",
     subcommand_metavar="EXP | COMMAND [ARGS]...",
     epilog=epilog("heddle shards cartpole\nheddle shards release cartpole-7f3a2b/17"),
 )

@@ -11,15 +11,19 @@ from collections.abc import Sequence
 import click
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str, to_stderr: bool = False
+) -> None:
     """Print `rows` under `header`, or `empty` when there are none."""
     if not rows:
-        click.echo(empty)
+        click.echo(empty, err=to_stderr)
         return
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     for row in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        click.echo(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), err=to_stderr
+        )
 
 
 def print_facts(facts: Sequence[tuple[str, object]], *, to_stderr: bool = False) -> None:

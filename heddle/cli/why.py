@@ -27,7 +27,9 @@ count_option = click.option(
 @click.group(
     "why",
     cls=Group,
-    epilog=epilog("heddle why experiment cartpole\nheddle why shard cartpole-7f3a2b/17\nheddle why worker ID"),
+    default=lambda what: "shard" if "/" in what else "experiment",
+    subcommand_metavar="EXP | EXP/SHARD | COMMAND [ARGS]...",
+    epilog=epilog("heddle why cartpole\nheddle why cartpole-7f3a2b/17\nheddle why worker ID"),
 )
 def why() -> None:
     """Say why an experiment, a shard or a worker is as it is, and what happened to it."""

@@ -15,6 +15,7 @@ from heddle.client import Client
 from heddle.errors import BrokerUnreachable, Conflict, NotFound
 from tests.broker_kit import claim_next
 from tests.trainer_kit import submit
+from tests.unit.test_local_runs import left
 
 SPEC: dict[str, Any] = {"experiment": {"name": "on"}, "env": {"id": "CartPole-v1"}, "budget": {"env_steps": 1_000}}
 Say = Callable[..., tuple[int, str, str]]
@@ -77,10 +78,52 @@ def test_a_run_without_a_checkpoint_is_not_continued(
     for before in (ended(broker, steps=0, checkpoint=""), never):
         with pytest.raises(NotFound, match=f"{before} left no checkpoint.*without --resume"):
             client.submit(SPEC, resume=before)
-    folder = tmp_path / "runs" / never / "checkpoints"
-    folder.mkdir(parents=True)
-    (folder / "checkpoint-1-1.safetensors").touch()
+    left(tmp_path / "runs", never, env_steps=0)
     assert client.submit(SPEC, resume=never).created, "its checkpoints are here, whatever the broker knows"
+
+
+def test_a_run_that_only_its_folder_remembers_is_continued_by_id_or_name_and_not_beyond_its_budget(
+    client: Client, tmp_path: Path
+) -> None:
+    left(tmp_path / "elsewhere", "on-aaaaaa", env_steps=1_024)
+    with pytest.raises(Conflict, match=r"on-aaaaaa has used env_steps 1000 already.*budget.env_steps=2048"):
+        client.submit(SPEC, resume="on", directory=tmp_path / "elsewhere")
+    made = client.submit(SPEC, resume="on", overrides=["budget.env_steps=2048"], directory=tmp_path / "elsewhere")
+    assert made.status().resume_from == "on-aaaaaa"
+
+
+def test_a_run_that_is_nowhere_is_refused_with_what_there_is_at_both_places(
+    client: Client, broker: Broker, tmp_path: Path
+) -> None:
+    with pytest.raises(NotFound, match=r"no run 'nosuch' to resume: .*/runs/ has no run.*, the broker knows none$"):
+        client.submit(SPEC, resume="nosuch", directory=tmp_path / "runs")
+    left(tmp_path / "runs", "here-aaaaaa")
+    there = submit(broker)
+    with pytest.raises(NotFound, match=rf"/runs/ has here-aaaaaa, the broker knows {there}$"):
+        client.submit(SPEC, resume="nosuch", directory=tmp_path / "runs")
+
+
+def test_an_empty_broker_is_said_to_be_empty(say: Say) -> None:
+    code, _, err = say("status", "nosuch")
+    assert code == 4 and "this broker has none; submit one with: heddle enqueue exp.toml" in err
+
+
+def test_an_experiment_is_named_by_position(say: Say, broker: Broker) -> None:
+    one, other = submit(broker), say("enqueue", str(spec_file()), "--no-check", "--name", "other")[1].strip()
+    for experiment in (one, other):
+        broker.events.log(experiment, "trainer", "t1", "info", f"about {experiment}")
+    for words in ((one,), ("--exp", one), (one, "--exp", one)):
+        code, out, _ = say("logs", *words)
+        assert code == 0 and f"about {one}" in out and f"about {other}" not in out
+    assert say("why", one)[1].startswith(f"experiment {one} is")
+    assert say("why", f"{one}/99")[0] == 4
+    assert say("batches", one)[:2] == (0, "no batch was set aside\n")
+
+
+def spec_file() -> Path:
+    path = Path("exp.toml")
+    path.write_text('[experiment]\nname = "x"\n[env]\nid = "CartPole-v1"\n[budget]\nenv_steps = 1000\n')
+    return path
 
 
 def test_the_way_on_from_a_run_that_is_over_can_be_typed(say: Say, broker: Broker) -> None:

@@ -29,14 +29,30 @@ def typed() -> list[list[str]]:
 
 def test_its_spec_is_valid() -> None:
     (toml,) = blocks("toml")
-    assert load_spec(toml).spec.experiment.name == "cartpole"
+    spec = load_spec(toml).spec
+    assert (spec.experiment.name, spec.rollout.sync) == ("cartpole", True)
+
+
+def test_no_block_of_it_is_of_a_language_that_no_test_here_knows() -> None:
+    fences = re.findall(r"^```(\w*)\n.*?^```$", TEXT, flags=re.DOTALL | re.MULTILINE)
+    assert set(fences) == {"", "toml", "python", "dockerfile"}
+
+
+def test_its_container_goes_on_from_what_our_image_is() -> None:
+    (shown,) = blocks("dockerfile")
+    ours = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    assert "heddle:local" in (ROOT / "deploy" / "compose.yaml").read_text(encoding="utf-8")
+    for fact in ("/usr/local/bin/python", "uv pip install", "USER 1000"):
+        assert fact in shown and fact in ours
 
 
 def test_its_python_submits_a_valid_spec_in_under_15_lines() -> None:
     (code,) = blocks("python")
     tree = ast.parse(code)
     given = next(node for node in ast.walk(tree) if isinstance(node, ast.Dict))
-    assert load_spec(ast.literal_eval(given)).spec.budget.env_steps == 50_000
+    spec = load_spec(ast.literal_eval(given)).spec
+    assert spec.budget.env_steps == 50_000
+    assert spec.rollout.sync, "a newcomer's first spec loses nothing as stale"
     assert len([line for line in code.splitlines() if line.strip()]) < 15
 
 
