@@ -32,7 +32,8 @@ def untrained(folder: Path, experiment: str) -> int:
     """Stale batches beyond the one that each shard may have under way when the budget is used up."""
     told = heddle_json("status", experiment, cwd=folder)
     assert told["state"] == "completed", told
-    return int(told["accounting"]["batches"]["stale"]) - sum(told["shards"].values())
+    stale: int = told["accounting"]["batches"]["stale"]
+    return stale - int(sum(told["shards"].values()))
 
 
 def test_its_spec_and_its_python_train_to_the_end_and_lose_nothing_on_the_way(up: Path) -> None:
