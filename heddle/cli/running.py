@@ -19,7 +19,7 @@ from heddle.cli.follow import Screen
 from heddle.cli.live import Facts
 from heddle.client import FOLDER, Client, connect
 from heddle.errors import Gone, HeddleError
-from heddle.launch.check import Checked
+from heddle.launch.checked import Checked
 from heddle.launch.cut_short import CutShort, cut_short, folder_for, remembered
 from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup, cores
 from heddle.launch.session import Session, trainer_role

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heddle.errors import Problem, SpecError
-from heddle.launch.check import check
+from heddle.errors import HeddleError, Problem, SpecError
+from heddle.launch.check import check_all
 from heddle.spec import LoadedSpec
 from heddle.spec.load import load_leniently
 from heddle.spec.overrides import SET
@@ -82,19 +82,18 @@ def _by_sweep(problem: Problem, swept_keys: set[str]) -> Problem:
 
 def _tried(whole: Sequence[Swept]) -> list[Swept]:
     """With their spaces: one environment and policy are built for each combination, whatever its seeds."""
-    spaces: dict[tuple[str, ...], str] = {}
+    first = {one.combination.values: one for one in reversed(whole)}
+    distinct = [one for one in whole if first[one.combination.values] is one]
     found: list[tuple[Combination, list[Problem]]] = []
-    for one in whole:
-        values = one.combination.values
-        if values in spaces:
-            continue
-        spaces[values] = ""
-        problems: list[Problem] = []
-        try:
-            spaces[values] = check(one.loaded).spaces_json()
-        except SpecError as error:
-            problems = list(error.problems)
-        found.append((one.combination, problems))
+    spaces: dict[tuple[str, ...], str] = {}
+    for one, checked in zip(distinct, check_all([one.loaded for one in distinct]), strict=True):
+        if isinstance(checked, SpecError):
+            found.append((one.combination, list(checked.problems)))
+        elif isinstance(checked, HeddleError):
+            raise checked
+        else:
+            found.append((one.combination, []))
+            spaces[one.combination.values] = checked.spaces_json()
     _raise_any(found)
     return [replace(one, spaces=spaces[one.combination.values]) for one in whole]
 

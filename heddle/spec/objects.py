@@ -7,6 +7,7 @@ import importlib
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,11 +76,16 @@ def blame(error: BaseException) -> str:
     """ "file:line" of the innermost frame that belongs neither to Heddle nor to an installed library; "" if none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno or 0}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    own = [frame for frame in frames if not _under(frame.filename, (_PACKAGE,))]
-    users = [frame for frame in own if not _under(frame.filename, _LIBRARIES)]
-    chosen = (users or own)[-1:]
-    return "".join(f"{_shown(frame.filename)}:{frame.lineno}" for frame in chosen)
+    frames = traceback.extract_tb(error.__traceback__)
+    return place_of((frame.filename, frame.lineno or 0) for frame in reversed(frames))
+
+
+def place_of(frames: Iterable[tuple[str, int]]) -> str:
+    """As `blame`, of a stack of files and lines, innermost first."""
+    named = [(file, line) for file, line in frames if not file.startswith("<")]
+    own = [(file, line) for file, line in named if not _under(file, (_PACKAGE,))]
+    users = [(file, line) for file, line in own if not _under(file, _LIBRARIES)]
+    return "".join(f"{_shown(file)}:{line}" for file, line in (users or own)[:1])
 
 
 def _import_module(module_name: str, name: str, key: str) -> ModuleType:

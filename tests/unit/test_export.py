@@ -16,7 +16,7 @@ from heddle.cli.policy_export import export as command
 from heddle.cli.policy_export import load_policy
 from heddle.cli.root import cli
 from heddle.errors import EnvError, SpecError, UsageError
-from heddle.launch.check import try_out
+from heddle.launch.trying import try_out
 from heddle.policies import make_policy
 from heddle.policies.initial import give_weights
 from heddle.policies.normalise import Normaliser

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heddle.errors import EnvError, SpecError
-from heddle.launch.check import try_out
+from heddle.launch.trying import try_out
 from heddle.policies import make_policy, pack, unpack
 from heddle.policies.torch_heads import judge
 from heddle.policies.weights import WeightsError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heddle.launch.check import see_spaces, try_out
+from heddle.launch.trying import see_spaces, try_out
 from heddle.spec import load_spec
 from heddle.spec.variants import mix
 

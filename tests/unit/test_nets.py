@@ -13,7 +13,7 @@ from torch import nn
 from heddle.consumers.assemble import Assembler
 from heddle.consumers.learners import TrainBatch, make_learner
 from heddle.errors import EnvError, SpecError
-from heddle.launch.check import try_out
+from heddle.launch.trying import try_out
 from heddle.layout import Segments, make_layout
 from heddle.policies import make_policy
 from heddle.policies.images import Image, image_of

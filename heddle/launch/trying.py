@@ -1,0 +1,170 @@
+"""Trying a spec out, here: make one environment and one policy, and see that they fit the rest and the limits.
+
+It runs the user's code, and never talks to the broker. `check.py` has it run in a child, which may hang or crash.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.errors import DataError, EnvError, MissingExtra, Problem, SpecError
+from heddle.launch.checked import Checked
+from heddle.layout import make_layout
+from heddle.policies import Policy, make_policy
+from heddle.policies.initial import give_weights
+from heddle.policies.q import EPSILON
+from heddle.policies.sac import RANDOM, SacPolicy
+from heddle.spaces import Space
+from heddle.spec import ExperimentSpec
+from heddle.spec.derive import REPLAYING
+from heddle.spec.objects import import_object, is_object_name
+from heddle.spec.plan import needs, size_problems
+
+if TYPE_CHECKING:
+    from heddle.producers.snapshot_check import SnapshotTrial
+
+
+Guard = Callable[..., AbstractContextManager[None]]
+"""`guard(what=..., key=..., value=..., hint=...)`: around each part that runs user code; ends one that hangs."""
+
+
+@contextmanager
+def unguarded(*, what: str, key: str, value: object, hint: str = "") -> Iterator[None]:
+    """No guard: a part may last as long as it likes."""
+    yield
+
+
+def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bool = False) -> Checked:
+    """Build one environment, one policy and the learner's class of a spec.
+
+    Raises:
+        SpecError: what does not work, as many problems as can be found in one go.
+    """
+    with guard(what="was not imported", key="trainer.learner", value=spec.trainer.learner):
+        problems = list(_learner_problems(spec))
+    try:
+        observation, action = see_spaces(spec, guard=guard)
+        with guard(what="was not made", key="policy.id", value=spec.policy.id):
+            policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
+            if spec.policy.init is not None:
+                give_weights(policy, Path(spec.policy.init))
+    except SpecError as error:
+        raise SpecError([*error.problems, *problems]) from error
+    problems += _training_problems(spec, policy)
+    problems += _data_problems(spec, observation, action, policy)
+    layout = make_layout(
+        observation,
+        action,
+        steps=spec.rollout.steps,
+        outputs=policy.outputs,
+        state=policy.state,
+        info_keys=spec.rollout.info_keys,
+    )
+    weights = sum(np.asarray(array).nbytes for array in policy.get_weights().values())
+    with_snapshot = with_snapshot and spec.faults.snapshot_every != 0
+    trial = see_snapshot(spec, observation, action, guard=guard) if with_snapshot else None
+    snapshot = trial.size if trial else 0
+    needed = needs(spec, segment_bytes=layout.segment_bytes, policy_bytes=weights, snapshot_bytes=snapshot)
+    problems += size_problems(spec, needed)
+    if problems:
+        raise SpecError(problems)
+    return Checked(observation, action, needed, trial.reason if trial else None)
+
+
+def _data_problems(spec: ExperimentSpec, observation: Space, action: Space, policy: Policy) -> list[Problem]:
+    """Whether the recording that a spec trains from is here, and of these spaces."""
+    if spec.data is None:
+        return []
+    from heddle.consumers.data.source import layout_of
+    from heddle.consumers.data.store import read_manifest
+
+    try:
+        manifest = read_manifest(Path(spec.data.path))
+        layout = layout_of(manifest, observation, action, policy, steps=spec.rollout.steps)
+    except DataError as error:
+        return [Problem("data.path", spec.data.path, str(error))]
+    if not manifest.steps:
+        return [Problem("data.path", spec.data.path, "holds no steps yet")]
+    if spec.trainer.learner == "vtrace" and "out.log_prob" not in [column.name for column in layout.columns]:
+        reason = "holds no log_prob of what was done, which vtrace needs"
+        return [Problem("data.path", spec.data.path, reason, 'use trainer.learner = "bc", or one of your own')]
+    return []
+
+
+def see_spaces(spec: ExperimentSpec, *, guard: Guard = unguarded) -> tuple[Space, Space]:
+    """Make one environment, play a few steps of it, and return its observation and action spaces.
+
+    Raises:
+        EnvError: it breaks its contract, or does not answer for long.
+    """
+    from heddle.producers.envs import check_env
+    from heddle.producers.vector_check import check_vector
+
+    what = "was not made and played for a few steps"
+    hint = f"more time: env.step_timeout = {spec.env.step_timeout * 10:g}"
+    with guard(what=what, key="env.id", value=spec.env.id, hint=hint):
+        return check_vector(spec) if spec.env.at_once else check_env(spec)
+
+
+def see_snapshot(
+    spec: ExperimentSpec, observation: Space, action: Space, *, guard: Guard = unguarded
+) -> "SnapshotTrial":
+    """Whether an environment of `spec` can be snapshotted.
+
+    Raises:
+        EnvError: it cannot be made, or does not answer for long.
+    """
+    from heddle.producers.snapshot_check import try_snapshot
+
+    what = "was not made twice, snapshotted and brought back"
+    with guard(what=what, key="env.id", value=spec.env.id):
+        return try_snapshot(spec, observation, action)
+
+
+def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
+    """Whether a learner of the user's can be imported; a missing torch here is no fault of the spec."""
+    name = spec.trainer.learner
+    if not is_object_name(name):
+        return []
+    try:
+        target = import_object(name, key="trainer.learner")
+    except MissingExtra:
+        return []
+    except EnvError as error:
+        return list(error.problems)
+    if callable(target):
+        return []
+    return [Problem("trainer.learner", name, f"is a {type(target).__name__}, expected a class or function")]
+
+
+def _training_problems(spec: ExperimentSpec, policy: Policy) -> list[Problem]:
+    """Whether a built-in learner can train this policy."""
+    learner = spec.trainer.learner
+    if not (lacks := _lacking(learner, policy)):
+        return []
+    reason = f"cannot be trained by {learner}: {type(policy).__name__} {lacks}"
+    hint = 'to play it untrained: trainer.learner = "none"'
+    if learner in REPLAYING:
+        hint = f"use policy.id = {REPLAYING[learner]}, or leave it out"
+    elif spec.data is not None:
+        hint = "use a built-in policy such as mlp, or give it what it lacks"
+    return [Problem("policy.id", spec.policy.id, reason, hint)]
+
+
+def _lacking(learner: str, policy: Policy) -> str:
+    """In words, what `policy` has not that this built-in learner needs; "" for nothing."""
+    extras = {"dqn": EPSILON, "sac": RANDOM}
+    if learner not in ("ppo", "vtrace", "bc", *extras):
+        return ""
+    if not callable(getattr(policy, "module", None)):
+        return "has no torch module"
+    if missing := [name for name in ("observation", "action") if not hasattr(policy, name)]:
+        return f"lacks {', '.join(missing)}"
+    if learner not in extras:
+        return "" if "log_prob" in policy.outputs else "does not report log_prob with its actions"
+    if extras[learner] not in policy.get_weights():
+        return f"has no {extras[learner]} among its weights"
+    return "is no SacPolicy" if learner == "sac" and not isinstance(policy, SacPolicy) else ""
