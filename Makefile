@@ -41,8 +41,11 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 demo: env
 	$(BIN)/heddle demo
 
+# Two at a time: much of a test is waiting for a process, a socket or a lease.
+TEST_JOBS ?= 2
+
 test: dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist worksteal
 
 lint: dev
 	$(BIN)/ruff check .
