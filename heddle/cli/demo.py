@@ -157,9 +157,9 @@ def _tell(outcome: "Outcome", kill: Kill, score: "Score | None") -> None:
         ]
     )
     click.echo("\nnext:")
-    click.echo(f"  heddle eval {best} --episodes 100")
-    click.echo("  heddle init my.toml && heddle run my.toml      # your own environment goes into [env] id")
-    click.echo("  heddle up                                      # services that stay; then heddle enqueue my.toml")
+    click.echo(f"  heddle eval {outcome.directory} --episodes 100")
+    click.echo("  heddle init my.toml && heddle run my.toml   # yours goes into [env] id")
+    click.echo("  heddle up           # services that stay; then heddle enqueue my.toml")
 
 
 def _score_text(score: "Score | None") -> str:

@@ -4,6 +4,7 @@ It never starts a process; what it submits goes on when it ends.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @set_option
 @click.option("--sweep", "sweeps", metavar="KEY=V,V", multiple=True, help="One experiment for each value; repeatable.")
 @click.option("--seeds", type=click.IntRange(1), metavar="N", help="N experiments, each with the next seed.")
-@click.option("--group", metavar="NAME", help="Group of a sweep; the experiment's name when not given.")
+@click.option("--group", metavar="NAME", help="Group of a sweep; by itself the experiment's name, numbered.")
 @click.option("--name", metavar="NAME", help="Takes the place of experiment.name.")
 @click.option(
     "--resume",
@@ -110,11 +111,14 @@ def _source(file: Path | None, resume: str | None, redis_url: str | None) -> "Pa
 def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, redis_url: str | None) -> None:
     """Load every experiment of a sweep (`how`: as `load_sweep`), then submit them; prints their ids."""
     from heddle.cli.commands import wait_for_all
-    from heddle.launch.sweep import load_sweep
+    from heddle.launch.sweep import load_sweep, own_group
 
     swept = load_sweep(file, **how)
-    named = str(swept[0].loaded.spec.experiment.group)
     with connect(redis_url) as client:
+        named = own_group(swept, client.experiments())
+        if named != swept[0].loaded.spec.experiment.group:
+            again = load_sweep(file, **{**how, "group": named, "try_out": False})
+            swept = [replace(new, spaces=old.spaces) for new, old in zip(again, swept, strict=True)]
         for one in swept:
             client.broker.experiments.check_name(one.loaded.spec.experiment.name, one.loaded.spec.sha256())
         made = [client.submit_loaded(one.loaded, spaces=one.spaces) for one in swept]

@@ -140,11 +140,11 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
     )
     click.echo("\nnext:")
     if best:
-        click.echo(f"  heddle eval {best} --episodes 100")
+        click.echo(f"  heddle eval {outcome.directory} --episodes 100")
         click.echo(f"  heddle run {again} --resume {outcome.experiment}{spent}")
     else:
         click.echo(f"  heddle run {again}")
-    click.echo("  heddle up      # services that stay, for several experiments and other hosts")
+    click.echo("  heddle up   # services that stay, for several experiments and other hosts")
 
 
 def draw_curve(outcome: "Outcome", *, title: str, goal: float | None = None) -> "Path | None":

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from heddle.broker.records import Status
 from heddle.errors import HeddleError, Problem, SpecError
 from heddle.launch.check import check_all
 from heddle.spec import LoadedSpec
 from heddle.spec.load import load_leniently
 from heddle.spec.overrides import SET
-from heddle.spec.sweep import SWEEP, Combination, combine, parse_axes, told_by_combination
+from heddle.spec.sweep import SWEEP, Combination, combine, parse_axes, told_by_combination, unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Swept:
         combination: which one.
         loaded: its spec.
         spaces: JSON of its spaces; "" when it was not tried out.
+        is_named: --group or the spec names the group; else it is a default, the experiment's name.
     """
 
     combination: Combination
     loaded: LoadedSpec
     spaces: str = ""
+    is_named: bool = True
 
 
 def load_sweep(
@@ -64,8 +67,24 @@ def load_sweep(
     swept_keys = {axis.key for axis in axes}
     found = [_load(source, combination, [*overrides, *combination.overrides], swept_keys) for combination in made]
     _raise_any([(combination, faults) for combination, (_, faults) in zip(made, found, strict=True)])
-    whole = [Swept(combination, loaded) for combination, (loaded, _) in zip(made, found, strict=True) if loaded]
+    is_named = bool(group or base.spec.experiment.group)
+    pairs = zip(made, found, strict=True)
+    whole = [Swept(combination, loaded, is_named=is_named) for combination, (loaded, _) in pairs if loaded]
     return _tried(whole) if try_out else whole
+
+
+def own_group(swept: Sequence[Swept], known: Sequence[Status]) -> str:
+    """The group of a sweep: as named, else its default, with a number where an earlier sweep has that.
+
+    A sweep of which some experiment is active belongs to that one's group.
+    """
+    default = str(swept[0].loaded.spec.experiment.group)
+    if swept[0].is_named:
+        return default
+    names = {one.combination.name for one in swept}
+    groups = {status.group for status in known if status.group}
+    active = (status.group for status in known if status.name in names and status.group and not status.ended)
+    return next(active, None) or unused(default, groups)
 
 
 def _load(

@@ -118,7 +118,7 @@ def combine(
         chosen = tuple(f"{axis.key}={value}" for axis, value in zip(axes, values, strict=True))
         for seed in range(base.seed, base.seed + (seeds or 1)):
             parts = [*_name_parts(axes, values), *([f"s{seed}"] if seeds is not None else [])]
-            name = _unused(_joined(base.name, parts), names)
+            name = unused(_joined(base.name, parts), names)
             names.add(name)
             own = _own_overrides(base, group, chosen)
             seeded = [f"{_SEED}={seed}"] if seeds is not None else []
@@ -194,8 +194,8 @@ def _joined(name: str, parts: Sequence[str]) -> str:
     return "-".join([name, *parts])
 
 
-def _unused(name: str, taken: set[str]) -> str:
-    """`name`, cut where it is too long, with a number where it is taken."""
+def unused(name: str, taken: set[str]) -> str:
+    """`name`, cut where it is too long, with a number from 2 on where it is taken."""
     candidate, number = name[:LONGEST_NAME], 1
     while candidate in taken or (number == 1 and len(name) > LONGEST_NAME):
         number += 1

@@ -66,6 +66,53 @@ def test_the_same_sweep_while_it_is_active_gives_the_same_experiments(say: Say) 
     assert told["experiments"][3]["values"] == ["trainer.lr=3e-4"] and told["experiments"][3]["seed"] == 2
 
 
+def test_each_sweep_has_a_default_group_of_its_own(say: Say, broker: Broker) -> None:
+    # Given a sweep that is over
+    first = say(*SWEEP)[1].split()
+    for experiment in first:
+        end(broker, experiment, **{"return": 1.0})
+    # When the same file is swept again, the same way and another way
+    second = json.loads(say(*SWEEP, "-o", "json")[1])
+    other = json.loads(say("enqueue", "exp.toml", "--sweep", "trainer.gamma=0.9,0.99", "--no-check", "-o", "json")[1])
+    # Then nobody's results hold those of another
+    assert [second["group"], other["group"]] == ["pole-2", "pole-3"]
+    for group, count in (("pole", 4), ("pole-2", 4), ("pole-3", 2)):
+        rows = json.loads(say("results", group, "-o", "json")[1])["results"]
+        assert sum(len(row["experiments"]) for row in rows) == count
+    assert json.loads(say("results", "pole", "-o", "json")[1])["results"][0]["mean"] == 1.0
+    # And what is active already is found in the group it is in
+    assert json.loads(say(*SWEEP, "-o", "json")[1]) == {
+        **second,
+        "experiments": [{**one, "created": False} for one in second["experiments"]],
+    }
+    # And the groups are listed, the newest first
+    assert [line.split()[0] for line in say("results")[1].splitlines()] == ["GROUP", "pole-3", "pole-2", "pole"]
+    assert [one["group"] for one in json.loads(say("results", "-o", "json")[1])["groups"]] == [
+        "pole-3",
+        "pole-2",
+        "pole",
+    ]
+
+
+def test_a_sweep_that_was_cut_short_goes_on_in_its_group(say: Say, broker: Broker) -> None:
+    first = say(*SWEEP)[1].split()
+    end(broker, first[0])
+    again = say(*SWEEP)
+    assert again[0] == 0 and "group pole: 1 submitted, 3 active already" in again[2]
+
+
+def test_a_group_that_is_named_is_taken_as_it_is(say: Say, broker: Broker) -> None:
+    for experiment in say(*SWEEP, "--group", "lr")[1].split():
+        end(broker, experiment)
+    assert "group lr: 4 submitted" in say(*SWEEP, "--group", "lr")[2]
+    Path("exp.toml").write_text(SPEC.replace("seed = 1", 'seed = 1\ngroup = "mine"'))
+    for _ in range(2):
+        told = json.loads(say("enqueue", "exp.toml", "--name", "other", "--seeds", "2", "--no-check", "-o", "json")[1])
+        assert told["group"] == "mine"
+        for one in told["experiments"]:
+            end(broker, one["experiment"])
+
+
 def test_nothing_of_a_sweep_is_submitted_when_one_of_its_names_is_taken(say: Say, broker: Broker) -> None:
     taken = say("enqueue", "exp.toml", "--name", "pole-lr-3e-4-s2", "--no-check")[1].strip()
     code, _, err = say(*SWEEP)
