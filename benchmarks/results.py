@@ -2,9 +2,9 @@
 
 It never tunes anything: it runs `heddle run` as a user does and plays fresh episodes with the final policy.
 
-    python -m benchmarks.results examples/cartpole.toml --seeds 1 2 3 --workers 1 2 4 --kill-every 10
+    python -m benchmarks.results examples/cartpole.toml --seeds 1 2 3 --workers 1 2 4 --kill-every 10 --json runs.jsonl
 
-prints one JSON line a run, then a table in Markdown.
+prints one JSON line a run, then a table in Markdown. The file keeps each run's curve, which `benchmarks.curves` draws.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from heddle.clock import SystemClock
 
@@ -36,6 +37,7 @@ class Result:
         steps, wall_s: accepted environment steps, and seconds.
         kills: workers that were sent SIGKILL.
         adds_up: the books of promise P2 balance.
+        curve: [environment steps, mean return of the last 100 training episodes] of each update that knows one.
     """
 
     label: str
@@ -47,6 +49,7 @@ class Result:
     wall_s: float
     kills: int
     adds_up: bool
+    curve: list[list[float]]
 
 
 def heddle(*argv: str) -> list[str]:
@@ -92,18 +95,26 @@ def run_fleet(
         told = json.loads(out)
         checkpoints = next((Path(folder) / "runs").glob("*/checkpoints"))
         newest = sorted(checkpoints.glob("checkpoint-*.safetensors"))[-1]
+        best = checkpoints / "best.safetensors"
         killing = f", one killed every {kill_every:g} s" if kill_every else ""
         return Result(
             label=f"{workers} worker{'s' if workers > 1 else ''}{killing}",
             seed=seed,
             final=score(newest, episodes),
-            best=score(checkpoints / "best.safetensors", episodes),
+            best=score(best if best.exists() else newest, episodes),
             train=told["return"],
             steps=told["steps"],
             wall_s=round(told["wall_s"], 1),
             kills=kills,
             adds_up=told["adds_up"],
+            curve=read_curve(checkpoints.parent / "metrics.jsonl"),
         )
+
+
+def read_curve(metrics: Path) -> list[list[float]]:
+    """[steps, return] of the updates in a run's metrics.jsonl."""
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [[line["env_steps"], line["return"]] for line in lines if line.get("return") is not None]
 
 
 def score(checkpoint: Path, episodes: int) -> float:
@@ -130,7 +141,16 @@ def run_alone(spec: Path, *, seed: int, episodes: int, sets: list[str]) -> Resul
     told = json.loads(done.stdout.splitlines()[-1])
     final = round(told["eval_return"], 1)
     return Result(
-        "one process, no broker", seed, final, final, told["train_return"], told["steps"], told["wall_s"], 0, True
+        "one process, no broker",
+        seed,
+        final,
+        final,
+        told["train_return"],
+        told["steps"],
+        told["wall_s"],
+        0,
+        True,
+        told["curve"],
     )
 
 
@@ -174,12 +194,25 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--no-alone", action="store_true", help="leave out the one-process loop")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--json", type=Path, help="append each run to this file, with its curve")
     options = parser.parse_args()
     results = []
     for result in all_runs(options):
-        print(json.dumps(asdict(result)), flush=True)
+        line = asdict(result)
+        if options.json:
+            with options.json.open("a") as file:
+                file.write(json.dumps(origin(options) | line) + "\n")
+        print(json.dumps({key: value for key, value in line.items() if key != "curve"}), flush=True)
         results.append(result)
     print(table(results))
+
+
+def origin(options: argparse.Namespace) -> dict[str, Any]:
+    """Which code and which spec made a run, how busy the machine was."""
+    argv = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(argv, cwd=Path(__file__).parent, text=True, capture_output=True, check=False)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {"spec": options.spec.name, "set": options.set, "commit": done.stdout.strip() or None, "load": load}
 
 
 if __name__ == "__main__":
