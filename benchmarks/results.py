@@ -81,7 +81,9 @@ def run_fleet(
         argv = heddle("run", str(spec.resolve()), "-n", str(workers), "--dir", "runs", "-o", "json")
         argv += [word for item in sets for word in ("--set", item)]
         with open(Path(folder) / "err", "w") as errors:  # noqa: PTH123
-            process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
+            process = subprocess.Popen(
+                argv, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, env=beside(spec)
+            )
             kills, next_kill = 0, CLOCK.monotonic() + (kill_every or 0)
             while process.poll() is None:
                 CLOCK.sleep(0.1)
@@ -100,8 +102,8 @@ def run_fleet(
         return Result(
             label=f"{workers} worker{'s' if workers > 1 else ''}{killing}",
             seed=seed,
-            final=score(newest, episodes),
-            best=score(best if best.exists() else newest, episodes),
+            final=score(newest, episodes, spec),
+            best=score(best if best.exists() else newest, episodes, spec),
             train=told["return"],
             steps=told["steps"],
             wall_s=round(told["wall_s"], 1),
@@ -117,10 +119,16 @@ def read_curve(metrics: Path) -> list[list[float]]:
     return [[line["env_steps"], line["return"]] for line in lines if line.get("return") is not None]
 
 
-def score(checkpoint: Path, episodes: int) -> float:
+def beside(spec: Path) -> dict[str, str]:
+    """An environment for processes that find the modules beside `spec`."""
+    paths = [str(spec.resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def score(checkpoint: Path, episodes: int, spec: Path) -> float:
     """Mean return of fresh deterministic episodes."""
     argv = heddle("eval", str(checkpoint), "--episodes", str(episodes), "-o", "json")
-    done = subprocess.run(argv, text=True, capture_output=True, check=True)
+    done = subprocess.run(argv, text=True, capture_output=True, check=True, env=beside(spec))
     return round(float(json.loads(done.stdout)["return_mean"]), 1)
 
 

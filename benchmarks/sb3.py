@@ -113,7 +113,7 @@ def run(path: Path, seed: int, episodes: int) -> dict[str, Any]:
         seed=seed,
         device="cpu",
         policy_kwargs=shape,
-        n_steps=rollout.get("steps", 128),
+        n_steps=rollout.get("steps", 32),
         batch_size=trainer.get("minibatch", 64),
         n_epochs=trainer.get("passes", 10),
         learning_rate=schedule(trainer.get("lr", 3e-4)),
