@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from heddle.errors import EnvError
-from heddle.spec.objects import describe_error
+from heddle.spec.objects import describe_error, module_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +104,4 @@ def install_hint(module: str) -> str:
     """What to do about a module that is not there."""
     if module.partition(".")[0] in _PACKAGES:
         return f"pip install '{install_name(module)}'"
-    return "it must be installed, or lie in the directory where the command runs"
+    return module_hint(module)

@@ -112,12 +112,23 @@ def _import_again(module_name: str, name: str, key: str) -> ModuleType:
 def _import_failure(module_name: str, name: str, key: str, error: BaseException) -> EnvError:
     if isinstance(error, ModuleNotFoundError) and _is_part_of(module_name, error.name):
         reason = f"there is no module {error.name!r}"
-        hint = "it must be installed, or lie in the directory where the command runs"
-        return EnvError(reason, key=key, value=name, hint=hint)
+        return EnvError(reason, key=key, value=name, hint=module_hint(error.name or module_name))
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(error.name or "")):
         reason = f"importing {module_name} failed: it needs {error.name}"
         return EnvError(reason, key=key, value=name, hint=f"pip install 'heddle-rl[{extra}]'")
     return EnvError(f"importing {module_name} failed: {describe_error(error)}", key=key, value=name)
+
+
+def module_hint(module: str) -> str:
+    """What to do about a module that is not there; names its folder where that lies just below this one."""
+    file = f"{module.partition('.')[0]}.py"
+    try:
+        below = sorted(path.parent.name for path in Path.cwd().glob(f"*/{file}"))
+    except OSError:
+        below = []
+    if below:
+        return f"{below[0]}/{file} is there: run the command in {below[0]}, or set PYTHONPATH={below[0]}"
+    return "it must be installed, or lie in the directory where the command runs"
 
 
 def _is_part_of(module_name: str, missing: str | None) -> bool:

@@ -122,6 +122,18 @@ def test_an_environment_that_cannot_be_made_is_refused_with_the_reason(id: str, 
     assert "\n" not in str(refused.value)
 
 
+def test_a_module_that_lies_in_a_folder_below_is_found_there_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "lies_below.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvError) as refused:
+        made("lies_below:Env")
+    (problem,) = refused.value.problems
+    assert problem.hint == "mine/lies_below.py is there: run the command in mine, or set PYTHONPATH=mine"
+
+
 @pytest.mark.parametrize(
     ("wrapper", "reason", "hint"),
     [
