@@ -1,8 +1,9 @@
-"""What a module of the user's must answer, looked at once when it is made: names and shapes.
+"""What a module of the user's must answer: names and shapes, looked at when it is made, and shapes whenever it acts.
 
 It never looks at a number, and works on the arrays of any library.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +40,7 @@ def answer_problem(answer: Any, heads: Heads, state: Mapping[str, OutputSpec], *
     if missing := [name for name in needed if name not in answer]:
         return f"{call} gave no {', '.join(missing)}"
     for head in heads.all:
-        if problem := _head_problem(head, answer):
+        if problem := _head_problem(head, answer, ROWS):
             return f"{call} gave {problem}"
     value = tuple(answer["value"].shape)
     if value not in ((ROWS,), (ROWS, 1)):
@@ -48,6 +49,22 @@ def answer_problem(answer: Any, heads: Heads, state: Mapping[str, OutputSpec], *
         if name not in answer["state"] or tuple(answer["state"][name].shape) != (ROWS, *spec.shape):
             return f"{call} gave no state {name} of shape {[ROWS, *spec.shape]}"
     return None
+
+
+def demand_shapes(numbers: Mapping[str, Any], heads: Heads, rows: int) -> None:
+    """Look at every answer again: numpy would take too few logits or means for those of other actions.
+
+    Args:
+        numbers: by name, as `answer_names` gives them.
+
+    Raises:
+        ValueError: an answer to `rows` observations has another shape than the first one had.
+    """
+    for head in heads.all:
+        if not head.continuous and numbers[f"logits{head.suffix}"].shape == (rows, head.count):
+            continue
+        if problem := _head_problem(head, numbers, rows):
+            raise ValueError(f"the policy's module gave {problem}")
 
 
 def blank_observations(observation: Space) -> Arrays:
@@ -59,15 +76,15 @@ def blank_observations(observation: Space) -> Arrays:
     return numbers_of(every, blanks)
 
 
-def _head_problem(head: Head, answer: Mapping[str, Any]) -> str | None:
+def _head_problem(head: Head, answer: Mapping[str, Any], rows: int) -> str | None:
     name = f"{'mean' if head.continuous else 'logits'}{head.suffix}"
     shape = tuple(answer[name].shape)
-    if shape[:1] != (ROWS,) or int(np.prod(shape)) != ROWS * head.count:
-        return f"{name} {list(shape)} for {ROWS} observations, expected [{ROWS}, {head.count}]"
+    if shape[:1] != (rows,) or math.prod(shape) != rows * head.count:
+        return f"{name} {list(shape)} for {rows} observations, expected [{rows}, {head.count}]"
     if not head.continuous:
         return None
     spread = tuple(answer[f"log_std{head.suffix}"].shape)
-    if spread in ((head.count,), (ROWS, head.count)):
+    if spread in ((head.count,), (rows, head.count)):
         return None
-    wanted = f"[{head.count}] or [{ROWS}, {head.count}]"
-    return f"log_std{head.suffix} {list(spread)} for {ROWS} observations, expected {wanted}"
+    wanted = f"[{head.count}] or [{rows}, {head.count}]"
+    return f"log_std{head.suffix} {list(spread)} for {rows} observations, expected {wanted}"

@@ -18,7 +18,7 @@ import numpy as np
 
 from heddle.errors import EnvError
 from heddle.policies.actions import Heads
-from heddle.policies.answers import ROWS, answer_names, answer_problem, blank_observations
+from heddle.policies.answers import ROWS, answer_names, answer_problem, blank_observations, demand_shapes
 from heddle.policies.base import Acted, Array, Arrays, OutputSpec, zero_state
 from heddle.policies.heads import choose
 from heddle.policies.normalise import CLIP, Normaliser
@@ -80,6 +80,7 @@ class FlaxPolicy:
         with jax.default_device(self._cpu):
             answer = self._apply(self.params, self._normalised(numbers_of(self._leaves, observations)), state)
         numbers = {name: np.asarray(answer[name], np.float32) for name in self._names}
+        demand_shapes(numbers, self.heads, len(next(iter(observations.values()))))
         actions, log_prob = choose(self.heads, numbers, observations, None if deterministic else noise)
         value = np.asarray(answer["value"], np.float32).reshape(-1)
         after = {name: np.asarray(answer["state"][name]) for name in self.state}

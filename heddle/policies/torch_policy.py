@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from heddle.errors import EnvError
 from heddle.policies.actions import Heads
-from heddle.policies.answers import ROWS, answer_names, answer_problem, blank_observations
+from heddle.policies.answers import ROWS, answer_names, answer_problem, blank_observations, demand_shapes
 from heddle.policies.base import Acted, Array, Arrays, OutputSpec, zero_state
 from heddle.policies.heads import choose
 from heddle.policies.normalise import CLIP, Normaliser
@@ -63,6 +63,7 @@ class TorchPolicy:
             {name: torch.from_numpy(value) for name, value in state.items()},
         )
         numbers = {name: _float32(answer[name]) for name in self._names}
+        demand_shapes(numbers, self.heads, len(next(iter(observations.values()))))
         actions, log_prob = choose(self.heads, numbers, observations, None if deterministic else noise)
         after = {name: answer["state"][name].numpy() for name in self.state}
         return Acted(actions, {"log_prob": log_prob, "value": _float32(value_of(answer))}, after)

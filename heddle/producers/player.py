@@ -20,7 +20,7 @@ from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.play import Play, copied
 from heddle.producers.reel import Reel
-from heddle.producers.scrutiny import BadAnswer, check_answer, record_info
+from heddle.producers.scrutiny import BadAnswer, check_state, record_info
 from heddle.producers.track import Track
 from heddle.shard import ShardPlan, root_seed
 from heddle.spec import ExperimentSpec
@@ -139,7 +139,7 @@ class Player(Play):
         acted = self.policy.act(seen, self.standing.state, noise, deterministic=deterministic)
         self._moves += 1
         if t == 0:
-            check_answer(reel, acted, self._fresh_state)
+            check_state(acted, self._fresh_state, len(reel.lengths))
         reel.record((slice(None), t), acted)
         self.standing.state = acted.state
         choices = self._choose(acted.actions)

@@ -3,9 +3,9 @@
 It never steps or acts; the player does, and writes here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,11 +74,13 @@ class Reel:
         put(self.parts[env], row, observation)
 
     def record(self, where: tuple[Any, Any], acted: Acted) -> None:
-        """Copy what the policy answered to `where`, indexes of environments and steps."""
-        for name, array in self.actions:
-            array[where] = acted.actions[name]
-        for name, array in self.outputs:
-            array[where] = acted.outputs[name]
+        """Copy what the policy answered to `where`, indexes of environments and steps.
+
+        Raises:
+            BadAnswer: an action or output is missing, or has another shape or kind than was declared.
+        """
+        _record("actions", self.actions, acted.actions, where, len(self.lengths))
+        _record("outputs", self.outputs, acted.outputs, where, len(self.lengths))
 
     def hold(self, env: int, row: int) -> None:
         """Repeat row `row` to the end: what a policy is shown of an environment that no longer plays."""
@@ -126,6 +128,25 @@ class Reel:
                     fill(self.arrays[column.name][env, begin:], blank_cell(column.leaf))
                 else:
                     self.arrays[column.name][env, begin:] = np.nan if has_blanks(column) else 0
+
+
+def check_array(name: str, given: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """numpy would silently stretch a wrong shape over the right one, and cut fractions off. Raises BadAnswer."""
+    casting: Literal["safe", "same_kind"] = "safe" if dtype.kind in "biu" else "same_kind"  # integers would wrap
+    if isinstance(given, np.ndarray) and given.shape == shape and np.can_cast(given.dtype, dtype, casting):
+        return
+    shown = "missing" if given is None else f"{getattr(given, 'dtype', type(given).__name__)}{list(np.shape(given))}"
+    raise BadAnswer(f"{name} is {shown}, expected {dtype}{list(shape)}")
+
+
+def _record(
+    what: str, parts: Sequence[tuple[str, NDArray[Any]]], given: Mapping[str, Any], where: tuple[Any, Any], rows: int
+) -> None:
+    for name, array in parts:
+        value, shape = given.get(name), (rows, *array.shape[2:])
+        if type(value) is not np.ndarray or value.shape != shape or value.dtype != array.dtype:
+            check_array(f"{what}[{name!r}]", value, array.dtype, shape)
+        array[where] = value
 
 
 def _prefixed(layout: Layout, arrays: dict[str, NDArray[Any]], prefix: str) -> list[tuple[str, NDArray[Any]]]:

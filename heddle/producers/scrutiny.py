@@ -4,7 +4,7 @@ It never plays: the player asks once a batch, or where something is recorded tha
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,26 +12,21 @@ from numpy.typing import NDArray
 from heddle.layout import Segments
 from heddle.policies.base import Acted, Arrays
 from heddle.producers.contract import BadAnswer
-from heddle.producers.reel import Reel
+from heddle.producers.reel import Reel, check_array
 from heddle.spaces import Leaf, index_range, is_action
 from heddle.spaces.cells import taken_apart, values_problem
 
-__all__ = ["BadAnswer", "BadNumber", "check_answer", "first_bad_number", "note_info", "record_info"]
+__all__ = ["BadAnswer", "BadNumber", "check_state", "first_bad_number", "note_info", "record_info"]
 
 
-def check_answer(reel: Reel, acted: Acted, fresh_state: Arrays) -> None:
-    """Once a batch, for numpy would silently stretch a wrong shape over the right one.
+def check_state(acted: Acted, fresh_state: Arrays, rows: int) -> None:
+    """Once a batch: what the policy carries on is what it said it would.
 
     Raises:
-        BadAnswer: an action, output or state is missing, or has another shape or kind than was declared.
+        BadAnswer: a state is missing, or has another shape or kind than was declared.
     """
-    n = len(reel.lengths)
-    for name, array in reel.actions:
-        _check_array(f"actions[{name!r}]", acted.actions.get(name), array.dtype, (n, *array.shape[2:]))
-    for name, array in reel.outputs:
-        _check_array(f"outputs[{name!r}]", acted.outputs.get(name), array.dtype, (n, *array.shape[2:]))
     for name, fresh in fresh_state.items():
-        _check_array(f"state[{name!r}]", acted.state.get(name), fresh.dtype, (n, *fresh.shape[1:]))
+        check_array(f"state[{name!r}]", acted.state.get(name), fresh.dtype, (rows, *fresh.shape[1:]))
 
 
 def record_info(reel: Reel, env: int, step: int, info: Any) -> None:
@@ -139,11 +134,3 @@ def _span(low: NDArray[np.int64], high: NDArray[np.int64]) -> str:
     if (low == low.flat[0]).all() and (high == high.flat[0]).all():
         return f"{low.flat[0]}..{high.flat[0]}"
     return f"{low.tolist()}..{high.tolist()}"
-
-
-def _check_array(name: str, given: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    casting: Literal["safe", "same_kind"] = "safe" if dtype.kind in "biu" else "same_kind"  # integers would wrap
-    if isinstance(given, np.ndarray) and given.shape == shape and np.can_cast(given.dtype, dtype, casting):
-        return
-    shown = "missing" if given is None else f"{getattr(given, 'dtype', type(given).__name__)}{list(np.shape(given))}"
-    raise BadAnswer(f"{name} is {shown}, expected {dtype}{list(shape)}")

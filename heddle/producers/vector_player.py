@@ -34,7 +34,7 @@ from heddle.producers.envs_vector import (
 )
 from heddle.producers.play import Play, copied
 from heddle.producers.reel import Reel
-from heddle.producers.scrutiny import BadAnswer, check_answer, note_info
+from heddle.producers.scrutiny import BadAnswer, check_state, note_info
 from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of, store
 from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan, env_seed, root_seed
@@ -148,7 +148,7 @@ class VectorPlayer(Play):
         acted = self.policy.act(seen, self.standing.state, noise, deterministic=deterministic)
         self._moves += 1
         if call == 0:
-            check_answer(reel, acted, self._fresh_state)
+            check_state(acted, self._fresh_state, len(reel.lengths))
         reel.record(where, acted)
         self.standing.state = acted.state
         return batched(self._choose(acted.actions))

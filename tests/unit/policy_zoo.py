@@ -154,6 +154,18 @@ class WrongWidth(Linear):
         return answer | {"logits": torch.cat([answer["logits"], answer["value"]], dim=1)}
 
 
+class Shrinks(Linear):
+    """Answers with one number of each action too few once `after` calls were as they should be."""
+
+    after = 2
+
+    def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        answer = super().forward(observations, state)
+        self.after -= 1
+        cut = {name: numbers[:, :-1] for name, numbers in answer.items() if name in ("logits", "mean")}
+        return answer if self.after >= 0 else answer | cut
+
+
 class AlwaysRight(ScriptedPolicy):
     """A scripted policy: no weights, no chance."""
 

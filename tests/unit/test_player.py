@@ -415,6 +415,28 @@ def test_what_a_policy_does_wrong_is_told_in_one_line(acted: Callable[[], Acted]
     assert failed.value.problems[0].key == "policy.id"
 
 
+@pytest.mark.parametrize(
+    ("later", "reason"),
+    [
+        (
+            lambda: Acted({"action": GOOD[:1]}, {"value": VALUES}),
+            r"actions\['action'\] is int64\[1\], expected int64\[2\]",
+        ),
+        (lambda: Acted({"action": VALUES + 0.5}, {"value": VALUES}), r"is float32\[2\], expected int64\[2\]"),
+        (lambda: Acted({"action": GOOD}, {"value": VALUES[:1]}), r"outputs\['value'\] is float32\[1\]"),
+        (lambda: Acted({"action": GOOD}), r"outputs\['value'\] is missing"),
+    ],
+)
+def test_a_policy_that_answers_otherwise_in_the_middle_of_a_batch_is_told_too(
+    later: Callable[[], Acted], reason: str
+) -> None:
+    answers = iter([lambda: Acted({"action": GOOD}, {"value": VALUES}), later])
+    player = player_of([(3, "terminated")], [(3, "terminated")], policy=Misfit(lambda: next(answers)()))
+    with pytest.raises(EnvError, match=reason) as failed:
+        player.play(1)
+    assert failed.value.problems[0].key == "policy.id"
+
+
 def test_an_evaluation_plays_the_same_number_of_episodes_in_every_environment() -> None:
     # Given one environment whose episodes are ten times as long
     policy = Drawn()

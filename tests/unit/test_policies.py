@@ -293,6 +293,21 @@ def test_a_policy_that_cannot_be_made_is_refused_with_the_reason(name: str, reas
     assert caught.value.problems[0].key == "policy.id"
 
 
+@pytest.mark.parametrize(
+    ("action", "gave"),
+    [
+        (Discrete(3), r"logits \[4, 2\] for 4 observations, expected \[4, 3\]"),
+        (Box((2,), "float32", -1, 1), r"mean \[4, 1\] for 4 observations, expected \[4, 2\]"),
+    ],
+)
+def test_a_module_that_answers_with_other_shapes_later_is_caught_when_it_acts(action: Space, gave: str) -> None:
+    policy = make_policy(make_spec(policy={"id": f"{ZOO}:Shrinks"}).policy, CARTPOLE, action)
+    seen, noise = draw(CARTPOLE, 4, np.random.default_rng(0)), np.full((4, policy.noise.size), 0.5)
+    policy.act(seen, {}, noise)
+    with pytest.raises(ValueError, match=gave):
+        policy.act(seen, {}, noise)
+
+
 def test_integers_with_too_many_values_to_choose_among_are_refused() -> None:
     with pytest.raises(EnvError, match="actions that this policy cannot choose"):
         built(CARTPOLE, Box((2,), "int32", 0, 5000))
