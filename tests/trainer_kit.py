@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import torch
@@ -59,8 +59,8 @@ class Recorder:
     checkpoint carries.
 
     Args:
-        hooks: a folder; while it holds a file hang-update, hang-state, fail-update, nan-weights or die-SHARD-SEQ, that
-            happens.
+        hooks: a folder; while it holds a file hang-make, hang-update, hang-state, fail-update, nan-weights or
+            die-SHARD-SEQ, that happens.
     """
 
     min_steps = 1
@@ -71,6 +71,7 @@ class Recorder:
         self.weights = policy.get_weights()
         self.seen: list[list[tuple[int, int]]] = []
         self._hooks = Path(hooks) if hooks else None
+        self._hook("make")
 
     def update(self, batch: TrainBatch, progress: float) -> dict[str, float]:
         self._hook("update")
@@ -105,6 +106,12 @@ class Recorder:
             (self._hooks / f"in-{where}").touch()
             while (self._hooks / f"hang-{where}").exists():
                 SystemClock().sleep(0.005)
+
+
+def hanging_policy(observation: object, action: object) -> Never:
+    """A policy of a user's that is never made."""
+    while True:
+        SystemClock().sleep(0.1)
 
 
 def submit(broker: Broker, *, resume_from: str | None = None, **sections: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ from heddle.consumers.restoring import Restored, restore, resume
 from heddle.consumers.saver import Saver, marks_of
 from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Describe, Setting, read_setting
+from heddle.consumers.watch import Noted, unwatched
 from heddle.errors import HeddleError
 from heddle.policies.base import Arrays
 from heddle.policies.initial import give_weights
@@ -121,7 +122,7 @@ class Source:
     Attributes:
         home: the experiment's own folder.
         train: makes what trains; may raise EnvError.
-        describe: see `setting.read_setting`.
+        describe, noted: see `setting.read_setting`.
     """
 
     broker: Broker
@@ -132,6 +133,7 @@ class Source:
     patience: Patience
     clock: Clock
     stop: StopFlag
+    noted: Noted = unwatched
 
 
 def build(source: Source, seat: Seat) -> Parts:
@@ -142,7 +144,9 @@ def build(source: Source, seat: Seat) -> Parts:
         CheckpointError, EnvError, WeightsError: this experiment cannot be trained.
     """
     broker, experiment, call = source.broker, source.experiment, source.patience.call
-    setting = call("read the spec", lambda: read_setting(broker, experiment, describe=source.describe))
+    setting = call(
+        "read the spec", lambda: read_setting(broker, experiment, describe=source.describe, noted=source.noted)
+    )
     saver = Saver(source.home, experiment, setting.spec, setting.spaces_json(), seat_epoch=seat.epoch)
     restored = restore(
         saver,

@@ -10,6 +10,7 @@ from typing import Any
 
 from heddle.broker import Broker, keys
 from heddle.broker.records import StoredSpec
+from heddle.consumers.watch import Noted, unwatched
 from heddle.errors import BrokerUnfit, EnvError
 from heddle.layout import Layout, make_layout
 from heddle.policies.base import Policy
@@ -48,11 +49,14 @@ class Setting:
         return {"observation": to_json(self.observation), "action": to_json(self.action)}
 
 
-def read_setting(broker: Broker, experiment: str, *, describe: Describe | None = None) -> Setting:
+def read_setting(
+    broker: Broker, experiment: str, *, describe: Describe | None = None, noted: Noted = unwatched
+) -> Setting:
     """The setting of an experiment.
 
     Args:
         describe: asked when whoever submitted it did not look at the environment.
+        noted: around the making of the policy, which may be the user's.
 
     Raises:
         NotFound: no such experiment.
@@ -67,7 +71,8 @@ def read_setting(broker: Broker, experiment: str, *, describe: Describe | None =
         )
     spec = spec_from_json(stored.json)
     observation, action = _spaces(stored, spec, describe)
-    policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
+    with noted("making the policy", spec.trainer.update_timeout):
+        policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
     layout = make_layout(
         observation,
         action,

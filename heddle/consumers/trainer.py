@@ -26,6 +26,7 @@ from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
 from heddle.consumers.setting import Describe, Setting
+from heddle.consumers.watch import Watch
 from heddle.consumers.watched import WatchedTraining
 from heddle.errors import CheckpointError, Conflict, DataError, EnvError, ExperimentFailed, Gone, SeatLost, SpecError
 from heddle.lease import Action, Watchdog
@@ -77,16 +78,16 @@ class Trainer:
         self._experiment = experiment
         self._directory = directory
         self._stop = stop or StopFlag()
-        self._train = train or self._watched_learner
+        self._train = train
         self._device = device
         self._exit_process = exit_process
-        self._watchdog: Watchdog | None = None
         self._describe = describe
         self._ttl_ms = ttl_ms
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()
         self._broker = broker
         self._trainer = trainer_id()
+        self._watch = Watch(experiment, self._clock)
         self._seat: Seat | None = None
         self._data: DataSource | None = None
         self._patience = Patience(check=self._check, clock=self._clock, rng=self._rng)
@@ -150,6 +151,7 @@ class Trainer:
         )
 
     def _run_seated(self, broker: Broker, seat: Seat) -> int:
+        watchdog = Watchdog(self._watch.doing, self._stuck, clock=self._clock).start() if self._train is None else None
         try:
             try:
                 parts = build(self._source(broker), seat)
@@ -166,8 +168,8 @@ class Trainer:
                 broker.events.log(self._experiment, "trainer", seat.trainer, "warning", told)
             raise
         finally:
-            if self._watchdog is not None:
-                self._watchdog.stop()
+            if watchdog is not None:
+                watchdog.stop()
             seat.release()
 
     def _run_loop(self, loop: Loop) -> int:
@@ -202,7 +204,8 @@ class Trainer:
             broker=broker,
             experiment=self._experiment,
             home=self._directory,
-            train=self._train,
+            train=self._train or self._watched_learner,
+            noted=self._watch.noted,
             describe=self._describe,
             patience=self._patience,
             clock=self._clock,
@@ -210,7 +213,7 @@ class Trainer:
         )
 
     def _watched_learner(self, setting: Setting) -> Trains:
-        """The spec's learner, with a watchdog beside it; loads torch."""
+        """The spec's learner, each call into it noted for the watchdog; loads torch."""
         from heddle.consumers.training import Training
 
         limit_s = setting.spec.trainer.update_timeout
@@ -218,10 +221,9 @@ class Trainer:
             self._data = open_source(setting)
             setting = offline_setting(setting, self._data)
         epoch = self._seat.epoch if self._seat is not None else 0
-        training = Training(setting, device=self._device, home=self._directory, seat_epoch=epoch)
-        watched = WatchedTraining(training, limit_s=limit_s, subject=self._experiment, clock=self._clock)
-        self._watchdog = Watchdog(watched.doing, self._stuck, clock=self._clock).start()
-        return watched
+        with self._watch.noted("making the learner", limit_s):
+            training = Training(setting, device=self._device, home=self._directory, seat_epoch=epoch)
+        return WatchedTraining(training, self._watch, limit_s=limit_s)
 
     def _stuck(self, action: Action, lasted_s: float) -> None:
         """For the watchdog: nothing in this process can end a learner that hangs, so the process ends.

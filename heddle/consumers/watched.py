@@ -1,18 +1,17 @@
-"""Watched training: notes what the learner does right now, so that one that hangs can be seen and ended.
+"""Watched training: every call into the learner is noted while it lasts, so that one that hangs can be seen and ended.
 
-It never ends anything itself: a watchdog looks at `doing` from its own thread.
+It never ends anything itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from heddle.checkpoint import Checkpoint
-from heddle.clock import Clock
 from heddle.consumers.parts import Trains
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
-from heddle.lease import Action
+from heddle.consumers.watch import Watch
 from heddle.policies.base import Arrays
 
 
@@ -21,19 +20,12 @@ class WatchedTraining:
 
     Args:
         limit_s: how long one call may last.
-        subject: whose learner it is, for people.
     """
 
-    def __init__(self, training: Trains, *, limit_s: float, subject: str, clock: Clock) -> None:
+    def __init__(self, training: Trains, watch: Watch, *, limit_s: float) -> None:
         self._training = training
+        self._watch = watch
         self._limit_s = limit_s
-        self._subject = subject
-        self._clock = clock
-        self._action: Action | None = None
-
-    def doing(self) -> Action | None:
-        """The call that runs now; None between two."""
-        return self._action
 
     @property
     def min_steps(self) -> int:
@@ -63,10 +55,5 @@ class WatchedTraining:
         with self._noted("delete old files"):
             self._training.keep(metas)
 
-    @contextmanager
-    def _noted(self, what: str) -> Iterator[None]:
-        self._action = Action(what, self._clock.monotonic(), self._limit_s, self._subject)
-        try:
-            yield
-        finally:
-            self._action = None
+    def _noted(self, what: str) -> AbstractContextManager[None]:
+        return self._watch.noted(what, self._limit_s)

@@ -1,9 +1,11 @@
 """Giving up: a trainer that ends the same way again and again, with nothing trained between, is not started any more.
 
-It never ends a process. A trainer that a signal ended is none of these: whoever killed it proves nothing about it.
+It never ends a process. A trainer that somebody killed is none of these, for that proves nothing about it; one that
+crashed is.
 """
 
 import re
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,10 @@ from heddle.spec import spec_from_json
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 """What differs between two tellings of one failure: addresses, times, counts."""
+CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
+)
+"""Signals that a process brings upon itself: batches that crash a learner only together do so again and again."""
 SEAT_MS = 2_000
 MOST_CHARS = 400
 
@@ -33,10 +39,11 @@ class Repeats:
 
     def note(self, ending: Ending, progress: tuple[int, ...]) -> int:
         """One more; how many in a row it makes. `progress` changes when something was trained or set aside."""
-        if ending.code < 0:
+        if ending.code < 0 and -ending.code not in CRASHES:
             self.count = 0
             return 0
-        cause = f"{ending.code} {CHANGING.sub('#', ending.why.rpartition(' | ')[2])}"
+        said = CHANGING.sub("#", ending.why.rpartition(" | ")[2]) if ending.code > 0 else ""  # a crash says nothing
+        cause = f"{ending.code} {said}"
         same = cause == self._cause and progress == self._progress
         self.count = self.count + 1 if same else 1
         self._cause, self._progress = cause, progress

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,3 +293,19 @@ def test_a_learner_that_hangs_ends_its_process_and_the_next_trainer_goes_on(
     give_all(fleet, version)
     version_after(fleet, version)
     check_each_once(fleet, home)
+
+
+@pytest.mark.parametrize(
+    ("what", "changes"),
+    [("the learner", {}), ("the policy", {"policy": {"id": "tests.trainer_kit:hanging_policy"}})],
+)
+def test_what_hangs_while_it_is_made_does_not_keep_the_seat_either(
+    broker: Broker, start: Start, hooks: Path, what: str, changes: dict[str, Any]
+) -> None:
+    hang(hooks, "make")
+    trainer = {"update_timeout": 1.0, "kwargs": {"hooks": str(hooks)}}
+    experiment = submit(broker, trainer=trainer, **changes)
+    assert start(experiment).wait(timeout=60.0) == STUCK_CODE
+    said = [event.message for event in broker.events.read(experiment)]
+    assert any(f"hangs: making {what} lasted longer than 1 s (trainer.update_timeout)" in one for one in said), said
+    assert broker.seats.holder(experiment) is None, "it left its seat"

@@ -30,8 +30,17 @@ def failed(code: int = 1, said: str = "RuntimeError: no such kernel") -> Ending:
         ([(failed(), 0), (failed(said="another"), 0), (failed(), 0)], [1, 1, 1]),
         ([(failed(), 0), (failed(), 5)], [1, 1]),
         ([(failed(), 0), (failed(code=-9), 0), (failed(), 0)], [1, 0, 1]),
+        ([(failed(code=-11), 0), (failed(code=-11, said="found suspects"), 0), (failed(code=-11), 5)], [1, 2, 1]),
+        ([(failed(code=-11), 0), (failed(code=-6), 0), (failed(), 0)], [1, 1, 1]),
     ],
-    ids=["numbers apart they say the same", "another reason", "something was trained", "killed from outside"],
+    ids=[
+        "numbers apart they say the same",
+        "another reason",
+        "something was trained",
+        "killed from outside",
+        "crashed, whatever it said before",
+        "crashed in another way",
+    ],
 )
 def test_failures_count_that_say_the_same_with_nothing_trained_between(
     endings: list[tuple[Ending, int]], counts: list[int]
@@ -40,10 +49,15 @@ def test_failures_count_that_say_the_same_with_nothing_trained_between(
     assert [repeats.note(ending, (trained, 0)) for ending, trained in endings] == counts
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(BROKEN, "RuntimeError: CUDA error 700"), ("import os; os.kill(os.getpid(), 11)", "ended with signal SIGSEGV")],
+    ids=["raises", "crashes"],
+)
 def test_an_experiment_fails_with_the_reason_once_its_trainer_failed_so_often(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, reason: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "broken.py").write_text(code)
     monkeypatch.setattr(process, "HEDDLE", (sys.executable, str(tmp_path / "broken.py")))
     experiment = submit(broker, faults={"trainer_failures": 3})
     stop = StopFlag()
@@ -56,7 +70,7 @@ def test_an_experiment_fails_with_the_reason_once_its_trainer_failed_so_often(
         stop.request("the test ends")
         thread.join()
     assert "failed 3 times in a row in the same way and trained nothing (faults.trainer_failures)" in status
-    assert "RuntimeError: CUDA error 700" in status
+    assert reason in status
 
 
 def test_a_coordinator_writes_down_that_it_failed(broker: Broker, tmp_path: Path) -> None:
