@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from heddle.broker import Broker
+from heddle.broker.pointers import identity_of
 from heddle.broker.types import Pointer, Settled
 from heddle.consumers.ordering import Key, Mark, Ordering, key_of
 from heddle.errors import BrokerFull, BrokerUnreachable
@@ -17,6 +18,8 @@ log = logging.getLogger("heddle.trainer")
 
 ACK_AT_ONCE = 256
 """Entries in one ack script: some 2 ms of the server's thread."""
+ASIDE_KEPT = 1024
+"""Of so many batches, those set aside last, the outcome is remembered: what a broker forgets is its newest."""
 
 
 class Ledger:
@@ -27,7 +30,7 @@ class Ledger:
         excused: policy version -> train shards whose batch of it was set aside: a sync update does not wait for them.
 
     Args:
-        carried: entry id -> (outcome, reason) that an earlier trainer's manifest covers and that it had not acked.
+        carried: batch -> (outcome, reason) of what earlier trainers set aside, as their manifest has it.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Ledger:
         self._experiment = experiment
         self._partition = partition
         self._seat_epoch = seat_epoch
-        self._carried = dict(carried or {})
+        self._aside = dict(carried or {})
         self._durable = ordering.marks()
         self._spoilt: set[int] = set()
         self._held: list[tuple[Pointer, Settled]] = []
@@ -71,6 +74,8 @@ class Ledger:
             self._spoilt.add(pointer.version_min)
         self.ordering.settle(pointer)
         self._owed[key_of(pointer)] = (pointer, outcome)
+        if outcome != "evaluated":
+            self._remember(pointer, outcome, "")
 
     def bury(self, pointer: Pointer, reason: str) -> None:
         """This entry cannot be used: it goes to the dead stream, with its reason, at the next flush."""
@@ -84,31 +89,27 @@ class Ledger:
             self.buried, self.last_reason = self.buried + 1, reason
         self.ordering.settle(pointer)
         self._dead[key_of(pointer)] = (pointer, reason)
+        self._remember(pointer, "dead", reason)
 
     def repeat(self, pointer: Pointer) -> None:
         """This entry was dealt with before: it is acked for what it was then, without another look.
 
-        Where no durable manifest covers it yet (the broker forgot the first copy within moments, and took the batch
-        again), it waits for one as the first copy does.
+        The broker forgot that ack, or the entry itself, and took the batch again under another id. Where no durable
+        manifest covers it yet it waits for one as the first copy does.
         """
         usual: Settled = "evaluated" if pointer.kind == "eval" else "trained"
-        carried = self._carried.pop(pointer.entry_id, None)
         mark = self._durable.get(pointer.shard)
-        if carried is None and (mark is None or not mark.covers(pointer)):
-            self._held.append((pointer, usual))
-            return
-        outcome, reason = carried or (usual, "")
-        if outcome == "dead":
-            self._dead[key_of(pointer)] = (pointer, reason)
+        if identity_of(pointer) in self._aside or (mark is not None and mark.covers(pointer)):
+            self._owe(pointer, usual)
         else:
-            self._owed[key_of(pointer)] = (pointer, outcome)  # type: ignore[assignment]
+            self._held.append((pointer, usual))
 
     def release(self) -> None:
         """A durable manifest covers what the marks cover (or nothing waits for one): let it be acked."""
         kept: list[tuple[Pointer, Settled]] = []
         for pointer, outcome in self._held:
             if self.ordering.covered(pointer):
-                self._owed[key_of(pointer)] = (pointer, outcome)
+                self._owe(pointer, outcome)
             else:
                 kept.append((pointer, outcome))
         self._held = kept
@@ -117,7 +118,7 @@ class Ledger:
     def roll_back(self) -> None:
         """No manifest will ever cover what is trained and not released: that is how it is acked."""
         for pointer, outcome in self._held:
-            self._owed[key_of(pointer)] = (pointer, "rolled_back" if outcome == "trained" else outcome)
+            self._owe(pointer, "rolled_back" if outcome == "trained" else outcome)
         self._held = []
 
     def flush(self) -> bool:
@@ -143,6 +144,7 @@ class Ledger:
         """As `flush`; raises also BrokerUnreachable and BrokerFull."""
         self._flush_dead()
         self._flush_owed()
+        self._forget_old()
 
     @property
     def num_owed(self) -> int:
@@ -159,13 +161,8 @@ class Ledger:
         return self.ordering.marks()
 
     def owed(self) -> dict[str, list[str]]:
-        """For a manifest: entry id -> [outcome, reason] of what is settled, not acked yet, and no usual repeat."""
-        aside = {
-            pointer.entry_id: [str(outcome), ""]
-            for pointer, outcome in self._owed.values()
-            if outcome not in ("trained", "evaluated")
-        }
-        return aside | {pointer.entry_id: ["dead", reason] for pointer, reason in self._dead.values()}
+        """For a manifest: batch -> [outcome, reason] of what was set aside and is not acked, or may be seen again."""
+        return {identity: [outcome, reason] for identity, (outcome, reason) in self._aside.items()}
 
     def forget_excuses(self, below: int) -> None:
         """Versions below `below` are not waited for any more."""
@@ -179,6 +176,24 @@ class Ledger:
     def _excuse(self, pointer: Pointer) -> None:
         if pointer.kind == "train":
             self.excused.setdefault(pointer.given or pointer.version_min, set()).add(pointer.shard)
+
+    def _remember(self, pointer: Pointer, outcome: str, reason: str) -> None:
+        identity = identity_of(pointer)
+        self._aside.pop(identity, None)  # the newest stand last
+        self._aside[identity] = (outcome, reason)
+
+    def _owe(self, pointer: Pointer, outcome: Settled) -> None:
+        """Ack it at the next flush: as what it was set aside for, if it was."""
+        aside, reason = self._aside.get(identity_of(pointer), (outcome, ""))
+        if aside == "dead":
+            self._dead[key_of(pointer)] = (pointer, reason)
+        else:
+            self._owed[key_of(pointer)] = (pointer, aside)  # type: ignore[assignment]
+
+    def _forget_old(self) -> None:
+        """With nothing owed, only the newest that were set aside need be known."""
+        while len(self._aside) > ASIDE_KEPT:
+            del self._aside[next(iter(self._aside))]
 
     def _flush_dead(self) -> None:
         for key, (pointer, reason) in list(self._dead.items()):

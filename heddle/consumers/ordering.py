@@ -8,7 +8,7 @@ So a change of epoch counts as a hole until it was looked for what may be missin
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 Place = tuple[int, int]
@@ -44,12 +44,14 @@ class Mark:
     Attributes:
         epoch, nonce, seq: which batch.
         entry: its id in the stream; "" where an older manifest did not say.
+        above: the highest epoch of the shard that was ever dealt with, where that is not this one's.
     """
 
     epoch: int
     nonce: str
     seq: int
     entry: str = field(default="", compare=False)
+    above: int = field(default=0, compare=False)
 
     @property
     def place(self) -> Place:
@@ -59,24 +61,34 @@ class Mark:
         """True when `pointer` is at or before this mark: seen again, it is a repeat.
 
         The same epoch under another nonce is another owner's: the broker lost a claim and its clock stepped back.
-        Between epochs the stream's order counts, for that is the order of acceptance: when the broker lost a claim, an
-        earlier owner goes on under its lower epoch, and what it gives then is new.
+        An epoch above all that were ever seen is a later owner's, and what it gives is new, whatever its id: where the
+        broker lost its tail and its clock stepped back, ids begin again below the mark's. Between other epochs the
+        stream's order counts, for that is the order of acceptance: when the broker lost a claim, an earlier owner goes
+        on under its lower epoch, and what it gives then is new.
         """
         if pointer.epoch == self.epoch:
             return pointer.nonce == self.nonce and pointer.seq <= self.seq
+        if pointer.epoch > max(self.epoch, self.above):
+            return False
         if self.entry and pointer.entry_id:
             return entry_order(pointer.entry_id) <= entry_order(self.entry)
         return pointer.epoch < self.epoch
 
     def to_json(self) -> list[Any]:
         """As a manifest holds it."""
-        return [self.epoch, self.nonce, self.seq, self.entry]
+        return [self.epoch, self.nonce, self.seq, self.entry, *([self.above] if self.above else [])]
+
+    def after(self, before: "Mark | None") -> "Mark":
+        """This one, with what `before`, which it takes the place of, knew of the shard's epochs."""
+        highest = max(before.epoch, before.above) if before is not None else 0
+        return replace(self, above=highest) if highest > self.epoch else self
 
     @classmethod
     def from_json(cls, value: Any) -> "Mark":
         """The opposite of `to_json`. Raises ValueError or TypeError."""
-        epoch, nonce, seq, *entry = value
-        return cls(int(epoch), str(nonce), int(seq), str(entry[0]) if entry else "")
+        epoch, nonce, seq, *rest = value
+        entry, above = rest[:1], rest[1:]
+        return cls(int(epoch), str(nonce), int(seq), str(entry[0]) if entry else "", int(above[0]) if above else 0)
 
 
 def follows(before: Mark | None, after: Mark) -> bool:
@@ -182,7 +194,7 @@ class Ordering(Generic[P]):
         for line in self._lines.values():
             while (mark := line.next()) is not None and line.is_open_to(mark):
                 pointer = line.waiting.pop(mark)
-                line.cursor, line.moved = mark, True
+                line.cursor, line.moved = mark.after(line.cursor), True
                 line.open[key_of(pointer)] = pointer
                 given.append(pointer)
         return sorted(given, key=lambda pointer: entry_order(pointer.entry_id))
@@ -211,7 +223,7 @@ class Ordering(Generic[P]):
         line.settled.add(key)
         while line.open and (first := next(iter(line.open))) in line.settled:
             line.settled.discard(first)
-            line.mark = mark_of(line.open.pop(first))
+            line.mark = mark_of(line.open.pop(first)).after(line.mark)
 
     def rewind(self, pointer: P) -> None:
         """Take back that this entry, and what was given out behind it, was given out: the broker has forgotten it.
@@ -226,7 +238,9 @@ class Ordering(Generic[P]):
             del line.open[one]
             line.settled.discard(one)
             self._in_hand.discard(one)
-        line.cursor = mark_of(line.open[next(reversed(line.open))]) if line.open else line.mark
+        line.cursor = line.mark
+        for still in line.open.values():
+            line.cursor = mark_of(still).after(line.cursor)
 
     def is_open(self, pointer: P) -> bool:
         """True when this entry was given out and neither settled with all before it nor taken back."""

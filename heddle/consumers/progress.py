@@ -111,5 +111,5 @@ class Progress:
 
 
 def carried_of(extra: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The entries that a manifest covers and that were not acked when it was written: id -> (outcome, reason)."""
-    return {str(entry): (str(outcome), str(reason)) for entry, (outcome, reason) in extra.get("owed", {}).items()}
+    """The batches that a manifest covers and that were trained on by nobody: batch -> (outcome, reason)."""
+    return {str(batch): (str(outcome), str(reason)) for batch, (outcome, reason) in extra.get("owed", {}).items()}

@@ -15,7 +15,7 @@ from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.consumers.ordering import Mark
 from tests.helpers import eventually
-from tests.loops.test_reader import Desk
+from tests.loops.desk import Desk
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
 
 Heddle = Callable[..., str]

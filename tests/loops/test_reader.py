@@ -1,67 +1,18 @@
 """The reader and the ledger on a real server: in order, each once, none left behind, each counted for what it was."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from heddle.broker import Broker, keys
-from heddle.clock import SystemClock
-from heddle.consumers.ledger import Ledger
-from heddle.consumers.ordering import Mark, Ordering
-from heddle.consumers.patience import Patience
-from heddle.consumers.reader import Loaded, Reader
+from heddle.consumers.ordering import Mark
 from heddle.errors import SeatLost
-from heddle.shard import ShardPlan
+from tests.loops.desk import Desk
 from tests.trainer_kit import Fleet, submit
 
 GROUP = keys.TRAINER_GROUP
-
-
-class Desk:
-    """A reader with the seat."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        fleet: Fleet,
-        *,
-        marks: dict[int, Mark] | None = None,
-        name: str = "t",
-        plans: Sequence[ShardPlan] | None = None,
-    ) -> None:
-        self.experiment = fleet.experiment
-        epoch = broker.seats.claim_seat(self.experiment, name, ttl_ms=60_000)
-        assert epoch is not None
-        self.epoch = epoch
-        self.probed: list[Loaded] = []
-        self.ledger = Ledger(broker, self.experiment, 0, seat_epoch=epoch, ordering=Ordering(marks))
-        self.reader = Reader(
-            broker,
-            self.experiment,
-            0,
-            seat_epoch=epoch,
-            ledger=self.ledger,
-            layout=fleet.setting.layout,
-            plans=fleet.setting.plans if plans is None else plans,
-            size_cap=1 << 20,
-            patience=Patience(),
-            clock=SystemClock(),
-            probe=self.probed.append,
-        )
-        self.reader.start()
-
-    def poll(self) -> list[tuple[int, int]]:
-        """What comes now, as (shard, seq)."""
-        self.loaded = self.reader.poll(block_ms=0)
-        return [(item.pointer.shard, item.pointer.seq) for item in self.loaded]
-
-    def train(self) -> None:
-        """Settle what came last as trained, and ack it."""
-        self.ledger.hold([item.pointer for item in self.loaded], "trained")
-        self.ledger.release()
-        assert self.ledger.flush()
 
 
 @pytest.fixture

@@ -41,8 +41,7 @@ def _check_model(world: "World", flow: dict[str, int]) -> None:
     if not truth.losses:
         must(model == trained, "P2: the model is not what was acked", (len(model), len(trained), model ^ trained))
     for batch, fact in truth.accepted.items():
-        ends = truth.ever_settled.get(batch, set())
-        lost = fact.kind == "train" and batch not in model and batch in truth.settled and ends <= {"trained"}
+        lost = fact.kind == "train" and batch not in model and truth.settled.get(batch) == "trained"
         must(not lost, "P2: a batch that the broker remembers is missing from the model", batch)
 
 

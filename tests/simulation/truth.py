@@ -68,7 +68,6 @@ class Truth:
     forgotten: int = 0
     ever_accepted: dict[Batch, Accepted] = field(default_factory=dict)
     ever_claimed: set[tuple[int, int, str]] = field(default_factory=set)
-    ever_settled: dict[Batch, set[str]] = field(default_factory=dict)
     highest_epoch: dict[int, int] = field(default_factory=dict)
     losses: int = 0
     clock_went_back: bool = False
@@ -159,7 +158,6 @@ class Truth:
             return None
         found = batch
         self.settled[found] = outcome
-        self.ever_settled.setdefault(found, set()).add(outcome)
 
         def undo() -> None:
             self.by_entry[entry] = found

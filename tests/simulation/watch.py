@@ -91,7 +91,7 @@ class Watcher:
         self.saved = frozenset(item[:4] for item in newest)
         if self.ack_waits:
             for batch, outcome in self.truth.settled.items():
-                fine = outcome != "trained" or batch in self.saved or self._was_set_aside(batch)
+                fine = outcome != "trained" or batch in self.saved
                 must(fine, "P2: an acked batch is in no checkpoint", batch)
 
     # ---- what each script's reply means
@@ -192,12 +192,9 @@ class Watcher:
 
     def _settle(self, entry: bytes, outcome: str) -> None:
         batch = self.truth.settle(entry, outcome)
-        if batch is not None and outcome == "trained" and self.ack_waits and not self._was_set_aside(batch):
+        must(batch is None or outcome != "dropped", "P2: dropped, and nothing here takes bytes from a batch", batch)
+        if batch is not None and outcome == "trained" and self.ack_waits:
             must(batch in (self.saved or ()), "P2: a batch was acked before a checkpoint held it", batch)
-
-    def _was_set_aside(self, batch: Batch) -> bool:
-        """True for what was stale or dead, came back with a backup, and is now acked unseen, as what a mark covers."""
-        return self.truth.losses > 0 and self.truth.ever_settled[batch] != {"trained"}
 
     def _loading(self, keys: Args, args: Args, reply: Any) -> None:
         if reply == b"OK":

@@ -269,3 +269,35 @@ def test_going_back_to_the_first_batch_goes_back_to_what_was_resumed() -> None:
         again = Entry("2000-0", 0, 1, seq)
         assert ordering.offer([again]) == []
         assert ordering.ready() == [again]
+
+
+def test_a_later_owner_gives_new_data_also_under_an_id_below_the_mark() -> None:
+    # The broker lost (1, 5), which was trained, and its clock stepped back: ids of owner 2 begin below that of (1, 5).
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 5, "9000-0")})
+    again = [Entry("8000-0", 0, 2, 5, "m"), Entry("8001-0", 0, 2, 6, "m")]
+    assert ordering.offer(again) == []
+    assert read_on(ordering) == again
+
+
+def test_what_was_given_under_a_claim_that_the_broker_forgot_is_known_when_a_backup_brings_it_back() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    forgotten, later = Entry("1000-0", 0, 2, 1, "m"), Entry("2000-0", 0, 1, 1, "n")
+    for entry in (forgotten, later):
+        ordering.offer([entry])
+        assert read_on(ordering) == [entry]
+        ordering.settle(entry)
+    (mark,) = ordering.marks().values()
+    assert (mark.place, mark.above) == ((1, 1), 2)
+    heir: Ordering[Entry] = Ordering({0: Mark.from_json(mark.to_json())})
+    assert heir.offer([forgotten, later]) == [forgotten, later]
+    assert heir.offer([Entry("500-0", 0, 3, 1, "o")]) == []
+
+
+def test_going_back_keeps_the_epochs_that_were_seen() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(3, "m", 1, "1000-0")})
+    first, second = Entry("2000-0", 0, 1, 2), Entry("2001-0", 0, 1, 3)
+    ordering.offer([first, second])
+    assert read_on(ordering) == [first, second]
+    ordering.rewind(second)
+    repeat = Entry("900-0", 0, 2, 9, "l")  # of an owner between them, before the mark
+    assert ordering.offer([repeat]) == [repeat]
