@@ -16,6 +16,7 @@ import pytest
 from heddle.broker import Broker, open_broker
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.consumers.trainer import STUCK_CODE
+from tests.chaos.trainers import Batch, check_each_once, give_all, go_on, hang, hangs, lost_with, version_after
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, saved, seen_in, start_process, submit
 
@@ -60,56 +61,6 @@ def start(valkey_server: LocalServer, home: Path) -> Iterator[Start]:
 @pytest.fixture
 def fleet(broker: Broker, hooks: Path) -> Fleet:
     return Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(hooks)}})).claim_all()
-
-
-def give_all(fleet: Fleet, version: int) -> None:
-    for shard in fleet.claims:
-        fleet.give(shard, version)
-
-
-def hang(hooks: Path, where: str) -> None:
-    (hooks / f"in-{where}").unlink(missing_ok=True)
-    (hooks / f"hang-{where}").touch()
-
-
-def hangs(hooks: Path, where: str) -> None:
-    eventually((hooks / f"in-{where}").exists, timeout_s=30.0, what=f"the trainer hangs in {where}")
-
-
-def go_on(hooks: Path) -> None:
-    for hook in hooks.glob("hang-*"):
-        hook.unlink()
-
-
-def check_each_once(fleet: Fleet, home: Path, *, some_stale: bool = False) -> None:
-    """What was accepted was trained, once, in order; and that is what the counters say.
-
-    Args:
-        some_stale: a trainer may have died between the publication of a version and the checkpoint that holds it: what
-            was played by that version is of weights that nobody has, and is counted as stale.
-    """
-    eventually(lambda: fleet.flow().entries == 0, timeout_s=20.0, what="everything is settled")
-    seen = seen_in(saved(home))
-    assert len(seen) == len(set(seen))
-    flow = fleet.flow()
-    unseen = f"trained {flow.trained}, stale {flow.stale}, dead {flow.dead}, dropped {flow.dropped}"
-    missing = set(fleet.gave) - set(seen)
-    assert set(seen) <= set(fleet.gave) and len(missing) == flow.stale.batches, unseen
-    assert some_stale or not missing, unseen
-    for shard in fleet.claims:
-        given = [seq for at, seq in fleet.gave if at == shard and (at, seq) not in missing]
-        assert [seq for at, seq in seen if at == shard] == given
-    assert fleet.flow().trained.batches == len(seen)
-    fleet.check_balance()
-
-
-def version_after(fleet: Fleet, version: int) -> int:
-    """A higher version than `version`, once it is there; a resumed trainer takes a process start."""
-    return eventually(
-        lambda: (found := fleet.broker.policies.latest(fleet.experiment)) > version and found,
-        timeout_s=30.0,
-        what=f"a policy above {version}",
-    )
 
 
 @pytest.mark.parametrize("where", ["update", "state"])
@@ -217,25 +168,55 @@ def test_a_batch_that_kills_its_trainer_twice_is_set_aside_and_the_others_are_tr
     fleet.check_balance()
 
 
+def test_what_a_version_that_was_never_saved_has_played_is_stale_and_what_made_it_is_trained_again(
+    fleet: Fleet, start: Start, home: Path, hooks: Path
+) -> None:
+    # Given a trainer that has published a version, hangs before it saves it, and has workers that play it already
+    first = start(fleet.experiment)
+    version = version_after(fleet, 0)
+    eventually(lambda: saved(home) is not None, what="the first checkpoint, of nothing")
+    hang(hooks, "state")
+    versions = give_all(fleet, version)
+    hangs(hooks, "state")
+    version = version_after(fleet, version)
+    versions |= give_all(fleet, version)
+    # When it is killed there
+    first.kill()
+    first.wait()
+    go_on(hooks)
+    unsaved = lost_with(fleet, home, versions)
+    start(fleet.experiment)
+    version = version_after(fleet, version)
+    give_all(fleet, version)
+    version_after(fleet, version)
+    # Then what was played by it is stale, and all else is trained
+    assert unsaved == {(0, 2), (1, 2)}
+    check_each_once(fleet, home, unsaved=unsaved)
+
+
 def test_killed_at_any_moment_again_and_again_each_batch_is_trained_once(
     fleet: Fleet, start: Start, home: Path
 ) -> None:
     rng = np.random.default_rng(7)
     process = start(fleet.experiment)
     version = version_after(fleet, 0)
+    eventually(lambda: saved(home) is not None, what="the first checkpoint, of nothing")
+    versions: dict[Batch, int] = {}
+    unsaved: set[Batch] = set()
     for _ in range(4):
         for _ in range(int(rng.integers(1, 4))):
-            give_all(fleet, version)
+            versions |= give_all(fleet, version)
             version = version_after(fleet, version)
-        give_all(fleet, version)
+        versions |= give_all(fleet, version)
         process.kill()  # somewhere between reading and acking
         process.wait()
+        unsaved |= lost_with(fleet, home, versions)
         before = fleet.broker.policies.latest(fleet.experiment)
         process = start(fleet.experiment)
         version = version_after(fleet, before)
     give_all(fleet, version)
     version_after(fleet, version)
-    check_each_once(fleet, home, some_stale=True)
+    check_each_once(fleet, home, unsaved=unsaved)
 
 
 def test_a_terminated_trainer_saves_acks_and_leaves_the_seat(fleet: Fleet, start: Start, home: Path) -> None:
