@@ -91,3 +91,9 @@ def listen_to_signals(flag: StopFlag, signals: Iterable[signal.Signals] = SIGNAL
     threading.Thread(target=tell, name="signals", daemon=True).start()
     for one in signals:
         signal.signal(one, lambda number, _frame: arrived.put(number))
+
+
+def listen_no_more(signals: Iterable[signal.Signals] = SIGNALS) -> None:
+    """All is ended and saved, and what is left to do is for show: from now on a signal ends this process at once."""
+    for one in signals:
+        signal.signal(one, signal.SIG_DFL)

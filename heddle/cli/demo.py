@@ -90,6 +90,8 @@ def demo(workers: int, directory: str) -> None:
     need_torch("heddle demo")
     from heddle.cli.running import Order, run_here
     from heddle.launch.check import load_and_check
+    from heddle.launch.local import LAUNCHER_SIGNALS
+    from heddle.stop import listen_no_more
 
     loaded, checked = load_and_check(cartpole_toml())
     kill = Kill()
@@ -103,6 +105,7 @@ def demo(workers: int, directory: str) -> None:
         title="heddle demo: CartPole-v1",
     )
     outcome = run_here(order, each_step=kill.step)
+    listen_no_more(LAUNCHER_SIGNALS)
     if outcome.state != "completed":
         _say_cut_short(outcome)
         raise click.exceptions.Exit(outcome.exit_code or 1)

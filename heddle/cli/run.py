@@ -56,6 +56,8 @@ def run(
     else:
         loaded, checked = load_spec(file, overrides=overrides, name=name), None
     from heddle.cli.running import Order, run_here
+    from heddle.launch.local import LAUNCHER_SIGNALS
+    from heddle.stop import listen_no_more
 
     order = Order(
         loaded=loaded,
@@ -69,6 +71,7 @@ def run(
         command=_command(click.get_current_context().params),
     )
     outcome = run_here(order)
+    listen_no_more(LAUNCHER_SIGNALS)
     if output == "json":
         print_json(as_json(outcome))
     else:
@@ -148,13 +151,16 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
 
 
 def draw_curve(outcome: "Outcome", *, title: str, goal: float | None = None) -> "Path | None":
-    """Write the learning curve as a picture beside the checkpoints; None where there is nothing to draw with."""
+    """Write the learning curve as a picture beside the checkpoints; None where there is nothing to draw with.
+
+    Nor when somebody waits: to load what draws takes a second, and `heddle plot` draws it later.
+    """
     from heddle.cli.curve import Curve, save_png
 
     facts = outcome.facts
     training = Curve("training, mean of the last 100 episodes", facts.returns)
     picture = outcome.directory / "curve.png"
-    if not facts.returns:
+    if not facts.returns or outcome.hurried:
         return None
     try:
         save_png(

@@ -74,6 +74,7 @@ class Outcome:
         restarts: why each child was started again.
         troubles: quarantined shards and the like, at the last look.
         directory: of its checkpoints.
+        hurried: somebody waits for this process to be gone.
     """
 
     experiment: str
@@ -87,6 +88,7 @@ class Outcome:
     restarts: tuple[str, ...]
     directory: Path
     troubles: tuple[str, ...] = ()
+    hurried: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -294,4 +296,5 @@ def _outcome(order: Order, session: Session, reader: FactsReader) -> Outcome:
         restarts=tuple(ending.why for ending in session.restarts),
         directory=order.directory / reader.experiment,
         troubles=tuple(reader.troubles),
+        hurried=session.stop.now,
     )

@@ -32,9 +32,9 @@ HEDDLE = (sys.executable, "-m", "heddle")
 """How a process of ours starts another one."""
 PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
-HURRIED_EXIT_S = 0.5
+HURRIED_EXIT_S = 0.3
 """Told twice, a process has this long to end by itself, so that it is gone within a second."""
-HURRY_S = 0.6
+HURRY_S = 0.4
 """And its parent kills it then, so that there is time left in that second for what ends after it: the server."""
 
 ONE_THREAD = {

@@ -71,7 +71,7 @@ def read_manifest(path: Path) -> Manifest:
         seat=int(match[1]),
         update=int(match[2]),
         steps=int(values["env_steps"]),
-        marks={int(name.partition("/")[2]): tuple(mark) for name, mark in values["marks"].items()},
+        marks={int(name.partition("/")[2]): tuple(mark[:4]) for name, mark in values["marks"].items()},
         runs=runs,
         lives=lives,
         repeats=int(meta["repeats"]),
@@ -94,23 +94,33 @@ class Archive:
         kept.mkdir(parents=True, exist_ok=True)
 
     def poll(self) -> list[Manifest]:
-        """New ones, in the order of their names; their files stay until `forget`."""
-        if not self._source.is_dir():
-            return []
+        """New ones, in the order of their names; their files stay until `forget`.
+
+        One that stands there while this runs, or a newer one, is always among those known: when pruning was faster on
+        a busy machine than listing and linking, it looks again.
+        """
+        linked: list[str] = []
+        while self._source.is_dir():
+            new = [path.name for path in self._source.iterdir() if _NAME.fullmatch(path.name)]
+            new = sorted({*new} - self._known, reverse=True)
+            linked += [name for name in new if self._link(name)]
+            if not new or linked:
+                break
         found = []
-        for name in sorted(path.name for path in self._source.iterdir() if _NAME.fullmatch(path.name)):
-            if name in self._known:
-                continue
-            try:
-                os.link(self._source / name, self._kept / name)
-            except FileNotFoundError:
-                continue  # pruned this very moment
-            self._known.add(name)
+        for name in sorted(linked):
             try:
                 found.append(read_manifest(self._kept / name))
             except (ValueError, KeyError) as error:
                 self.torn.append(f"{name} is not a whole checkpoint: {error!r}")
         return found
+
+    def _link(self, name: str) -> bool:
+        try:
+            os.link(self._source / name, self._kept / name)
+        except FileNotFoundError:
+            return False  # pruned this very moment
+        self._known.add(name)
+        return True
 
     @staticmethod
     def forget(manifest: Manifest) -> None:

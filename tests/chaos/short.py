@@ -37,7 +37,7 @@ def _shorten_leases() -> None:
 
 def main() -> None:
     shorten()
-    from heddle.cli import main as heddle
+    from heddle.__main__ import main as heddle
 
     heddle()
 

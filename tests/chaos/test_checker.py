@@ -1,6 +1,7 @@
 """The instruments of chaos can fail: each kind of broken promise, planted by hand, is found."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,21 @@ def test_a_checkpoint_is_read_and_a_torn_one_is_found(saved: Path) -> None:
     torn.write_bytes(saved.read_bytes()[:-7])
     assert archive.poll() == []
     assert "not a whole checkpoint" in archive.torn[0]
+
+
+def test_a_checkpoint_that_was_pruned_before_it_was_looked_at_leaves_a_newer_one_known(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = saved.with_name(saved.name.replace("5.", "6."))
+    link = os.link
+
+    def overtaken(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        saved.rename(newer)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", overtaken)
+    assert [manifest.update for manifest in Archive(saved.parent, saved.parent / "kept").poll()] == [6]
 
 
 def test_the_tap_gives_whole_transactions_and_forgets_a_torn_end(tmp_path: Path) -> None:

@@ -101,3 +101,12 @@ def test_long_facts_break_between_words_and_paths_stay_whole() -> None:
     ]
     path = "runs/cartpole-36f7e3/checkpoints/" + "x" * 60
     assert fact_lines("best  ", path, 40) == [f"best  {path}"]
+
+
+def test_a_run_whose_user_asked_twice_draws_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = Facts("exp-1a2b", "interrupted", returns=((100, 1.0), (200, 2.0)))
+    for hurried in (True, False):
+        outcome = replace(interrupted(tmp_path), facts=facts, hurried=hurried)
+        print_outcome(outcome, Path("exp.toml"))
+        assert (tmp_path / "curve.png").exists() is not hurried
+        assert ("curve.png" in capsys.readouterr().out) is not hurried
