@@ -105,7 +105,7 @@ def run_fleet(
             final=score(newest, episodes, spec),
             best=score(best if best.exists() else newest, episodes, spec),
             train=told["return"],
-            steps=told["steps"],
+            steps=told["env_steps"],
             wall_s=round(told["wall_s"], 1),
             kills=kills,
             adds_up=told["adds_up"],
@@ -129,7 +129,7 @@ def score(checkpoint: Path, episodes: int, spec: Path) -> float:
     """Mean return of fresh deterministic episodes."""
     argv = heddle("eval", str(checkpoint), "--episodes", str(episodes), "-o", "json")
     done = subprocess.run(argv, text=True, capture_output=True, check=True, env=beside(spec))
-    return round(float(json.loads(done.stdout)["return_mean"]), 1)
+    return round(float(json.loads(done.stdout)["evaluations"][0]["return_mean"]), 1)
 
 
 def run_alone(spec: Path, *, seed: int, episodes: int, sets: list[str]) -> Result:

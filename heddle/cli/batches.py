@@ -45,10 +45,11 @@ def batches() -> None:
 def ls(experiment: str, count: int, output: str, redis_url: str | None) -> None:
     """List the batches of EXP that were set aside, newest first, each with the reason."""
     with connect(redis_url) as client:
-        found = client.broker.dead.ls(client.experiment(experiment).id, count=count)
+        experiment = client.experiment(experiment).id
+        found = client.broker.dead.ls(experiment, count=count)
         now_ms = client.broker.conn.now_ms()
     if output == "json":
-        print_json([asdict(batch) for batch in found])
+        print_json({"experiment": experiment, "batches": [asdict(batch) for batch in found]})
         return
     rows = [
         (batch.id, duration(now_ms - batch.time_ms), *_identity(batch), batch.kept_bytes, batch.reason)

@@ -76,7 +76,7 @@ def wait(
         else:
             statuses = [client.experiment(str(experiment)).wait(wanted, timeout)]
     if output == "json":
-        print_json([asdict(status) for status in statuses] if group is not None else asdict(statuses[0]))
+        print_json({"experiments": [{**asdict(status), "phase": status.state} for status in statuses]})
         return
     for status in statuses:
         click.echo(f"{status.experiment} is {status.state}")

@@ -124,8 +124,12 @@ def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, r
         made = [client.submit_loaded(one.loaded, spaces=one.spaces) for one in swept]
         if output == "json":
             told = [
-                {"experiment": experiment.id, "created": experiment.created, "values": one.combination.values}
-                | {"seed": one.combination.seed}
+                {
+                    "experiment": experiment.id,
+                    "created": experiment.created,
+                    "values": dict(value.partition("=")[::2] for value in one.combination.values),
+                    "seed": one.combination.seed,
+                }
                 for experiment, one in zip(made, swept, strict=True)
             ]
             print_json({"group": named, "experiments": told})

@@ -51,7 +51,7 @@ def evaluate(checkpoints: tuple[str, ...], episodes: int, seed: int | None, stoc
                 f" (least {score.return_min:.1f}, most {score.return_max:.1f}, mean length {score.length_mean:.0f})"
             )
     if output == "json":
-        print_json(shown[0] if len(shown) == 1 else shown)
+        print_json({"evaluations": shown})
 
 
 def find_checkpoint(path: Path) -> Path:

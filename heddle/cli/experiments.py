@@ -38,7 +38,7 @@ def ls(active: bool, tag: str | None, group: str | None, output: str, redis_url:
         if tag is not None:
             found = [one for one in found if tag in client.experiment(one[0].experiment).spec().experiment.tags]
         if output == "json":
-            print_json([status_as_json(status, judged, seen.now_ms) for status, judged in found])
+            print_json({"experiments": [status_as_json(status, judged, seen.now_ms) for status, judged in found]})
             return
         rows = []
         for status, judged in found:
@@ -55,9 +55,7 @@ def ls(active: bool, tag: str | None, group: str | None, output: str, redis_url:
 
 def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[str, Any]:
     """A status for programs: `state` is how it really is, `phase` what the coordinator wrote down."""
-    told = judged.as_json(now_ms)
-    judgement = {name: told[name] for name in ("why", "do", "waits_for", "for_s")}
-    return {**asdict(status), "state": judged.state, "phase": status.state, **judgement}
+    return {**asdict(status), "phase": status.state, **judged.in_short(now_ms)}
 
 
 @command("status", example="heddle status cartpole\nheddle status\nheddle status cartpole-7f3a2b -o json")

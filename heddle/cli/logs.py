@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from heddle.cli.commands import seconds
-from heddle.cli.options import command, connect, redis_option
+from heddle.cli.options import SCHEMA, command, connect, print_json, redis_option
 from heddle.cli.why import clock_time
 from heddle.clock import Clock, SystemClock
 
@@ -84,7 +84,9 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--since", metavar="TIME", callback=seconds, help="Not older than this, e.g. 10m.")
 @click.option("--grep", metavar="RE", callback=_pattern, help="Only lines in which this regular expression is found.")
 @click.option("-n", "--last", "count", type=click.IntRange(0), default=200, show_default=True, help="How many at most.")
-@click.option("-o", "--output", type=click.Choice(["lines", "jsonl"]), default="lines", show_default=True, help="How.")
+@click.option(
+    "-o", "--output", type=click.Choice(["lines", "json", "jsonl"]), default="lines", show_default=True, help="How."
+)
 @redis_option
 def logs(
     named: str | None,
@@ -103,14 +105,19 @@ def logs(
     of everything."""
     if named and experiment and named != experiment:
         raise click.UsageError(f"two experiments are named, {named} and {experiment}", click.get_current_context())
+    if follow and output == "json":
+        raise click.UsageError("what goes on is no one document: -f takes -o jsonl", click.get_current_context())
     experiment = named or experiment
     with connect(redis_url) as client:
         found = client.experiment(experiment).id if experiment else None
         after_ms = client.broker.conn.now_ms() - int(1000 * since) if since is not None else 0
         wanted = Wanted(found, worker, role or "", level, grep, after_ms)
-        show = _show_json if output == "jsonl" else _show
+        show = _show_jsonl if output == "jsonl" else _show
         last = client.broker.events.read(count=1)
         shown = client.broker.events.find(wanted.matches, count=count) if count else []
+        if output == "json":
+            print_json({"lines": [asdict(event) for event in shown]})
+            return
         for event in shown:
             show(event)
         if follow:
@@ -148,7 +155,7 @@ def _show(event: "Event") -> None:
     click.echo(f"{click.style(head, fg=COLOURS.get(event.level, 'cyan'))} {event.message}")
 
 
-def _show_json(event: "Event") -> None:
+def _show_jsonl(event: "Event") -> None:
     from heddle.broker.records import dump_json
 
-    click.echo(dump_json(asdict(event)))
+    click.echo(dump_json({"schema": SCHEMA, **asdict(event)}))

@@ -4,7 +4,7 @@ It never falls back to another broker: one that was named and does not answer is
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -91,11 +91,15 @@ def connect(given: str | None) -> "Client":
     return open_client(find_url(given))
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+SCHEMA = 1
+"""Version of what `-o json` prints (docs/json.md): rises when a name goes or changes its meaning, not for a new one."""
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on standard output, with the version of its names."""
     from heddle.broker.records import dump_json
 
-    click.echo(json.dumps(json.loads(dump_json(value)), indent=2))
+    click.echo(json.dumps(json.loads(dump_json({"schema": SCHEMA, **value})), indent=2))
 
 
 def existing_file(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:

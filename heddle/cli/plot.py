@@ -43,12 +43,19 @@ picture_option = click.option(
 @metric_option
 @axis_option
 @picture_option
+@output_option
 @redis_option
-def plot(experiments: Sequence[str], metric: str, axis: Axis, picture: Path | None, redis_url: str | None) -> None:
+def plot(
+    experiments: Sequence[str], metric: str, axis: Axis, picture: Path | None, output: str, redis_url: str | None
+) -> None:
     """Draw a metric of each EXP: a name or id that the broker knows, or the folder of a run."""
     series = find_all(list(dict.fromkeys(experiments)), redis_url)
     check_metric(series, metric)
     curves = [Curve(one.name, one.curve(metric, axis)) for one in series]
+    if output == "json":
+        told = [{"experiment": curve.label, "points": curve.points} for curve in curves]
+        print_json({"metric": metric, "x": axis, "curves": told})
+        return
     draw(curves, x_label=AXES[axis][1], title=metric)
     if picture is not None:
         save(picture, curves, title=metric, x_label=AXES[axis][1], y_label=metric)

@@ -99,7 +99,7 @@ def as_json(outcome: "Outcome") -> dict[str, object]:
         "experiment": outcome.experiment,
         "state": outcome.state,
         "reason": outcome.reason,
-        "steps": facts.steps,
+        "env_steps": facts.steps,
         "updates": facts.updates,
         "wall_s": facts.elapsed_s,
         "return": facts.returns[-1][1] if facts.returns else None,

@@ -43,20 +43,16 @@ def ls(experiment: str, output: str, redis_url: str | None) -> None:
     now_ms = facts.sight.now_ms
     pairs = [(shard, picture.shards[shard.shard]) for shard in facts.shards]
     if output == "json":
-        told = [(shard, judged, judged.as_json(now_ms)) for shard, judged in pairs]
-        keep = ("why", "do", "waits_for", "for_s")
-        print_json(
-            [
-                {
-                    **asdict(shard),
-                    "state": judged.state,
-                    "phase": shard.state,
-                    **{name: more[name] for name in keep},
-                    "variants": variants.get(shard.shard, ""),
-                }
-                for shard, judged, more in told
-            ]
-        )
+        told = [
+            {
+                **asdict(shard),
+                "phase": shard.state,
+                **judged.in_short(now_ms),
+                "variants": variants.get(shard.shard, ""),
+            }
+            for shard, judged in pairs
+        ]
+        print_json({"experiment": found.id, "shards": told})
         return
     rows = [
         (shard.shard, shard.kind, judged.state, shard.worker or "-", shard.epoch, shard.seq, shard.attempts)

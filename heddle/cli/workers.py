@@ -5,7 +5,7 @@ It never starts a process on another host: `scale` writes a number, supervisors 
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,10 @@ from heddle.cli.options import connect, epilog, find_url, output_option, print_j
 from heddle.cli.roles import HOST_EXIT_S, begin_role
 from heddle.cli.root import Group
 from heddle.cli.tables import duration, print_table
+
+if TYPE_CHECKING:
+    from heddle.broker.pools import WorkerInfo
+    from heddle.states.judgement import Judgement
 
 pool_option = click.option("--pool", default="default", show_default=True, help="The pool.")
 
@@ -54,8 +58,9 @@ def ls(pool: str, output: str, redis_url: str | None) -> None:
         seen, found = look_at_pool(client.broker, pool)
         info = client.broker.pools.pool(pool)
     if output == "json":
-        told = [{**asdict(worker), **_judgement(judged.as_json(seen.now_ms))} for worker, judged in found]
-        print_json({"pool": asdict(info), "workers": told})
+        size = {name: value for name, value in asdict(info).items() if name != "name"}
+        told = [worker_as_json(worker, judged, seen.now_ms) for worker, judged in found]
+        print_json({"pool": pool, **size, "workers": told})
         return
     rows = []
     for worker, judged in found:
@@ -70,12 +75,21 @@ def ls(pool: str, output: str, redis_url: str | None) -> None:
     way = "heddle workers start -n 2" if info.desired is None else f"heddle workers scale N --pool {pool}"
     print_table(header, rows, empty=f"no workers in pool {pool}; start some with: {way}")
     alive = sum(judged.state in ("alive", "waiting", "draining") for _, judged in found)
-    size = "as many as its supervisors were started with" if info.desired is None else str(info.desired)
-    click.echo(f"alive {alive}, desired {size}")
+    desired = "as many as its supervisors were started with" if info.desired is None else info.desired
+    click.echo(f"alive {alive}, desired {desired}")
 
 
-def _judgement(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: told[name] for name in ("state", "why", "do", "waits_for", "for_s")}
+def worker_as_json(info: "WorkerInfo", judged: "Judgement", now_ms: int) -> dict[str, Any]:
+    """A worker for programs: `state` is how it really is, `phase` what it said of itself last."""
+    known = {name: value for name, value in asdict(info).items() if name != "beat"}
+    speed = round(info.beat.steps_per_second, 1)
+    return {
+        **asdict(info.beat),
+        **known,
+        "steps_per_second": speed,
+        "phase": info.beat.state,
+        **judged.in_short(now_ms),
+    }
 
 
 @workers.command(

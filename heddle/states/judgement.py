@@ -62,16 +62,22 @@ class Judgement:
 
         return walk(self, 1)
 
-    def as_json(self, now_ms: int) -> dict[str, Any]:
-        """As plain values, reasons included."""
+    def in_short(self, now_ms: int) -> dict[str, Any]:
+        """As plain values beside the facts of what it is about."""
         return {
-            "subject": self.subject,
             "state": self.state,
             "why": self.why,
             "do": self.do,
             "waits_for": self.waits_for,
-            "since_ms": self.since_ms,
             "for_s": round(max(0, now_ms - self.since_ms) / 1000, 1) if self.since_ms else None,
+        }
+
+    def as_json(self, now_ms: int) -> dict[str, Any]:
+        """As plain values, reasons included."""
+        return {
+            "subject": self.subject,
+            **self.in_short(now_ms),
+            "since_ms": self.since_ms,
             "because": [reason.as_json(now_ms) for reason in self.because],
         }
 

@@ -142,7 +142,7 @@ def test_a_frozen_trainer_stalls_the_run_by_name(fleet: Fleet) -> None:
     with frozen(fleet.trainer.pid):
         told = becomes(lambda: fleet.picture().experiment, "stalled", ttl_s=SEAT_S)
         assert "does not renew its seat" in told.why and f"heddle trainer {fleet.experiment.id}" in told.do
-        (listed,) = heddle_json("ls", cwd=fleet.folder, url=fleet.url)
+        (listed,) = heddle_json("ls", cwd=fleet.folder, url=fleet.url)["experiments"]
         assert (listed["state"], listed["phase"]) == ("stalled", "running")
         shown = heddle_json("why", "experiment", "states", cwd=fleet.folder, url=fleet.url)
         assert shown["because"][0]["subject"].startswith("trainer ")

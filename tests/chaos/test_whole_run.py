@@ -162,7 +162,7 @@ def test_services_killed_with_their_server_go_on_where_every_experiment_was(dura
         # When they are started again, then it is where it was, and goes on
         with started("up", "--workers", "2", cwd=tmp_path) as up:
             up.says(f"goes on  {experiment}")
-            (listed,) = heddle_json("ls", cwd=tmp_path)
+            (listed,) = heddle_json("ls", cwd=tmp_path)["experiments"]
             assert listed["experiment"] == experiment
             assert listed["state"] not in ("completed", "stopped", "failed")
             places.train_on()

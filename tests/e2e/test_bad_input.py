@@ -178,7 +178,7 @@ def test_a_bad_environment_or_policy_is_found_before_anything_is_submitted(
     spec = write(folder, env, policy)
     assert said in only_line(heddle("validate", spec, cwd=folder, code=3).stderr)
     assert said in only_line(heddle("enqueue", spec, cwd=folder, url=server.url, code=3).stderr)
-    assert heddle_json("ls", cwd=folder, url=server.url) == []
+    assert heddle_json("ls", cwd=folder, url=server.url)["experiments"] == []
 
 
 def test_an_environment_that_refuses_what_its_mask_forbids_is_checked_and_trained(folder: Path) -> None:

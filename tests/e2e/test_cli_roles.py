@@ -54,7 +54,7 @@ def test_roles_alone_train_two_experiments_on_one_pool(fleet: str, tmp_path: Pat
     second = heddle("enqueue", CARTPOLE, *SHORT, "--name", "second", cwd=tmp_path, url=fleet).stdout.strip()
     for experiment in (first, second):
         heddle("wait", experiment, "--for", "completed", "--timeout", "90s", cwd=tmp_path, url=fleet)
-    listed = heddle_json("ls", cwd=tmp_path, url=fleet)
+    listed = heddle_json("ls", cwd=tmp_path, url=fleet)["experiments"]
     assert {one["experiment"]: one["state"] for one in listed} == {first: "completed", second: "completed"}
     for experiment in (first, second):
         status = heddle_json("status", experiment, cwd=tmp_path, url=fleet)
@@ -129,8 +129,8 @@ def test_a_pool_is_scaled_and_drained(fleet: str, tmp_path: Path) -> None:
     heddle("workers", "scale", "1", cwd=tmp_path, url=url)
     eventually(lambda: len(alive()) == 1, timeout_s=30, every_s=0.2)
     (last,) = alive()
-    heddle("workers", "drain", last["beat"]["worker"], cwd=tmp_path, url=url)
-    eventually(lambda: [one["beat"]["worker"] for one in alive()] not in ([], [last["beat"]["worker"]]), timeout_s=40)
+    heddle("workers", "drain", last["worker"], cwd=tmp_path, url=url)
+    eventually(lambda: [one["worker"] for one in alive()] not in ([], [last["worker"]]), timeout_s=40)
     assert "desired 1" in heddle("workers", "ls", cwd=tmp_path, url=url).stdout
     heddle("workers", "drain", "nobody", cwd=tmp_path, url=url, code=4)
     heddle("workers", "scale", "--reset", cwd=tmp_path, url=url)
@@ -161,7 +161,7 @@ def test_up_is_found_from_its_folder_and_ends_without_a_process(tmp_path: Path) 
     assert processes_of(tmp_path) == {}
     with started("up", "--workers", "0", cwd=tmp_path) as up:
         up.says("heddle enqueue")
-        (kept,) = heddle_json("ls", cwd=tmp_path)
+        (kept,) = heddle_json("ls", cwd=tmp_path)["experiments"]
         assert kept["state"] == "completed"
 
 

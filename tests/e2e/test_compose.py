@@ -150,11 +150,11 @@ def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishe
     eventually(lambda: len(live_workers()) == 2, timeout_s=90, every_s=0.5, what="two workers again")
 
     # And a worker process is killed inside its container
-    victim = live_workers()[0]["beat"]
+    victim = live_workers()[0]
     fleet("exec", "-T", "workers", "python", "-c", f"import os; os.kill({victim['pid']}, 9)")
 
     def is_replaced() -> bool:
-        alive = [worker["beat"]["worker"] for worker in live_workers()]
+        alive = [worker["worker"] for worker in live_workers()]
         return len(alive) == 2 and victim["worker"] not in alive
 
     eventually(is_replaced, timeout_s=60, every_s=0.5, what="the killed worker replaced")

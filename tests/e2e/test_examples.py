@@ -82,14 +82,14 @@ def test_an_environment_of_ones_own_is_learned(folder: Path) -> None:
     done = heddle("run", "catch.toml", "-o", "json", cwd=folder)
     assert '"state": "completed"' in done.stdout
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
-    assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["return_mean"] > 0.6
+    assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["evaluations"][0]["return_mean"] > 0.6
 
 
 def test_several_agents_are_trained_by_one_policy(folder: Path) -> None:
     smaller = ("--set", "env.num_envs=2", "--set", "budget.env_steps=4096", "--set", "trainer.passes=1")
     done = heddle("run", "pursuit.toml", *smaller, "-n", "1", "-o", "json", cwd=folder)
     told = json.loads(done.stdout)
-    assert told["state"] == "completed" and told["adds_up"] and told["steps"] >= 4096
+    assert told["state"] == "completed" and told["adds_up"] and told["env_steps"] >= 4096
     assert math.isfinite(told["return"])  # of single agents, whose episodes have ended by now
 
 
@@ -98,7 +98,7 @@ def test_a_policy_in_jax_is_learned_by_a_learner_in_jax(folder: Path) -> None:
     done = heddle("run", "catch.toml", *spec, "-n", "1", "-o", "json", cwd=folder)
     assert '"state": "completed"' in done.stdout
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
-    assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["return_mean"] > 0.6
+    assert heddle_json("eval", str(path), "--episodes", "50", cwd=folder)["evaluations"][0]["return_mean"] > 0.6
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
@@ -106,7 +106,7 @@ def test_what_only_memory_can_tell_is_learned_by_a_recurrent_policy(folder: Path
     done = heddle("run", "recall.toml", "--set", f"policy.id={memory}", "-o", "json", cwd=folder)
     assert "reached target_return" in done.stdout + done.stderr
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
-    assert heddle_json("eval", str(path), "--episodes", "100", cwd=folder)["return_mean"] > 0.9
+    assert heddle_json("eval", str(path), "--episodes", "100", cwd=folder)["evaluations"][0]["return_mean"] > 0.9
 
 
 def test_texts_and_sequences_are_read_by_a_module_of_ones_own(folder: Path) -> None:
@@ -120,7 +120,7 @@ def test_continuous_actions_are_played_and_trained_without_a_barrier(folder: Pat
     done = heddle("run", "pendulum.toml", "--set", "budget.env_steps=4_096", "-o", "json", cwd=folder)
     assert '"state": "completed"' in done.stdout
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
-    assert heddle_json("eval", str(path), "--episodes", "2", cwd=folder)["return_mean"] < 0.0
+    assert heddle_json("eval", str(path), "--episodes", "2", cwd=folder)["evaluations"][0]["return_mean"] < 0.0
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_every_learner_trains_and_what_it_saved_can_be_played(folder: Path, spec
     done = heddle("run", f"{spec}.toml", "--set", f"budget.env_steps={steps}", "-o", "json", cwd=folder)
     assert '"state": "completed"' in done.stdout
     newest = max(folder.glob("runs/*/checkpoints/checkpoint-*.safetensors"))
-    assert heddle_json("eval", str(newest), "--episodes", "2", cwd=folder)["episodes"] == 2
+    assert heddle_json("eval", str(newest), "--episodes", "2", cwd=folder)["evaluations"][0]["episodes"] == 2
 
 
 def test_a_policy_of_ones_own_is_learned(folder: Path) -> None:

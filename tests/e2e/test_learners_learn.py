@@ -21,4 +21,4 @@ def test_the_best_policy_of_a_run_is_good(tmp_path: Path, spec: str, at_least: f
     shutil.copy(ROOT / "examples" / f"{spec}.toml", tmp_path)
     heddle("run", f"{spec}.toml", "--set", f"experiment.seed={seed}", cwd=tmp_path, timeout_s=1_500)
     best = next(tmp_path.glob("runs/*/checkpoints/best.safetensors"))
-    assert heddle_json("eval", str(best), "--episodes", "50", cwd=tmp_path)["return_mean"] >= at_least
+    assert heddle_json("eval", str(best), "--episodes", "50", cwd=tmp_path)["evaluations"][0]["return_mean"] >= at_least

@@ -21,7 +21,7 @@ def test_run_trains_from_a_recording_in_one_terminal_without_a_worker_and_says_o
     done = heddle("run", "exp.toml", "-o", "json", cwd=tmp_path)
     told = json.loads(done.stdout)
     assert (told["state"], told["adds_up"], told["restarts"]) == ("completed", True, [])
-    assert told["steps"] == 3 * read_manifest(tmp_path / "demos").steps
+    assert told["env_steps"] == 3 * read_manifest(tmp_path / "demos").steps
     assert "offline" in done.stderr
 
 
@@ -42,6 +42,6 @@ def test_the_example_clones_a_policy_from_the_recording_of_its_training(tmp_path
         eventually(
             lambda: "offline" in heddle("status", pupil, cwd=tmp_path).stdout, timeout_s=60, every_s=0.5, what="offline"
         )
-        told = heddle_json("wait", pupil, "--timeout", "5m", cwd=tmp_path)
+        (told,) = heddle_json("wait", pupil, "--timeout", "5m", cwd=tmp_path)["experiments"]
     assert told["state"] == "completed"
     assert told["result"]["eval_return"] > 100

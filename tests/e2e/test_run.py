@@ -26,7 +26,7 @@ def test_run_trains_from_one_file_and_leaves_only_checkpoints(tmp_path: Path) ->
     done = heddle("run", CARTPOLE, *SHORT, "-o", "json", cwd=tmp_path)
     result = json.loads(done.stdout)
     assert result["state"] == "completed"
-    assert result["steps"] >= 8_000
+    assert result["env_steps"] >= 8_000
     assert result["adds_up"]
     for counts in result["accounting"].values():
         assert counts["lost"] == counts["duplicated"] == counts["in_flight"] == 0
@@ -52,6 +52,7 @@ def test_run_says_how_it_ended_and_what_to_do_next(tmp_path: Path) -> None:
         assert part in out
     evaluated = next(line.split() for line in out.splitlines() if line.strip().startswith("heddle eval"))
     shown = json.loads(heddle(*evaluated[1:3], "--episodes", "3", "-o", "json", cwd=tmp_path).stdout)
+    (shown,) = shown["evaluations"]
     assert shown["episodes"] == 3
     assert shown["return_mean"] > 5
 

@@ -59,7 +59,7 @@ def test_a_quarantined_shard_is_on_every_screen_until_it_is_released(tmp_path: P
             out = run.says("shard 3 is quarantined: ", timeout_s=90)
             assert "the arm fell off" in out
             run.says("degraded", timeout_s=60)
-            (listed,) = heddle_json("ls", cwd=tmp_path, url=url)
+            (listed,) = heddle_json("ls", cwd=tmp_path, url=url)["experiments"]
             experiment = listed["experiment"]
             assert (listed["state"], listed["phase"]) == ("degraded", "running")
             assert f"heddle shards release {experiment}/3" in listed["do"]
@@ -71,11 +71,12 @@ def test_a_quarantined_shard_is_on_every_screen_until_it_is_released(tmp_path: P
             with started("enqueue", "exp.toml", "--no-check", "--follow", cwd=tmp_path, url=url) as follow:
                 follow.says("shard 3 is quarantined: ", timeout_s=60)
                 follow.says("degraded", timeout_s=60)
-            before = heddle_json("shards", experiment, cwd=tmp_path, url=url)[3]
+            before = heddle_json("shards", experiment, cwd=tmp_path, url=url)["shards"][3]
             heddle("shards", "release", f"{experiment}/3", cwd=tmp_path, url=url)
             eventually(
                 lambda: (
-                    (now := heddle_json("shards", experiment, cwd=tmp_path, url=url)[3])["state"] == "quarantined"
+                    (now := heddle_json("shards", experiment, cwd=tmp_path, url=url)["shards"][3])["state"]
+                    == "quarantined"
                     and now["attempts"] > before["attempts"]
                 ),
                 timeout_s=90,
@@ -97,12 +98,14 @@ def test_a_broker_without_room_from_the_start_is_said_with_what_to_do(tmp_path: 
             assert "waiting: waits for room: the broker " in out
             shown = heddle("status", "cartpole", cwd=tmp_path, url=url).stdout
             assert "waiting: waits for room" in shown and "raise maxmemory" in shown
-            (listed,) = heddle_json("ls", cwd=tmp_path, url=url)
+            (listed,) = heddle_json("ls", cwd=tmp_path, url=url)["experiments"]
             assert (listed["state"], listed["waits_for"]) == ("waiting", "room")
             with redis.Redis.from_url(url) as client:
                 client.config_set("maxmemory", 512 << 20)
             eventually(
-                lambda: heddle_json("ls", cwd=tmp_path, url=url)[0]["state"] == "running", timeout_s=60, every_s=0.5
+                lambda: heddle_json("ls", cwd=tmp_path, url=url)["experiments"][0]["state"] == "running",
+                timeout_s=60,
+                every_s=0.5,
             )
             run.interrupt()
             assert run.ends(timeout_s=90) == 130

@@ -82,7 +82,7 @@ def test_ls_names_each_with_its_reason(broker: Broker, fleet: Fleet, heddle: Hed
     assert lines[1].endswith("a fault that is mended by now")
     assert lines[2].startswith(first)
     assert "not a whole Arrow stream" in lines[2]
-    told = json.loads(heddle("batches", "ls", fleet.experiment, "-o", "json"))
+    told = json.loads(heddle("batches", "ls", fleet.experiment, "-o", "json"))["batches"]
     assert [one["id"] for one in told] == [second, first]
     assert told[1]["pointer"]["seq"] == 1
     assert "written by no worker" not in heddle("status", fleet.experiment)

@@ -187,7 +187,7 @@ def test_a_quarantined_shard_is_released_by_number_or_with_all_of_its_experiment
     code, out, _ = say("shards", experiment)
     assert code == 0 and "quarantined" in out and f"heddle shards release {experiment}/0" in out
     code, out, _ = say("shards", "release", f"{experiment}/0", "-o", "json")
-    assert (code, json.loads(out)) == (0, {"experiment": experiment, "released": [0]})
+    assert (code, json.loads(out)) == (0, {"schema": 1, "experiment": experiment, "released": [0]})
     code, _, err = say("shards", "release", f"{experiment}/0")
     assert code == 8 and "not quarantined, it is queued" in err
     code, _, err = say("shards", "release", experiment)

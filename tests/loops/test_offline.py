@@ -65,7 +65,7 @@ def test_a_cloned_policy_keeps_the_pole_up_as_the_recorded_one_did(
         p for p in (tmp_path / "run" / "checkpoints").glob("checkpoint-*") if f"{checkpoint.update:012d}" in p.name
     ]
     assert run(["eval", str(path), "--episodes", "10", "-o", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    (told,) = json.loads(capsys.readouterr().out)["evaluations"]
     assert told["return_mean"] >= 400, told
 
 

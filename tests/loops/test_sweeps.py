@@ -63,7 +63,7 @@ def test_the_same_sweep_while_it_is_active_gives_the_same_experiments(say: Say) 
     told = json.loads(say(*SWEEP, "-o", "json")[1])
     assert told["group"] == "pole"
     assert [one["experiment"] for one in told["experiments"]] == first[1].split()
-    assert told["experiments"][3]["values"] == ["trainer.lr=3e-4"] and told["experiments"][3]["seed"] == 2
+    assert told["experiments"][3]["values"] == {"trainer.lr": "3e-4"} and told["experiments"][3]["seed"] == 2
 
 
 def test_each_sweep_has_a_default_group_of_its_own(say: Say, broker: Broker) -> None:
@@ -129,9 +129,9 @@ def test_nothing_of_a_sweep_is_submitted_when_one_combination_is_wrong(say: Say,
 def test_a_group_is_listed_paused_resumed_stopped_and_removed_as_one(say: Say, broker: Broker) -> None:
     ids = say(*SWEEP, "--group", "lr")[1].split()
     other = say("enqueue", "exp.toml", "--no-check")[1].strip()
-    listed = json.loads(say("ls", "--group", "lr", "-o", "json")[1])
+    listed = json.loads(say("ls", "--group", "lr", "-o", "json")[1])["experiments"]
     assert sorted(one["experiment"] for one in listed) == sorted(ids)
-    assert len(json.loads(say("ls", "--tag", "trainer.lr=1e-3", "-o", "json")[1])) == 2
+    assert len(json.loads(say("ls", "--tag", "trainer.lr=1e-3", "-o", "json")[1])["experiments"]) == 2
     for command, state in (("pause", "pause"), ("resume", "run"), ("stop", "stop")):
         code, out, _ = say(command, "--group", "lr")
         assert code == 0 and [line.split()[0] for line in out.splitlines()] == ids
