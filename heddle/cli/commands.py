@@ -171,27 +171,40 @@ def _tell_each(experiments: Sequence[str], group: str, what: str) -> None:
 @command("rm", example="heddle rm cartpole-7f3a2b\nheddle rm --yes --group lr")
 @click.argument("experiments", metavar="[EXP]...", nargs=-1)
 @group_option
-@click.option("--force", is_flag=True, help="Also while it is active.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
+@click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Also while it is active, without asking.")
 @redis_option
-def rm(experiments: Sequence[str], group: str | None, force: bool, yes: bool, redis_url: str | None) -> None:
-    """Delete every key that the broker holds of EXP, or of a whole group; checkpoints on disk stay."""
+def rm(experiments: Sequence[str], group: str | None, yes: bool, redis_url: str | None) -> None:
+    """Delete every key that the broker holds of EXP, or of a whole group; checkpoints on disk stay.
+
+    One that is active is asked about first; without a terminal it is refused (exit code 8) unless --yes is given.
+    """
     check_one_of(experiments, group)
     with connect(redis_url) as client:
         if group is not None:
             found = client.group(group).experiments()
         else:
             found = [_only_one(client, experiment) for experiment in dict.fromkeys(experiments)]
+        active = [(one.id, status.state) for one in found if not (status := one.status()).ended]
+        if active and not yes:
+            _confirm(active)
         for one in found:
-            if not force and not (status := one.status()).ended:
-                raise Conflict(f"{one.id} is {status.state}: stop it first (heddle stop {one.id}), or say --force")
-        if not yes and sys.stdin.isatty():
-            for one in found:
-                click.echo(f"{one.id} is {one.status().state}: its spec, status, metrics and policies are deleted")
-            click.confirm("delete them?", abort=True)
-        for one in found:
-            one.remove(force=force)
+            one.remove(force=bool(active))
             click.echo(f"removed {one.id}")
+
+
+def _confirm(active: Sequence[tuple[str, str]]) -> None:
+    """Ask whether active experiments shall go, too. Raises Conflict where nobody can be asked, Abort for a no."""
+    first, state = active[0]
+    if not sys.stdin.isatty():
+        more = f", and {len(active) - 1} more are active" if len(active) > 1 else ""
+        raise Conflict(
+            f"{first} is {state}{more}: end it first (heddle stop {first}), or remove it as it is with --yes"
+        )
+    for experiment, state in active:
+        click.echo(
+            f"{experiment} is {state}: what it does now is lost, but for the checkpoints that are written", err=True
+        )
+    click.confirm("remove it all the same?" if len(active) == 1 else "remove them all the same?", abort=True, err=True)
 
 
 def _only_one(client: "Client", name_or_id: str) -> "Experiment":

@@ -141,31 +141,38 @@ def test_the_way_on_from_a_run_that_is_over_can_be_typed(say: Say, broker: Broke
 # ---- removing
 
 
-def test_rm_asks_on_a_terminal_and_only_there(say: Say, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rm_of_what_is_over_does_not_ask(say: Say, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: pytest.fail("it asked"))
+    for terminal in (True, False):
+        monkeypatch.setattr("sys.stdin.isatty", lambda terminal=terminal: terminal, raising=False)
+        over = ended(broker, steps=10, checkpoint="x")
+        assert say("rm", over)[:2] == (0, f"removed {over}\n")
+
+
+def test_rm_of_what_is_active_asks_on_a_terminal(say: Say, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    over = ended(broker, steps=10, checkpoint="x")
-    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
-    code, out, _ = say("rm", over)
-    assert code == 130 and "is completed" in out
-    assert broker.experiments.status(over).state == "completed"
-    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "y")
-    assert say("rm", over)[:2] == (
-        0,
-        f"{over} is completed: its spec, status, metrics and policies are deleted\nremoved {over}\n",
-    )
-    other = ended(broker, steps=10, checkpoint="x")
-    assert say("rm", "--yes", other)[:2] == (0, f"removed {other}\n")
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    third = ended(broker, steps=10, checkpoint="x")
-    assert say("rm", third)[:2] == (0, f"removed {third}\n")
-
-
-def test_rm_of_an_active_experiment_is_refused_unless_forced(say: Say, broker: Broker) -> None:
-    active = submit(broker)
+    active, over = submit(broker, experiment={"name": "active"}), ended(broker, steps=10, checkpoint="x")
     broker.conn.main.hset(keys.status(active), "state", "running")
-    code, _, err = say("rm", "--yes", active)
-    assert code == 8 and "--force" in err and err.count("\n") == 1
-    assert say("rm", "--force", "--yes", active)[0] == 0
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
+    code, out, err = say("rm", over, active)
+    assert code == 130 and out == "" and f"{active} is running: what it does now is lost" in err and over not in err
+    assert [broker.experiments.status(one).state for one in (over, active)] == ["completed", "running"]
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "y")
+    assert say("rm", over, active)[:2] == (0, f"removed {over}\nremoved {active}\n")
+
+
+def test_rm_of_what_is_active_is_refused_without_a_terminal_unless_told(
+    say: Say, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    for option in ("--yes", "-y", "--force"):
+        active, over = submit(broker, experiment={"name": "active"}), ended(broker, steps=10, checkpoint="x")
+        broker.conn.main.hset(keys.status(active), "state", "running")
+        code, out, err = say("rm", over, active)
+        assert (code, out, err.count("\n")) == (8, "", 1)
+        assert f"{active} is running: end it first (heddle stop {active}), or remove it as it is with --yes" in err
+        assert broker.experiments.status(over).state == "completed", "nothing was removed"
+        assert say("rm", option, over, active)[0] == 0
 
 
 # ---- quarantine
