@@ -90,7 +90,8 @@ def translate(error: Exception, url: str, secret: str, *, known: bool = False) -
 def _wrong_address(error: Exception, word: str, reason: str, url: str) -> HeddleError | None:
     """Something answers at `url`, and not what is asked for."""
     if "DB index" in reason:
-        return UsageError(f"{url} has no database of that number ({reason}); write redis://HOST:PORT/0")
+        form = "unix:///PATH?db=0" if url.startswith("unix:") else "redis://HOST:PORT/0"
+        return UsageError(f"{url} has no database of that number ({reason}); write {form}")
     if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):
         return BrokerUnfit(f"{url} is one node of a cluster of several; use a single server")
     return None

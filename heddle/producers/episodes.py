@@ -65,7 +65,3 @@ class Episodes:
     def shift(self, steps: Sequence[int]) -> None:
         """A segment is over, of so many steps for each environment."""
         self.begun_at = [begun - played for begun, played in zip(self.begun_at, steps, strict=True)]
-
-    def describe(self, env: int, row: int) -> str:
-        """Where `env` is at step `row` of the running segment, so that it can be played again."""
-        return f"seed {self.seeds[env]}, episode {self.numbers[env]}, step {max(0, row - self.begun_at[env] + 1)}"

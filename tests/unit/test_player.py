@@ -15,7 +15,7 @@ from heddle.producers.evaluate import evaluate
 from heddle.producers.player import Player
 from heddle.producers.seeds import EpisodeSeeds
 from heddle.segment_checks import first_problem
-from heddle.shard import env_seed, noise_generator
+from heddle.shard import env_seed, first_episode, noise_generator
 from heddle.spaces import Box, DictSpace, Discrete
 from tests.unit.fake_envs import Drawn, Ending, Remembering, Scripted, layout_for, plan_of, spec_of
 
@@ -370,6 +370,15 @@ def test_a_failure_says_how_to_get_there_again() -> None:
     # steps 0 to 2 were the first segment and the first episode
     assert f"seed {seed}, episode 2, step 2, last actions {actions[3:]}" in str(failed.value)
     assert isinstance(failed.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize("claim", [1, 2, 7])
+def test_a_failure_counts_episodes_as_its_owner_played_them_whichever_claim_that_is(claim: int) -> None:
+    begin = first_episode(claim, seq=4, steps=3)
+    player = player_of(envs=[Breaking(raising)], steps=3, first_episode=begin)
+    with pytest.raises(EnvError) as failed:
+        played(player, times=3)
+    assert f"seed {env_seed(5, 0, 0, begin + 1)}, episode 2, step 2," in str(failed.value)
 
 
 class Misfit(ScriptedPolicy):
