@@ -108,6 +108,14 @@ def test_an_empty_broker_is_said_to_be_empty(say: Say) -> None:
     assert code == 4 and "this broker has none; submit one with: heddle enqueue exp.toml" in err
 
 
+def test_a_database_that_is_not_there_is_told_in_the_form_of_the_url_that_was_given(
+    say: Say, valkey_server: LocalServer
+) -> None:
+    assert valkey_server.url.startswith("unix://")
+    code, _, err = say("ls", "--redis-url", f"{valkey_server.url}?db=99")
+    assert code == 2 and err.endswith("write unix:///PATH?db=0\n")
+
+
 def test_an_experiment_is_named_by_position(say: Say, broker: Broker) -> None:
     one, other = submit(broker), say("enqueue", str(spec_file()), "--no-check", "--name", "other")[1].strip()
     for experiment in (one, other):
