@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heddle.cli.options import command, existing_file, output_option, print_json, redis_option, set_option
+from heddle.cli.tables import print_facts, terminal_columns
 
 if TYPE_CHECKING:
     from heddle.spec import LoadedSpec
@@ -81,7 +82,7 @@ def validate(file: Path, overrides: tuple[str, ...], check: bool, output: str) -
         return
     click.echo(f"{file}: valid{'' if check else ' (environment and policy not tried)'}")
     if check:
-        click.echo(f"snapshots: {snapshot}")
+        print_facts([("snapshots", snapshot)])
 
 
 @command("plan", example="heddle plan exp.toml --set env.num_envs=64")
@@ -114,12 +115,8 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
     _print_values(values)
     if numbers:
         click.echo("")
-        if numbers["variants"]:
-            click.echo(f"variants   {numbers['variants']}")
-        for line in describe_needs(numbers):
-            click.echo(line)
-    if broker:
-        click.echo(f"here       {broker}")
+    needs = [("variants", numbers["variants"]), *describe_needs(numbers)] if numbers else []
+    print_facts([*needs, ("here", broker)])
 
 
 def _broker_here(loaded: "LoadedSpec", redis_url: str | None) -> str:
@@ -165,24 +162,26 @@ def _print_values(values: dict[str, dict[str, Any]]) -> None:
     shown = [(key, json.dumps(item["value"]), item["origin"]) for key, item in values.items()]
     width = max(len(key) for key, _, _ in shown)
     wide = min(40, max(len(value) for _, value, _ in shown))
+    if (columns := terminal_columns()) is not None:
+        wide = max(8, min(wide, columns - width - 4 - max(len(origin) for _, _, origin in shown)))
     for key, value, origin in shown:
         click.echo(f"{key:<{width}}  {value:<{wide}}  {origin}")
 
 
-def describe_needs(numbers: dict[str, Any]) -> list[str]:
-    """What a plan will need, in words."""
+def describe_needs(numbers: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a plan will need, by name, in words."""
     updates = numbers["updates"]
     budget = f"{updates:,} updates" if updates is not None else "updates until another limit is reached"
+    shards = f"{numbers['train_shards']} to train on, {numbers['eval_shards']} to evaluate"
+    update = f"{numbers['steps_per_update']:,} steps, {numbers['batches_per_update']} batches"
     return [
-        f"shards     {numbers['train_shards']} to train on, {numbers['eval_shards']} to evaluate,"
-        f" {numbers['envs_per_shard']} environments each",
-        f"batch      {size(numbers['batch_bytes'])} ({size(numbers['segment_bytes'])} a segment)",
-        f"update     {numbers['steps_per_update']:,} steps, {numbers['batches_per_update']} batches,"
-        f" {size(numbers['bytes_per_update'])}; {budget}",
-        f"policy     {size(numbers['policy_bytes'])} a version",
-        f"snapshots  {describe_snapshot(numbers['snapshot_bytes'], numbers['no_snapshot'])}",
-        f"in flight  at most {size(numbers['in_flight_bytes'])}",
-        f"broker     should have {size(numbers['broker_bytes'])} of memory",
+        ("shards", f"{shards}, {numbers['envs_per_shard']} environments each"),
+        ("batch", f"{size(numbers['batch_bytes'])} ({size(numbers['segment_bytes'])} a segment)"),
+        ("update", f"{update}, {size(numbers['bytes_per_update'])}; {budget}"),
+        ("policy", f"{size(numbers['policy_bytes'])} a version"),
+        ("snapshots", describe_snapshot(numbers["snapshot_bytes"], numbers["no_snapshot"])),
+        ("in flight", f"at most {size(numbers['in_flight_bytes'])}"),
+        ("broker", f"should have {size(numbers['broker_bytes'])} of memory"),
     ]
 
 

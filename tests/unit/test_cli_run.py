@@ -11,7 +11,7 @@ from heddle.cli.facts import troubles
 from heddle.cli.live import Facts
 from heddle.cli.run import print_outcome
 from heddle.cli.running import Outcome
-from heddle.cli.tables import fact_lines
+from heddle.cli.tables import fact_lines, table_lines
 
 
 def interrupted(directory: Path) -> Outcome:
@@ -110,3 +110,45 @@ def test_a_run_whose_user_asked_twice_draws_no_picture(tmp_path: Path, capsys: p
         print_outcome(outcome, Path("exp.toml"))
         assert (tmp_path / "curve.png").exists() is not hurried
         assert ("curve.png" in capsys.readouterr().out) is not hurried
+
+
+# ---- tables on a narrow terminal
+
+HEADER = ("EXPERIMENT", "STATE", "WHY")
+ROWS = [("pole-aaaaaa", "waiting", "no worker plays it; start some with: heddle workers start"), ("x", "running", "")]
+
+
+def test_a_table_is_as_wide_as_it_is_where_nothing_ends_a_line() -> None:
+    assert (
+        table_lines(HEADER, ROWS, None)
+        == table_lines(HEADER, ROWS, 200)
+        == [
+            "EXPERIMENT   STATE    WHY",
+            "pole-aaaaaa  waiting  no worker plays it; start some with: heddle workers start",
+            "x            running",
+        ]
+    )
+
+
+def test_the_last_column_is_broken_between_words_where_the_terminal_ends() -> None:
+    assert table_lines(HEADER, ROWS, 50) == [
+        "EXPERIMENT   STATE    WHY",
+        "pole-aaaaaa  waiting  no worker plays it; start",
+        "                      some with: heddle workers",
+        "                      start",
+        "x            running",
+    ]
+
+
+def test_a_last_column_without_room_is_below_its_row() -> None:
+    assert table_lines(HEADER, ROWS, 40) == [
+        "EXPERIMENT   STATE",
+        "pole-aaaaaa  waiting",
+        "    no worker plays it; start some with:",
+        "    heddle workers start",
+        "x            running",
+    ]
+
+
+def test_a_table_of_one_column_stays_as_it_is() -> None:
+    assert table_lines(("A",), [("a b c d",)], 3) == ["A", "a b c d"]
