@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from heddle.cli.options import command, output_option, print_json
-from heddle.cli.tables import number, print_table
+from heddle.cli.tables import number, print_table, say
 
 FRESH = 0x66726573
 """Mixed into the seed when none is given: other episodes than those of training and of [eval]."""
@@ -46,7 +46,7 @@ def evaluate(checkpoints: tuple[str, ...], episodes: int, seed: int | None, stoc
         score = play(path, episodes=episodes, seed=seed, deterministic=not stochastic)
         shown.append({"checkpoint": str(path), **asdict(score)})
         if output == "table":
-            click.echo(
+            say(
                 f"{path}: return {score.return_mean:.1f} ± {score.return_std:.1f} over {score.episodes} episodes"
                 f" (least {score.return_min:.1f}, most {score.return_max:.1f}, mean length {score.length_mean:.0f})"
             )

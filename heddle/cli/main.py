@@ -14,6 +14,7 @@ import click
 
 from heddle.cli.mistakes import usage_line
 from heddle.cli.root import Session, cli
+from heddle.cli.tables import say
 from heddle.errors import HeddleError, SpecError
 
 INTERRUPTED = 130
@@ -76,7 +77,7 @@ def _say(lines: list[str], code: int, session: Session) -> int:
         traceback.print_exc(file=sys.stderr)
     try:
         for line in lines:
-            print(line, file=sys.stderr)
+            say(line, to_stderr=True)
     except BrokenPipeError:
         _leave_the_pipe()
     return code

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from heddle.broker.server import find_running, is_running
 from heddle.cli.accounts import accounting, accounting_line, adds_up
 from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
 from heddle.cli.live import Facts
+from heddle.cli.tables import print_facts
 from heddle.client import FOLDER, Client, connect
 from heddle.errors import Gone, HeddleError
 from heddle.launch.checked import Checked
@@ -235,11 +234,11 @@ def _default_workers(order: Order) -> int:
 def _say_where(order: Order, local: Local) -> None:
     if local.server is not None:
         look = f"look inside with: {local.server.redis_cli}"
-        click.echo(f"broker  {local.server.settings.binary}; {look}", err=order.to_stderr)
+        print_facts([("broker", f"{local.server.settings.binary}; {look}")], to_stderr=order.to_stderr)
     else:
         which = "the one given" if order.url else "that of `heddle up` in this folder"
         adds = f"this terminal adds a coordinator, workers to pool {local.setup.pool} and a trainer"
-        click.echo(f"broker  {which}; {adds}", err=order.to_stderr)
+        print_facts([("broker", f"{which}; {adds}")], to_stderr=order.to_stderr)
 
 
 @contextlib.contextmanager
@@ -257,7 +256,7 @@ def _say_others(order: Order, folder: Path) -> None:
     """Runs that were cut short here and that this one does not go on with."""
     for run in cut_short(FOLDER, is_running):
         if run.folder.resolve() != folder.resolve():
-            click.echo(f"note    {run}", err=order.to_stderr)
+            print_facts([("note  ", str(run))], to_stderr=order.to_stderr)
 
 
 def _forget_others(client: Client, sha256: str) -> None:

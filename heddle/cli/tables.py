@@ -3,6 +3,7 @@
 It never colours: what is printed here may be cut by `awk`.
 """
 
+import re
 import shutil
 import sys
 import textwrap
@@ -48,6 +49,22 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[object]], columns
     for head, row in zip(heads[1:], cells[1:], strict=True):
         lines += [head.rstrip(), *_broken(BELOW, row[-1], columns, BELOW)]
     return lines
+
+
+def say(text: str, *, to_stderr: bool = False) -> None:
+    """One line, on a terminal broken between words."""
+    for line in said(text, terminal_columns(to_stderr=to_stderr)):
+        click.echo(line, err=to_stderr)
+
+
+def said(text: str, columns: int | None) -> list[str]:
+    """`text` in lines of at most `columns`; what comes behind "; ", which is often to be copied, begins a new one."""
+    if columns is None or len(text) <= columns:
+        return [text]
+    parts = re.split(r"(?<=;) ", text)
+    return [
+        line for number, part in enumerate(parts) for line in _broken(BELOW if number else "", part, columns, BELOW)
+    ]
 
 
 def terminal_columns(*, to_stderr: bool = False) -> int | None:

@@ -11,7 +11,7 @@ from heddle.cli.facts import troubles
 from heddle.cli.live import Facts
 from heddle.cli.run import print_outcome
 from heddle.cli.running import Outcome
-from heddle.cli.tables import fact_lines, table_lines
+from heddle.cli.tables import fact_lines, said, table_lines
 
 
 def interrupted(directory: Path) -> Outcome:
@@ -152,3 +152,16 @@ def test_a_last_column_without_room_is_below_its_row() -> None:
 
 def test_a_table_of_one_column_stays_as_it_is() -> None:
     assert table_lines(("A",), [("a b c d",)], 3) == ["A", "a b c d"]
+
+
+def test_a_line_is_broken_where_the_terminal_ends_and_before_what_to_do_about_it() -> None:
+    line = "heddle: exp-9aa32e has used env_steps 100000 already; give it more: --set budget.env_steps=200192"
+    assert said(line, None) == said(line, 100) == [line]
+    assert said(line, 60) == [
+        "heddle: exp-9aa32e has used env_steps 100000 already;",
+        "    give it more: --set budget.env_steps=200192",
+    ]
+    assert said("a word and averyveryverylongpath/that/stays/whole", 20) == [
+        "a word and",
+        "    averyveryverylongpath/that/stays/whole",
+    ]
