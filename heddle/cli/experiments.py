@@ -108,7 +108,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
             ("broker", f"{kept.name}: {kept.promise}"),
             ("checkpoint", now.result.get("checkpoint", "")),
             ("best", now.result.get("best", "")),
-            *(("event", f"{duration(now_ms - event.time_ms)} ago  {event.message}") for event in told),
+            *(("event", f"{duration(now_ms - event.time_ms):>6} ago  {event.message}") for event in told),
         ]
     )
 
