@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
+from heddle.cli.tables import say
 from heddle.errors import Conflict
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def pause(experiment: str | None, group: str | None, redis_url: str | None) -> N
             return
         found = client.experiment(str(experiment))
         found.pause()
-        click.echo(f"{found.id} pauses; go on with: heddle resume {found.id}")
+        say(f"{found.id} pauses; go on with: heddle resume {found.id}")
 
 
 @command("resume", example="heddle resume cartpole-7f3a2b\nheddle resume --group lr")
@@ -154,11 +155,11 @@ def stop(experiment: str | None, group: str | None, redis_url: str | None) -> No
         found.stop()
         go_on = f"heddle enqueue --resume {found.id}"
         if before.ended:
-            click.echo(f"{found.id} is {before.state} already; go on from its last checkpoint with: {go_on}")
+            say(f"{found.id} is {before.state} already; go on from its last checkpoint with: {go_on}")
         elif before.command == "stop":
-            click.echo(f"{found.id} is stopping already; see it with: heddle status {found.id}")
+            say(f"{found.id} is stopping already; see it with: heddle status {found.id}")
         else:
-            click.echo(f"{found.id} stops; its last checkpoint can be continued: {go_on}")
+            say(f"{found.id} stops; its last checkpoint can be continued: {go_on}")
 
 
 def _tell_each(experiments: Sequence[str], group: str, what: str) -> None:

@@ -111,6 +111,7 @@ def _source(file: Path | None, resume: str | None, redis_url: str | None) -> "Pa
 def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, redis_url: str | None) -> None:
     """Load every experiment of a sweep (`how`: as `load_sweep`), then submit them; prints their ids."""
     from heddle.cli.commands import wait_for_all
+    from heddle.cli.tables import say
     from heddle.launch.sweep import load_sweep, own_group
 
     swept = load_sweep(file, **how)
@@ -137,7 +138,7 @@ def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, r
             click.echo("\n".join(experiment.id for experiment in made))
             old = sum(not experiment.created for experiment in made)
             click.echo(f"group {named}: {len(made) - old} submitted, {old} active already", err=True)
-            click.echo(f"see how they go with: heddle ls --group {named}; heddle results {named}", err=True)
+            say(f"see how they go with: heddle ls --group {named}; heddle results {named}", to_stderr=True)
         if wait:
             wait_for_all(client, [experiment.id for experiment in made])
 

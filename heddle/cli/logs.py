@@ -12,6 +12,7 @@ import click
 
 from heddle.cli.commands import seconds
 from heddle.cli.options import SCHEMA, command, connect, print_json, redis_option
+from heddle.cli.tables import BELOW, broken, terminal_columns
 from heddle.cli.why import clock_time
 from heddle.clock import Clock, SystemClock
 
@@ -152,7 +153,11 @@ def _show(event: "Event") -> None:
     who = " ".join(part for part in (event.role, event.worker) if part)
     about = f" [{event.experiment}]" if event.experiment else ""
     head = f"{clock_time(event.time_ms)} {event.level:<7} {who}{about}"
-    click.echo(f"{click.style(head, fg=COLOURS.get(event.level, 'cyan'))} {event.message}")
+    columns = terminal_columns()
+    lines = [f"{head} {event.message}"] if columns is None else broken(f"{head} ", event.message, columns, BELOW)
+    coloured = click.style(head, fg=COLOURS.get(event.level, "cyan"))
+    for line in lines or [head]:
+        click.echo(f"{coloured}{line.removeprefix(head)}" if line.startswith(head) else line)
 
 
 def _show_jsonl(event: "Event") -> None:

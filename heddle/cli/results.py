@@ -43,7 +43,7 @@ def results(group: str | None, metric: str | None, output: str, redis_url: str |
     if output == "json":
         print_json({"group": group, "metric": chosen, "results": [_as_json(one) for one in found]})
         return
-    header = ("COMBINATION", "DONE", "STEPS", chosen.upper(), "95 % INTERVAL", "WORST", "BEST", "STATES")
+    header = ("COMBINATION", "DONE", "STEPS", chosen.upper(), "95 % INTERVAL", "WORST", "BEST", "REST")
     print_table(header, [_row(one) for one in found], empty="nothing yet")
 
 
@@ -97,7 +97,7 @@ def _row(result: "Result") -> Sequence[object]:
         interval,
         _score(min(known, default=None)),
         _score(max(known, default=None)),
-        counted(result.states),
+        counted([state for state in result.states if state not in ("completed", "stopped")]),
     )
 
 

@@ -10,7 +10,7 @@ import click
 from heddle.cli.commands import experiment_argument
 from heddle.cli.options import connect, epilog, output_option, print_json, redis_option
 from heddle.cli.root import Group
-from heddle.cli.tables import print_table
+from heddle.cli.tables import print_table, say
 from heddle.errors import UsageError
 
 
@@ -88,7 +88,7 @@ def release(what: str, output: str, redis_url: str | None) -> None:
         print_json({"experiment": found.id, "released": released})
     else:
         numbers = ", ".join(str(one) for one in released or [])
-        click.echo(f"released shard {numbers} of {found.id}; see it with: heddle shards {found.id}")
+        say(f"released shard {numbers} of {found.id}; see it with: heddle shards {found.id}")
 
 
 def split(what: str) -> tuple[str, int | None]:

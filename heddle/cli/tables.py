@@ -43,11 +43,11 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[object]], columns
         return [
             line
             for head, row in zip(heads, cells, strict=True)
-            for line in _broken(f"{head}{GAP}", row[-1], columns, " " * at) or [head.rstrip()]
+            for line in broken(f"{head}{GAP}", row[-1], columns, " " * at) or [head.rstrip()]
         ]
     lines = [heads[0].rstrip()]
     for head, row in zip(heads[1:], cells[1:], strict=True):
-        lines += [head.rstrip(), *_broken(BELOW, row[-1], columns, BELOW)]
+        lines += [head.rstrip(), *broken(BELOW, row[-1], columns, BELOW)]
     return lines
 
 
@@ -62,9 +62,7 @@ def said(text: str, columns: int | None) -> list[str]:
     if columns is None or len(text) <= columns:
         return [text]
     parts = re.split(r"(?<=;) ", text)
-    return [
-        line for number, part in enumerate(parts) for line in _broken(BELOW if number else "", part, columns, BELOW)
-    ]
+    return [line for number, part in enumerate(parts) for line in broken(BELOW if number else "", part, columns, BELOW)]
 
 
 def terminal_columns(*, to_stderr: bool = False) -> int | None:
@@ -86,10 +84,10 @@ def fact_lines(head: str, value: str, columns: int | None) -> list[str]:
     """`head` and `value`, broken between words where `columns` end; paths stay whole, to be copied."""
     if columns is None or len(head) + len(value) <= columns or columns < 2 * len(head):
         return [head + value]
-    return _broken(head, value, columns, " " * len(head))
+    return broken(head, value, columns, " " * len(head))
 
 
-def _broken(head: str, value: str, columns: int, indent: str) -> list[str]:
+def broken(head: str, value: str, columns: int, indent: str) -> list[str]:
     """`head` and `value` in lines of at most `columns`, all but the first behind `indent`; [] for no value."""
     return textwrap.wrap(
         value,

@@ -12,7 +12,7 @@ import click
 from heddle.cli.options import connect, epilog, find_url, output_option, print_json, redis_option
 from heddle.cli.roles import HOST_EXIT_S, begin_role
 from heddle.cli.root import Group
-from heddle.cli.tables import duration, print_table
+from heddle.cli.tables import duration, print_table, say
 
 if TYPE_CHECKING:
     from heddle.broker.pools import WorkerInfo
@@ -113,7 +113,7 @@ def scale(number: int | None, reset: bool, pool: str, redis_url: str | None) -> 
     with connect(redis_url) as client:
         client.broker.pools.set_desired(pool, number)
     shall = f"shall have {number} workers" if number is not None else "has as many as its supervisors were started with"
-    click.echo(f"pool {pool} {shall}; see them with: heddle workers ls --pool {pool}")
+    say(f"pool {pool} {shall}; see them with: heddle workers ls --pool {pool}")
 
 
 @workers.command("drain", epilog=epilog("heddle workers drain host-1234w1-54d78b"))
@@ -124,4 +124,4 @@ def drain(worker: tuple[str, ...], redis_url: str | None) -> None:
     with connect(redis_url) as client:
         for one in worker:
             client.broker.pools.drain(one)
-            click.echo(f"{one} drains; its supervisor starts another one, for fewer say: heddle workers scale N")
+            say(f"{one} drains; its supervisor starts another one, for fewer say: heddle workers scale N")
