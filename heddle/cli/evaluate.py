@@ -3,7 +3,7 @@
 It needs no broker and never changes the checkpoint.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +19,10 @@ FRESH = 0x66726573
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a checkpoint is worth: mean and spread of the undiscounted return, mean length; JSON shows these names."""
+    """What a checkpoint is worth: mean and spread of the undiscounted return, mean length; JSON shows these names.
+
+    Where groups of agents have a policy each it is of those that learn, and `groups` has the mean return of each.
+    """
 
     episodes: int
     return_mean: float
@@ -27,6 +30,7 @@ class Score:
     return_min: float
     return_max: float
     length_mean: float
+    groups: dict[str, float] = field(default_factory=dict)
 
 
 @command(
@@ -49,6 +53,7 @@ def evaluate(checkpoints: tuple[str, ...], episodes: int, seed: int | None, stoc
             say(
                 f"{path}: return {score.return_mean:.1f} ± {score.return_std:.1f} over {score.episodes} episodes"
                 f" (least {score.return_min:.1f}, most {score.return_max:.1f}, mean length {score.length_mean:.0f})"
+                + "".join(f"; {name} {value:.2f}" for name, value in score.groups.items())
             )
     if output == "json":
         print_json({"evaluations": shown})
@@ -113,6 +118,7 @@ def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: b
         SpecError: its environment or policy cannot be made here.
     """
     from heddle.checkpoint import load
+    from heddle.consumers.sides import Sides
     from heddle.policies import make_policy
     from heddle.producers.evaluate import evaluate as play_episodes
     from heddle.spaces import from_json
@@ -125,8 +131,11 @@ def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: b
     policy.set_weights(found.weights)
     root = seed if seed is not None else _fresh_seed(spec.experiment.seed)
     result = play_episodes(policy, spec, episodes=episodes, seed=root, deterministic=deterministic)
-    returns, lengths = np.asarray(result.returns, dtype=float), np.asarray(result.lengths, dtype=float)
-    return Score(len(returns), returns.mean(), returns.std(), returns.min(), returns.max(), lengths.mean())
+    sides = Sides.of(spec.policy)
+    groups = {name[:-1]: mean for name, mean in sides.mean_returns(result.returns, result.agents, "").items()}
+    returns, steps = sides.counting((result.returns, result.lengths.astype(np.int64), result.agents))
+    spread = float(returns.std()), float(returns.min()), float(returns.max())
+    return Score(len(returns), float(returns.mean()), *spread, float(steps.mean()), groups)
 
 
 def _fresh_seed(seed: int) -> int:

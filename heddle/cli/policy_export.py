@@ -4,6 +4,7 @@ It never leaves a file behind that does not answer as the policy does.
 """
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,9 @@ EXAMPLE = "heddle policy export runs/cartpole-7f3a2b --format onnx --to policy.o
 @click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(path_type=Path))
 @click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option("--to", "file", metavar="FILE", callback=existing_file, required=True, help="Where to.")
+@click.option("--group", metavar="NAME", help="Of the group of agents that has this policy.")
 @output_option
-def export(checkpoint: Path, kind: str, file: Path, output: str) -> None:
+def export(checkpoint: Path, kind: str, file: Path, group: str | None, output: str) -> None:
     """Write the policy of CHECKPOINT (a file, or a run's folder: its best one) to a file that runs without Heddle.
 
     All but safetensors, which holds the weights alone, take raw observations and answer the likeliest action. What is
@@ -35,7 +37,7 @@ def export(checkpoint: Path, kind: str, file: Path, output: str) -> None:
     from heddle.errors import UsageError
 
     path = find_checkpoint(checkpoint)
-    found, policy = load_policy(path)
+    found, policy = load_policy(path, group)
     temporary = file.with_name(f".{file.stem}.tmp{file.suffix}")
     try:
         told = _write(found, policy, kind, temporary)
@@ -55,11 +57,14 @@ def export(checkpoint: Path, kind: str, file: Path, output: str) -> None:
     click.echo(f"{file}: {kind} of {found.experiment} at update {found.update}, {size:,} bytes; {how}")
 
 
-def load_policy(path: Path) -> "tuple[Checkpoint, Policy]":
+def load_policy(path: Path, group: str | None = None) -> "tuple[Checkpoint, Policy]":
     """A checkpoint and the policy that it holds.
 
+    Args:
+        group: where groups of agents have a policy each, whose; the checkpoint is then as if it held that one alone.
+
     Raises:
-        CheckpointError: it cannot be loaded; SpecError: its policy cannot be made here.
+        CheckpointError: it cannot be loaded; SpecError: its policy cannot be made here; UsageError: no such group.
     """
     from heddle.checkpoint import load
     from heddle.policies import make_policy
@@ -71,7 +76,29 @@ def load_policy(path: Path) -> "tuple[Checkpoint, Policy]":
     observation, action = from_json(found.spaces["observation"]), from_json(found.spaces["action"])
     policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
     policy.set_weights(found.weights)
-    return found, policy
+    return _of_group(found, policy, group, [one.name for one in spec.policy.groups if one.past_of is None])
+
+
+def _of_group(
+    found: "Checkpoint", policy: "Policy", group: str | None, known: list[str]
+) -> "tuple[Checkpoint, Policy]":
+    from heddle.errors import UsageError
+    from heddle.policies.groups import GroupsPolicy
+    from heddle.spaces import to_json
+
+    if not isinstance(policy, GroupsPolicy):
+        if group is not None:
+            raise UsageError(f"--group {group}: one policy plays all agents of {found.experiment}")
+        return found, policy
+    member = next((one for one in policy.members if one.name == group and one.name in known), None)
+    if member is None:
+        what = "name a group" if group is None else f"--group {group}: no group with a policy of its own"
+        raise UsageError(f"{what}, for {found.experiment} has several policies: {', '.join(known)}")
+    own: Any = member.policy
+    if not (hasattr(own, "observation") and hasattr(own, "action")):
+        raise UsageError(f"--group {group}: its {type(own).__name__} says no spaces, and cannot be exported")
+    spaces = {"observation": to_json(own.observation), "action": to_json(own.action)}
+    return replace(found, weights=own.get_weights(), spaces=spaces), own
 
 
 def _write(found: "Checkpoint", policy: "Policy", kind: str, file: Path) -> dict[str, Any]:

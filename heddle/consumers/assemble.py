@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.consumers.learners.base import TrainBatch
+from heddle.consumers.learners.base import AGENT_BITS, TrainBatch
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Array
 from heddle.spaces import Leaf, index_range
@@ -19,9 +19,6 @@ from heddle.spaces.cells import padded
 
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 """Types that torch cannot compute with, and what they become."""
-
-AGENT_BITS = 32
-"""In `TrainBatch.env` an agent's number stands above these bits."""
 
 
 class Assembler:

@@ -5,7 +5,7 @@ that changed hands in the middle is counted by its last owner's episodes only, s
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from heddle.broker import Broker
 from heddle.broker.types import Pointer
+from heddle.consumers.progress import Progress
+from heddle.consumers.sides import Ended, Sides
 from heddle.errors import BrokerFull, BrokerUnreachable, Conflict, NotFound, SeatLost
 from heddle.layout import Segments
 
@@ -29,13 +31,15 @@ class Finished:
 
     Attributes:
         version, update: which policy, and the update that made it.
-        returns: float64 [episodes]; lengths: int [episodes].
+        returns: float64 [episodes]; lengths: int [episodes]; of agents whose returns count.
+        by_group: mean return of each group of agents; {} where there are none.
     """
 
     version: int
     update: int
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
+    by_group: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mean_return(self) -> float:
@@ -50,14 +54,27 @@ class Finished:
             "eval_episodes": float(len(self.returns)),
             "eval_version": float(self.version),
             "eval_update": float(self.update),
+            **self.by_group,
         }
 
 
-def ended_episodes(segments: Segments) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Returns and lengths of the episodes that ended in these segments, segment by segment."""
+def ended_episodes(segments: Segments) -> Ended:
+    """Returns, lengths and agents of the episodes that ended in these segments, segment by segment."""
     ended = segments.arrays["episode_length"] > 0
     returns = segments.arrays["episode_return"][ended].astype(np.float64)
-    return returns, segments.arrays["episode_length"][ended].astype(np.int64)
+    agents = segments.arrays["agent"][np.nonzero(ended)[0]].astype(np.int64)
+    return returns, segments.arrays["episode_length"][ended].astype(np.int64), agents
+
+
+def note_episodes(progress: Progress, trained: Sequence[Segments], sides: Sides) -> dict[str, float]:
+    """Count the episodes that ended in what an update was done on; mean returns by group, for its metrics."""
+    ended = [ended_episodes(segments) for segments in trained]
+    for one in ended:
+        progress.add_episodes(*sides.counting(one))
+    if not sides.groups:
+        return {}
+    returns, agents = (np.concatenate([one[place] for one in ended]) for place in (0, 2))
+    return sides.mean_returns(returns, agents, "return")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +83,14 @@ class Episodes:
 
     Attributes:
         shard, owner: whose; the owner is (epoch, nonce).
-        returns, lengths: of each.
+        returns, lengths, agents: of each.
     """
 
     shard: int
     owner: Owner
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    agents: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -87,27 +105,34 @@ class Collector:
     def add(self, pointer: Pointer, segments: Segments) -> None:
         """One batch of an eval shard; the one whose `given` is the version is its shard's last."""
         owner = (pointer.epoch, pointer.nonce)
-        returns, lengths = ended_episodes(segments)
-        if len(returns):
-            self.episodes.append(Episodes(pointer.shard, owner, tuple(returns.tolist()), tuple(lengths.tolist())))
+        returns, lengths, agents = (tuple(values.tolist()) for values in ended_episodes(segments))
+        if returns:
+            self.episodes.append(Episodes(pointer.shard, owner, returns, lengths, agents))
         if pointer.given == self.version:
             self.gave[pointer.shard] = owner
 
-    def finished(self, active: int) -> Finished | None:
+    def finished(self, active: int, sides: Sides | None = None) -> Finished | None:
         """The evaluation, once `active` shards gave it; None before, and when no episode ended at all."""
+        sides = sides or Sides()
         if not active or len(self.gave) < active:
             return None
         counted = [item for item in self.episodes if self.gave.get(item.shard) == item.owner]
         returns = np.array([value for item in counted for value in item.returns], np.float64)
         lengths = np.array([value for item in counted for value in item.lengths], np.int64)
-        return Finished(self.version, self.update, returns, lengths) if len(returns) else None
+        agents = np.array([value for item in counted for value in item.agents], np.int64)
+        by_group = sides.mean_returns(returns, agents, "eval_return")
+        returns, lengths = sides.counting((returns, lengths, agents))
+        return Finished(self.version, self.update, returns, lengths, by_group) if len(returns) else None
 
     def to_json(self) -> dict[str, Any]:
         """For a manifest."""
         return {
             "version": self.version,
             "update": self.update,
-            "episodes": [[item.shard, *item.owner, list(item.returns), list(item.lengths)] for item in self.episodes],
+            "episodes": [
+                [item.shard, *item.owner, list(item.returns), list(item.lengths), list(item.agents)]
+                for item in self.episodes
+            ],
             "gave": [[shard, *owner] for shard, owner in self.gave.items()],
         }
 
@@ -115,11 +140,16 @@ class Collector:
     def from_json(cls, value: Mapping[str, Any]) -> "Collector":
         """The opposite of `to_json`."""
         episodes = [
-            Episodes(int(shard), (int(epoch), str(nonce)), tuple(returns), tuple(lengths))
-            for shard, epoch, nonce, returns, lengths in value["episodes"]
+            Episodes(int(shard), (int(epoch), str(nonce)), tuple(returns), tuple(lengths), tuple(agents))
+            for shard, epoch, nonce, returns, lengths, agents in map(_with_agents, value["episodes"])
         ]
         gave = {int(shard): (int(epoch), str(nonce)) for shard, epoch, nonce in value["gave"]}
         return cls(int(value["version"]), int(value["update"]), episodes, gave)
+
+
+def _with_agents(episodes: Sequence[Any]) -> Sequence[Any]:
+    """As a manifest holds them; older ones had no agents."""
+    return episodes if len(episodes) > 5 else [*episodes, [0] * len(episodes[3])]
 
 
 class Evaluator:
@@ -135,6 +165,7 @@ class Evaluator:
     Args:
         every_updates: updates between evaluations.
         state: what `state` gave to the manifest.
+        sides: groups of agents.
     """
 
     def __init__(
@@ -145,8 +176,10 @@ class Evaluator:
         seat_epoch: int,
         every_updates: int,
         state: Mapping[str, Any] | None = None,
+        sides: Sides | None = None,
     ) -> None:
         state = state or {}
+        self._sides = sides
         self.last: Finished | None = None
         self.last_update = int(state.get("last_update", 0))
         self.checkpoint = str(state.get("checkpoint", ""))
@@ -216,7 +249,7 @@ class Evaluator:
 
     def finish(self, active: int) -> tuple[Finished, str] | None:
         """When it is over: the evaluation, and the name of the checkpoint with its weights."""
-        finished = self._running.finished(active) if self._running else None
+        finished = self._running.finished(active, self._sides) if self._running else None
         if finished is None:
             return None
         name = self.checkpoint

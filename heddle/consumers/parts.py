@@ -27,10 +27,11 @@ from heddle.consumers.restoring import Restored, restore, resume
 from heddle.consumers.saver import Saver, marks_of
 from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Describe, Setting, read_setting
+from heddle.consumers.sides import Sides
 from heddle.consumers.watch import Noted, unwatched
 from heddle.errors import HeddleError
 from heddle.policies.base import Arrays
-from heddle.policies.initial import give_weights
+from heddle.policies.initial import begin_with_files
 from heddle.policies.lag import Gap
 from heddle.stop import StopFlag
 
@@ -154,8 +155,8 @@ def build(source: Source, seat: Seat) -> Parts:
         flow=lambda: call("read flow", lambda: broker.experience.flow(experiment, PARTITION)),
         newest=lambda: call("read metrics", lambda: broker.events.metrics_newest(experiment)),
     )
-    if restored.checkpoint is None and setting.spec.policy.init is not None:
-        give_weights(setting.policy, Path(setting.spec.policy.init))
+    if restored.checkpoint is None:
+        begin_with_files(setting.policy, setting.spec.policy)
     training = source.train(setting)
     restored = resume(training.resume, restored, saver)
     checkpoint, own = restored.checkpoint, restored.own
@@ -273,6 +274,7 @@ def _evaluator(
         seat_epoch=seat.epoch,
         every_updates=setting.spec.eval.every_updates,
         state=own.extra.get("eval") if own else None,
+        sides=Sides.of(setting.spec.policy),
     )
     evaluator.continue_or_drop(eval_policy)
     if setting.spec.trainer.ack == "update":

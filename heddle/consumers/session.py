@@ -19,11 +19,12 @@ from heddle.broker import Broker
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.checkpoint import Checkpoint
 from heddle.clock import Clock
-from heddle.consumers.evaluation import ended_episodes
+from heddle.consumers.evaluation import note_episodes
 from heddle.consumers.parts import Interrupted
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
 from heddle.consumers.setting import Describe, Setting
+from heddle.consumers.sides import Sides
 from heddle.consumers.tensors import assembler
 from heddle.consumers.trainer import Trainer
 from heddle.errors import ExperimentFailed, UsageError
@@ -281,9 +282,8 @@ class _Body:
             if self._closed.is_set() and not self._trained.is_set():
                 raise Interrupted("the loop's body was left")
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
-        for item in batches:
-            progress.add_episodes(*ended_episodes(item.segments))
-        return dict(self.metrics)
+        sides = Sides.of(self.setting.spec.policy) if self.setting else Sides()
+        return self.metrics | note_episodes(progress, [item.segments for item in batches], sides)
 
     def probe(self, loaded: Loaded, progress: Progress) -> None:
         """A body cannot be asked to forget: only decoding is tried alone."""

@@ -15,12 +15,13 @@ import numpy as np
 from heddle.checkpoint import Checkpoint
 from heddle.consumers.assemble import Assembler
 from heddle.consumers.budget import progress as budget_progress
-from heddle.consumers.evaluation import ended_episodes
+from heddle.consumers.evaluation import note_episodes
 from heddle.consumers.learners import Learner, TrainBatch, make_learner, resolve_device
 from heddle.consumers.learners.suspects import suspect
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
 from heddle.consumers.setting import Setting
+from heddle.consumers.sides import Sides
 from heddle.errors import CheckpointError, EnvError, ExperimentFailed, HeddleError
 from heddle.policies.base import Arrays
 from heddle.spec.objects import describe_error
@@ -48,6 +49,7 @@ class Training:
     ) -> None:
         self._spec = setting.spec
         self._experiment = setting.stored.experiment
+        self._sides = Sides.of(setting.spec.policy)
         self._device = resolve_device(device or setting.spec.trainer.device)
         self.learner: Learner = make_learner(
             setting.spec, setting.policy, device=self._device, seed=setting.spec.experiment.seed
@@ -96,9 +98,7 @@ class Training:
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}{suspect(assembled)}") from error
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
-        for item in batches:
-            progress.add_episodes(*ended_episodes(item.segments))
-        return metrics
+        return metrics | note_episodes(progress, [item.segments for item in batches], self._sides)
 
     def probe(self, loaded: Loaded, progress: Progress) -> None:
         """Learn from one batch alone and forget it again: a batch that kills the process does so here.

@@ -14,7 +14,8 @@ from heddle.errors import DataError, EnvError, MissingExtra, Problem, SpecError
 from heddle.launch.checked import Checked
 from heddle.layout import make_layout
 from heddle.policies import Policy, make_policy
-from heddle.policies.initial import give_weights
+from heddle.policies.groups import GroupsPolicy
+from heddle.policies.initial import begin_with_files
 from heddle.policies.q import EPSILON
 from heddle.policies.sac import RANDOM, SacPolicy
 from heddle.spaces import Space
@@ -49,8 +50,7 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
         observation, action = see_spaces(spec, guard=guard)
         with guard(what="was not made", key="policy.id", value=spec.policy.id):
             policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
-            if spec.policy.init is not None:
-                give_weights(policy, Path(spec.policy.init))
+            begin_with_files(policy, spec.policy)
     except SpecError as error:
         raise SpecError([*error.problems, *problems]) from error
     problems += _training_problems(spec, policy)
@@ -63,7 +63,7 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
         state=policy.state,
         info_keys=spec.rollout.info_keys,
     )
-    weights = sum(np.asarray(array).nbytes for array in policy.get_weights().values())
+    weights = _bytes_of(policy) + _past_bytes(spec, policy)
     with_snapshot = with_snapshot and spec.faults.snapshot_every != 0
     trial = see_snapshot(spec, observation, action, guard=guard) if with_snapshot else None
     snapshot = trial.size if trial else 0
@@ -72,6 +72,18 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
     if problems:
         raise SpecError(problems)
     return Checked(observation, action, needed, trial.reason if trial else None)
+
+
+def _bytes_of(policy: Policy) -> int:
+    return sum(np.asarray(array).nbytes for array in policy.get_weights().values())
+
+
+def _past_bytes(spec: ExperimentSpec, policy: Policy) -> int:
+    """Of groups that past versions play: what is published once as many are kept as can be, beside the first."""
+    if not isinstance(policy, GroupsPolicy):
+        return 0
+    found = zip(spec.policy.groups, policy.members, strict=True)
+    return sum((group.most_kept - 1) * _bytes_of(member.policy) for group, member in found if group.past_of)
 
 
 def _data_problems(spec: ExperimentSpec, observation: Space, action: Space, policy: Policy) -> list[Problem]:
@@ -141,17 +153,29 @@ def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
 
 
 def _training_problems(spec: ExperimentSpec, policy: Policy) -> list[Problem]:
-    """Whether a built-in learner can train this policy."""
+    """Whether a built-in learner can train this policy, or those of the groups that learn."""
+    if not isinstance(policy, GroupsPolicy):
+        return _cannot_train(spec, policy, "policy.id", spec.policy.id)
+    found: list[Problem] = []
+    for group, member in zip(spec.policy.groups, policy.members, strict=True):
+        if group.learn:
+            found += _cannot_train(spec, member.policy, f"policy.groups[{member.place}].id", group.id)
+    return found
+
+
+def _cannot_train(spec: ExperimentSpec, policy: Policy, key: str, policy_id: str) -> list[Problem]:
     learner = spec.trainer.learner
     if not (lacks := _lacking(learner, policy)):
         return []
     reason = f"cannot be trained by {learner}: {type(policy).__name__} {lacks}"
     hint = 'to play it untrained: trainer.learner = "none"'
-    if learner in REPLAYING:
+    if spec.policy.groups:
+        hint = "to play it untrained: learn = false in its group"
+    elif learner in REPLAYING:
         hint = f"use policy.id = {REPLAYING[learner]}, or leave it out"
     elif spec.data is not None:
         hint = "use a built-in policy such as mlp, or give it what it lacks"
-    return [Problem("policy.id", spec.policy.id, reason, hint)]
+    return [Problem(key, policy_id, reason, hint)]
 
 
 def _lacking(learner: str, policy: Policy) -> str:

@@ -3,7 +3,6 @@
 It never draws and never imports torch: `heads.py` chooses, `torch_heads.py` judges, both from these descriptions.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from heddle.errors import EnvError
 from heddle.policies.base import MASK_LEAF, Noise
+from heddle.policies.chance import normal_of
 from heddle.spaces import ACTION, Box, Discrete, Leaf, LeafSpace, MultiBinary, MultiDiscrete, Space, leaves
 
 Kind = Literal["categorical", "bernoulli", "gaussian", "squashed"]
@@ -98,13 +98,10 @@ class Heads:
         """[N, noise.size] as one array [N, elements] a head: uniform on [0, 1), or normal for a continuous one.
 
         Where both kinds are needed all come as uniform numbers, and pairs become normal ones.
-
-        Source: Box and Muller 1958, doi:10.1214/aoms/1177706645.
         """
         uniform, normal = noise[:, : self._uniforms], noise
         if self._uniforms and self.means:
-            first, second = np.split(noise[:, self._uniforms :], 2, axis=1)
-            normal = np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2.0 * math.pi * second)
+            normal = normal_of(noise[:, self._uniforms :])
         found, places = [], {True: 0, False: 0}
         for head in self.all:
             begin = places[head.continuous]

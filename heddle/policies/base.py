@@ -28,10 +28,12 @@ class Noise:
     Attributes:
         kind: "uniform" on [0, 1), standard "normal", or "none".
         size: numbers per environment and step; 0 with "none".
+        always: drawn for the likeliest actions, too: not all that the policy does has a likeliest one.
     """
 
     kind: Literal["uniform", "normal", "none"]
     size: int
+    always: bool = False
 
 
 @dataclass(frozen=True, slots=True)

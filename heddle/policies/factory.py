@@ -29,11 +29,15 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
 
     A policy of the user's, "package.module:Name", is called as `Name(observation, action, **kwargs)`, with `seed` when
     it takes one. It is a class with the methods of `Policy`, or a torch or Flax module that answers as
-    `heddle.policies.torch_heads` describes.
+    `heddle.policies.torch_heads` describes. With groups it is one policy for each, together as one.
 
     Raises:
         EnvError: it cannot be imported or made, lacks a method, or does not fit the spaces.
     """
+    if spec.groups:
+        from heddle.policies.groups import make_groups
+
+        return make_groups(spec, observation, action, seed=seed, make=_make_one)
     if spec.id == "mlp":
         return MlpPolicy(
             observation,
@@ -72,6 +76,10 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
         )
     policy: Policy = made
     return policy
+
+
+def _make_one(spec: PolicySpec, observation: Space, action: Space, seed: int) -> Policy:
+    return make_policy(spec, observation, action, seed=seed)
 
 
 def _of_values(spec: PolicySpec, observation: Space, action: Space, rng: np.random.Generator) -> Policy:

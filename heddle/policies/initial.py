@@ -9,7 +9,9 @@ from heddle.checkpoint import FORMAT as CHECKPOINT
 from heddle.checkpoint import decode
 from heddle.errors import CheckpointError, EnvError
 from heddle.policies.base import Arrays, Policy
+from heddle.policies.groups import GroupsPolicy
 from heddle.policies.weights import WeightsError, load_arrays, not_finite, read_metadata
+from heddle.spec import PolicySpec
 
 HEADER_CAP_BYTES = 64 * 2**20
 
@@ -47,6 +49,20 @@ def give_weights(policy: Policy, file: Path) -> None:
         policy.set_weights(weights)
     except WeightsError as error:
         raise _unfit(file, str(error)) from error
+
+
+def begin_with_files(policy: Policy, spec: PolicySpec) -> None:
+    """Have the policy, or that of each group, begin with the weights of the file that the spec names, if it names one.
+
+    Raises:
+        EnvError: as `give_weights` does.
+    """
+    if spec.init is not None:
+        give_weights(policy, Path(spec.init))
+    if isinstance(policy, GroupsPolicy):
+        for group, member in zip(spec.groups, policy.members, strict=True):
+            if group.init is not None:
+                give_weights(member.policy, Path(group.init))
 
 
 def _unfit(file: Path, reason: str) -> EnvError:

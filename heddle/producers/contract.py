@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.producers.choices import choices_for
-from heddle.spaces import ACTION, Box, Discrete, Leaf, LeafSpace, Space, index_range, leaves, validate_value
+from heddle.spaces import ACTION, Box, DictSpace, Discrete, Leaf, LeafSpace, Space, index_range, leaves, validate_value
 from heddle.spaces.cells import boxed, padded, to_cell
 from heddle.spec.objects import describe_error
 
@@ -149,7 +149,16 @@ def _drawn(space: LeafSpace, steps: int, rng: np.random.Generator) -> NDArray[An
 
 
 def permitted(choice: Any, observation: Any, action: Space) -> Any:
-    """`choice`, or the next one that the observation's `action_mask` allows: no policy would choose another."""
+    """`choice`, or the next one that the observation's `action_mask` allows: no policy would choose another.
+
+    Groups of agents with spaces of their own stand side by side, each with its mask.
+    """
+    if (
+        isinstance(action, DictSpace)
+        and isinstance(observation, Mapping)
+        and observation.keys() >= action.spaces.keys()
+    ):
+        return {key: permitted(choice[key], observation[key], part) for key, part in action.spaces.items()}
     if not isinstance(action, Discrete) or not isinstance(observation, Mapping):
         return choice
     mask = np.ravel(observation.get("action_mask", ()))

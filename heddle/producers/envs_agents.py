@@ -1,8 +1,8 @@
 """Multi-agent environments: PettingZoo's parallel ones as one vector environment with a lane for each agent of each.
 
-It never steps for experience; `vector_player.py` does. All agents are played by the policy of the experiment, so
-their spaces must be equal. An agent that is out before the others waits: its lane neither moves nor begins until the
-environment is reset, which the call behind the last agent's end does.
+It never steps for experience; `vector_player.py` does. Agents that one policy plays must have equal spaces. An agent
+that is out before the others waits: its lane neither moves nor begins until the environment is reset, which the call
+behind the last agent's end does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer
+from heddle.producers.envs_agent_spaces import AgentSpaces
 
 _NEEDED = ("possible_agents", "observation_space", "action_space", "reset", "step")
 
@@ -24,25 +25,31 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Games side by side; lane g * A + a is agent a of game g.
 
     Attributes:
-        agents: their names, in the order of the lanes.
+        agents: their names, in the order of the lanes: group by group where there are groups.
         idle: [lanes] bool, those that the last call neither moved nor began.
 
     Args:
         games: PettingZoo parallel environments, all of one kind.
         name: as the spec names it, for messages.
+        groups: name to its agents; {} where one policy plays all.
 
     Raises:
-        EnvError: they are no such environments, or their agents' spaces differ.
+        EnvError: they are no such environments, the groups' agents are others, or spaces of one policy's agents differ.
     """
 
-    def __init__(self, games: Sequence[Any], *, name: str) -> None:
+    def __init__(self, games: Sequence[Any], *, name: str, groups: Mapping[str, Sequence[str]] | None = None) -> None:
         self.games = list(games)
-        self.agents = _agents_of(games[0], name)
+        self.agents = _ordered(_agents_of(games[0], name), groups or {}, name)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.render_mode = None
         self.num_envs = len(games) * len(self.agents)
-        self.single_observation_space = _shared(games[0], self.agents, "observation_space", name)
-        self.single_action_space = _shared(games[0], self.agents, "action_space", name)
+        self._shows, self._takes = (
+            AgentSpaces(
+                {agent: getattr(games[0], what)(agent) for agent in self.agents}, groups or {}, what=what, name=name
+            )
+            for what in ("observation_space", "action_space")
+        )
+        self.single_observation_space, self.single_action_space = self._shows.whole, self._takes.whole
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.idle: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
@@ -74,13 +81,13 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
             first = place * len(self.agents)
             lanes = {agent: first + index for index, agent in enumerate(self.agents)}
             playing = list(game.agents)
-            answer = game.step({agent: choices[lanes[agent]] for agent in playing})
+            answer = game.step({agent: self._takes.taken(agent, choices[lanes[agent]]) for agent in playing})
             seen, gained, ended, cut, told = _five(answer)
             for agent, lane in lanes.items():
                 if agent not in playing:
                     self.idle[lane] = True
                     continue
-                self._seen[lane] = _of(seen, agent, "observations")
+                self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations"))
                 rewards[lane] = _of(gained, agent, "rewards")
                 terminated[lane], truncated[lane] = bool(ended.get(agent)), bool(cut.get(agent))
                 if (agent in game.agents) == bool(terminated[lane] or truncated[lane]):
@@ -103,7 +110,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for index, agent in enumerate(self.agents):
             if agent not in answer[0]:
                 raise BadAnswer(f"reset showed nothing to agent {agent!r}: agents that join later are not supported")
-            self._seen[place * len(self.agents) + index] = answer[0][agent]
+            self._seen[place * len(self.agents) + index] = self._shows.shown(agent, answer[0][agent])
         if set(self.games[place].agents) != set(self.agents):
             raise BadAnswer("reset began without some agents: agents that join later are not supported")
         self._over[place] = False
@@ -126,15 +133,20 @@ def _agents_of(game: Any, name: str) -> tuple[str, ...]:
     return tuple(game.possible_agents)
 
 
-def _shared(game: Any, agents: Sequence[str], what: str, name: str) -> Any:
-    """The space that all agents have. Raises EnvError where they differ."""
-    spaces = {agent: getattr(game, what)(agent) for agent in agents}
-    first = spaces[agents[0]]
-    if other := next((agent for agent, space in spaces.items() if space != first), None):
-        shown = f"{agents[0]} has {_short(first)}, {other} has {_short(spaces[other])}"
-        hint = "one policy plays all agents: pad their spaces to one with a wrapper in your own factory"
-        raise EnvError(f"has agents with different {what}s: {shown}", value=name, hint=hint)
-    return first
+def _ordered(agents: tuple[str, ...], groups: Mapping[str, Sequence[str]], name: str) -> tuple[str, ...]:
+    """The agents group by group. Raises EnvError where the groups' agents are others."""
+    if not groups:
+        return agents
+    wanted = tuple(agent for members in groups.values() for agent in members)
+    unknown = [agent for agent in wanted if agent not in agents]
+    missing = [agent for agent in agents if agent not in wanted]
+    if unknown or missing:
+        told = [
+            f"{word} {', '.join(map(str, found[:6]))}" for word, found in (("no", unknown), ("also", missing)) if found
+        ]
+        reason = f"has other agents than policy.groups name: {'; '.join(told)}"
+        raise EnvError(reason, value=name, hint=f"its agents are {', '.join(map(str, agents[:8]))}")
+    return wanted
 
 
 def _five(answer: Any) -> tuple[Any, ...]:
@@ -156,8 +168,3 @@ def _note(infos: dict[str, Any], lane: int, told: Mapping[str, Any], lanes: int)
         if isinstance(value, bool | int | float | np.number | np.bool_):
             infos.setdefault(key, np.full(lanes, np.nan))[lane] = float(value)
             infos.setdefault(f"_{key}", np.zeros(lanes, np.bool_))[lane] = True
-
-
-def _short(space: Any) -> str:
-    text = " ".join(str(space).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."

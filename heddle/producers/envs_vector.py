@@ -5,7 +5,7 @@ It never steps for experience; `vector_player.py` does. What such an object does
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -99,19 +99,22 @@ def keep_last_observations(vector: Any) -> None:
         core.envs = [env if isinstance(env, _LastKept) else _LastKept(env) for env in core.envs]
 
 
-def make_vector(env: Env, *, first: int, num_envs: int, seeds: Sequence[int]) -> Any:
+def make_vector(
+    env: Env, *, first: int, num_envs: int, seeds: Sequence[int], groups: Mapping[str, Sequence[str]] | None = None
+) -> Any:
     """The vector environment of a shard, wrapped, with a `VectorCounter` where one is needed.
 
     Args:
         first: number of its first environment within the experiment.
         num_envs: how many it shall hold.
         seeds: one for each, for what is seeded when it is made.
+        groups: of its agents, name to their names, where each has a policy of its own.
 
     Raises:
         EnvError: it cannot be made; the reason is one line.
     """
     if env.agents is not None:
-        return _call_agents(env, env.agents, first, seeds)
+        return _call_agents(env, env.agents, first, seeds, groups or {})
     if env.id.startswith(ENVPOOL):
         made = _call_envpool(env, num_envs, seeds)
     elif is_object_name(env.id):
@@ -191,7 +194,9 @@ def _call_registered(env: Env, num_envs: int) -> Any:
     return call_gymnasium(env, make)
 
 
-def _call_agents(env: Env, agents: int, first: int, seeds: Sequence[int]) -> AgentLanes:
+def _call_agents(
+    env: Env, agents: int, first: int, seeds: Sequence[int], groups: Mapping[str, Sequence[str]]
+) -> AgentLanes:
     """As many games as `seeds` has lanes for."""
     if not is_object_name(env.id):
         hint = 'name what makes one: "pettingzoo.sisl.pursuit_v5:parallel_env"'
@@ -201,7 +206,7 @@ def _call_agents(env: Env, agents: int, first: int, seeds: Sequence[int]) -> Age
     for game in range(count):
         offered = {"env_index": first + game, "num_envs": count, "seed": seeds[game * agents]}
         games.append(call_factory(env, offered))
-    made = AgentLanes(games, name=env.id)
+    made = AgentLanes(games, name=env.id, groups=groups)
     if len(made.agents) != agents:
         shown = ", ".join(made.agents[:8]) + ("..." if len(made.agents) > 8 else "")
         reason = f"is {agents}, and the environment has {len(made.agents)} agents: {shown}"

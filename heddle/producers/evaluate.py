@@ -31,10 +31,12 @@ class Evaluation:
     Attributes:
         returns: [episodes] float64, undiscounted, of the innermost environment.
         lengths: [episodes] int32, in its steps.
+        agents: [episodes] int64, whose they were within their environment.
     """
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int32]
+    agents: NDArray[np.int64]
 
     @property
     def mean(self) -> float:
@@ -82,14 +84,15 @@ def evaluate(
     finally:
         player.close()
     flat_returns = np.array([value for one in returns for value in one], np.float64)
-    return Evaluation(flat_returns, np.array([value for one in lengths for value in one], np.int32))
+    agents = np.array([lane % plan.agents for lane, one in enumerate(returns) for _ in one], np.int64)
+    return Evaluation(flat_returns, np.array([value for one in lengths for value in one], np.int32), agents)
 
 
 def _player(plan: ShardPlan, spec: ExperimentSpec, policy: Policy, *, seed: int, clock: Clock | None) -> Play:
     name = spec.env.id
     if spec.env.at_once:
         seeds = [env_seed(seed, plan.index, lane, 0) for lane in range(plan.lanes)]
-        vector = make_vector(spec.env, first=0, num_envs=plan.lanes, seeds=seeds)
+        vector = make_vector(spec.env, first=0, num_envs=plan.lanes, seeds=seeds, groups=spec.policy.agents_of)
         layout = make_layout(*spaces_of(vector, name), steps=_STEPS, outputs={})
         return VectorPlayer(plan, spec, policy, layout, vector=vector, seed=seed, clock=clock)
     envs = make_envs(plan, spec, seed)

@@ -26,6 +26,7 @@ class NoiseTape:
     Attributes:
         silence: [n, size] zeros, for who looks at no noise.
         is_silent: the policy wants none.
+        always: it wants them for its likeliest actions, too.
     """
 
     def __init__(self, noise: Noise, seeds: Sequence[EpisodeSeeds]) -> None:
@@ -37,6 +38,7 @@ class NoiseTape:
         self._begun = [0] * n  # steps taken when the running episode began
         self._generators: list[np.random.Generator | None] = [None] * n
         self.silence: NDArray[Any] = np.zeros((n, noise.size), np.float64)
+        self.always = noise.always
         self.is_silent = noise.kind == "none" or noise.size == 0
 
     def begin(self, env: int, episode: int) -> None:

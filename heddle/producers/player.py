@@ -104,7 +104,7 @@ class Player(Play):
         shape, infos = reel.plain_shape, reel.infos
         lanes = [(env, self._steps[env], reel.parts[env][0][1], reel.rewards[env]) for env in active]
         reel.lengths = [0] * len(self._envs)
-        noise = tape.silence if deterministic or tape.is_silent else None
+        noise = tape.silence if tape.is_silent or (deterministic and not tape.always) else None
         for t in range(self.layout.steps):
             choices = self._act(reel, t, tape.take() if noise is None else noise, deterministic)
             self.doing = "step"

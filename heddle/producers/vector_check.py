@@ -34,7 +34,7 @@ def check_vector(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space
     """
     name, n = spec.env.id, min(MOST_ENVS, plan_shards(spec)[0].num_envs) * spec.env.agents_each
     seeds = [env_seed(spec.experiment.seed, 0, env, 0) for env in range(n)]
-    make = partial(make_vector, spec.env, first=0, num_envs=n, seeds=seeds)
+    make = partial(make_vector, spec.env, first=0, num_envs=n, seeds=seeds, groups=spec.policy.agents_of)
     observation, action = _spaces_of(make, name)
     asked = partial(_play, observation=observation, action=action, seeds=seeds, steps=steps, spec=spec)
     try:

@@ -69,7 +69,7 @@ class VectorPlayer(Play):
         n = plan.lanes
         if vector is None:
             seeds = [env_seed(root, plan.index, env, first_episode) for env in range(n)]
-            vector = make_vector(spec.env, first=plan.first_env, num_envs=n, seeds=seeds)
+            vector = make_vector(spec.env, first=plan.first_env, num_envs=n, seeds=seeds, groups=spec.policy.agents_of)
         keep_last_observations(vector)
         self._track = VectorTrack(n, ActionRows(layout.action))
         begin = {"seed": root, "first_episode": first_episode}
@@ -124,7 +124,7 @@ class VectorPlayer(Play):
         """The loop that all the time goes into. Fills `reel` and moves `_at`."""
         limit, clock, tape = self.spec.rollout.max_seconds, self._clock, self._tape
         deadline = None if limit is None else clock.monotonic() + limit
-        noise = tape.silence if deterministic or tape.is_silent else None
+        noise = tape.silence if tape.is_silent or (deterministic and not tape.always) else None
         call = 0
         while playing.any():
             choices = self._act(reel, call, tape.take() if noise is None else noise, deterministic)

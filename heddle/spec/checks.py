@@ -7,18 +7,21 @@ import math
 from collections.abc import Iterator
 
 from heddle.spec.explain import Fault
+from heddle.spec.groups import group_faults
 from heddle.spec.learner_checks import learner_faults, schedule_faults
+from heddle.spec.locate import KeyPath
 from heddle.spec.models import ENVPOOL, ExperimentSpec
-from heddle.spec.policy import PolicySpec
+from heddle.spec.policy import Network
 from heddle.spec.variants import variant_faults
 
 ON_POLICY = ("ppo", "none")
 """Learners that a recording cannot teach."""
+_DEFAULT = Network()
 
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    begin = (_env, _vector, variant_faults, _agents, _policy, _rollout, _trainer, learner_faults)
+    begin = (_env, _vector, variant_faults, _agents, group_faults, _policy, _rollout, _trainer, learner_faults)
     return [fault for rule in (*begin, schedule_faults, _data, _eval, _budget, _limits) for fault in rule(spec)]
 
 
@@ -59,28 +62,44 @@ def _env(spec: ExperimentSpec) -> Iterator[Fault]:
 
 
 def _policy(spec: ExperimentSpec) -> Iterator[Fault]:
-    policy, default = spec.policy, PolicySpec()
-    acts = policy.builtin and policy.id not in ("q", "sac")
+    policy = spec.policy
+    if not policy.groups:
+        unused = _unused(policy)
+        yield from (_meaningless(("policy", key), policy, key) for key in unused)
+        if policy.id == "random" and spec.eval is not None and spec.eval.deterministic:
+            yield Fault(
+                ("eval", "deterministic"),
+                True,
+                "has no meaning with policy.id = 'random', which has no likeliest action",
+                "use deterministic = false",
+            )
+        return
+    everywhere = set.intersection(*(set(_unused(group)) for group in policy.groups))
+    for key in sorted(key for key in everywhere if getattr(policy, key) != getattr(_DEFAULT, key)):
+        yield Fault(("policy", key), getattr(policy, key), "has no meaning in any of policy.groups", "remove it")
+    for place, group in enumerate(policy.groups):
+        for key in _unused(group):
+            if getattr(group, key) != getattr(policy, key):  # what all groups have from [policy] may not suit one
+                yield _meaningless(("policy", "groups", place, key), group, key)
+
+
+def _unused(network: Network) -> list[str]:
+    """Keys that say something which this policy does not look at."""
+    acts = network.builtin and network.id not in ("q", "sac")
     uses = {
-        "torso": policy.recurrent,
-        "recurrent_size": policy.recurrent,
-        "dueling": policy.id == "q",
-        "filters": policy.looks_through == "cnn",
+        "torso": network.recurrent,
+        "recurrent_size": network.recurrent,
+        "dueling": network.id == "q",
+        "filters": network.looks_through == "cnn",
         "std": acts,
         "squash": acts,
-        "image": policy.looks_through in ("cnn", "impala"),
+        "image": network.looks_through in ("cnn", "impala"),
     }
-    for key, used in uses.items():
-        value = getattr(policy, key)
-        if not used and value != getattr(default, key):
-            yield Fault(("policy", key), value, f"has no meaning with policy.id = {policy.id!r}", "remove it")
-    if policy.id == "random" and spec.eval is not None and spec.eval.deterministic:
-        yield Fault(
-            ("eval", "deterministic"),
-            True,
-            "has no meaning with policy.id = 'random', which has no likeliest action",
-            "use deterministic = false",
-        )
+    return [key for key, used in uses.items() if not used and getattr(network, key) != getattr(_DEFAULT, key)]
+
+
+def _meaningless(path: KeyPath, network: Network, key: str) -> Fault:
+    return Fault(path, getattr(network, key), f"has no meaning with policy.id = {network.id!r}", "remove it")
 
 
 def _vector(spec: ExperimentSpec) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from heddle.spec.policy import derived_policy
+from heddle.spec.policy import derived_group, derived_policy
 
 MOST_ENVS_PER_SHARD = 64
 """A shard is what one worker steps in one thread and what is lost at once: 64 keeps both small."""
@@ -66,6 +66,7 @@ def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]
         give("trainer", key, value)
     whole = learner == "vtrace"  # whose targets want whole segments, and few steps of the newest weights
     give("trainer", "minibatch", update if whole else min(MOST_IN_MINIBATCH, update))
+    _fill_groups(filled)
     for key, value in _of_policy(learner, section("policy")).items():
         give("policy", key, value)
     seed = section("experiment").get("seed", 0)
@@ -100,6 +101,23 @@ def _of_policy(learner: str, given: Mapping[str, Any]) -> dict[str, object]:
     needed: dict[str, object] = {"id": REPLAYING[learner]} if learner in REPLAYING else {}
     chosen = given.get("id", needed.get("id", "mlp"))
     return needed | derived_policy(chosen, given.get("torso", "mlp"))
+
+
+def _fill_groups(filled: dict[str, Any]) -> None:
+    """Each of [[policy.groups]] gets the keys that it has not: those given in [policy], and what follows from its id.
+
+    One that plays past versions of another gets those of that one first.
+    """
+    policy = filled.get("policy")
+    groups = policy.get("groups") if isinstance(policy, dict) else None
+    if not isinstance(policy, dict) or not isinstance(groups, list | tuple):
+        return
+    opened = [_open(group) for group in groups]
+    named = {str(one.get("name")): one for one in opened if isinstance(one, dict)}
+    policy["groups"] = [
+        derived_group(one, policy | named.get(str(one.get("past_of")), {})) | one if isinstance(one, dict) else one
+        for one in opened
+    ]
 
 
 def backlog(*, lag: int, batches: int, every: int, shards: int) -> int:

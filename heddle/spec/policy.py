@@ -3,23 +3,29 @@
 It never builds a network; `heddle.policies` does.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from heddle.spec.values import Frozen, Kwargs, builtin_or_own
+from heddle.spec.values import Frozen, Kwargs, Slug, Word, builtin_or_own
 
 POLICIES = ("mlp", "cnn", "impala", "lstm", "gru", "random", "q", "sac")
 """Built-in policies; others are named "package.module:Name"."""
 RECURRENT = ("lstm", "gru")
 NATURE_FILTERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
+MOST_AGENTS = 1024
+"""In one environment."""
+_RANGE = re.compile(r"(?P<before>[^{}]*)\{(?P<first>\d{1,6})\.\.(?P<last>\d{1,6})\}(?P<after>[^{}]*)")
+
 Positive = Annotated[int, Field(ge=1)]
 Filter = Annotated[tuple[Positive, Positive, Positive], Field(strict=False)]
 
 
-class PolicySpec(Frozen):
-    """[policy]: what acts.
+class Network(Frozen):
+    """What acts: the keys that [policy] and each of its groups may have.
 
     Attributes:
         id: built-in name, or "package.module:Name".
@@ -67,6 +73,68 @@ class PolicySpec(Frozen):
         return self.torso if self.recurrent else self.id
 
 
+class Group(Network):
+    """[[policy.groups]]: agents that share a policy of their own; keys that it has not are those of [policy].
+
+    Attributes:
+        name: in weights, metrics and batches.
+        agents: their names; "wolf_{0..2}" stands for wolf_0, wolf_1 and wolf_2.
+        learn: the learner trains it, on its own agents' steps; derived when not given.
+        past_of: the group whose past versions play here; None: it has weights of its own.
+        pick: which of them an episode is played with: the latest, any of the last ones, or a fixed one.
+        last: how many are kept, with "uniform".
+        every: updates from one that is kept to the next.
+        update: the one that "fixed" plays with; the first weights until then.
+    """
+
+    name: Slug
+    agents: Annotated[tuple[Word, ...], Field(strict=False, min_length=1)]
+    learn: bool = True
+    past_of: Slug | None = None
+    pick: Literal["latest", "uniform", "fixed"] = "uniform"
+    last: int = Field(default=5, ge=1, le=64)
+    every: int = Field(default=10, ge=1)
+    update: int = Field(default=0, ge=0)
+
+    @property
+    def most_kept(self) -> int:
+        """Past versions that are kept at once."""
+        return self.last if self.pick == "uniform" else 1
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Every agent's name, ranges written out."""
+        return tuple(name for given in self.agents for name in written_out(given))
+
+
+class PolicySpec(Network):
+    """[policy]: what acts.
+
+    Attributes:
+        groups: of agents with a policy each; () for one policy that plays all.
+    """
+
+    groups: Annotated[tuple[Group, ...], Field(strict=False)] = ()
+
+    @property
+    def agents_of(self) -> dict[str, tuple[str, ...]]:
+        """Group to its agents, in the order of the lanes."""
+        return {group.name: group.members for group in self.groups}
+
+    def of_group(self, group: Group) -> "PolicySpec":
+        """[policy] as if that group were all there is."""
+        return PolicySpec(**{name: getattr(group, name) for name in Network.model_fields})
+
+
+def written_out(name: str) -> list[str]:
+    """The names that "wolf_{0..2}" stands for; a name without a range stands for itself."""
+    match = _RANGE.fullmatch(name)
+    if match is None:
+        return [name]
+    first, last = int(match["first"]), int(match["last"])
+    return [f"{match['before']}{number}{match['after']}" for number in range(first, min(last, first + MOST_AGENTS) + 1)]
+
+
 def derived_policy(policy_id: object, torso: object) -> dict[str, object]:
     """What follows for [policy] from its id and torso when it is not given.
 
@@ -81,3 +149,11 @@ def derived_policy(policy_id: object, torso: object) -> dict[str, object]:
     elif policy_id in RECURRENT:
         found = {"hidden": (64,), "shared": True}
     return found
+
+
+def derived_group(group: Mapping[str, object], policy: Mapping[str, object]) -> dict[str, object]:
+    """What follows for one of [[policy.groups]] from its own keys and from those given in [policy]."""
+    shared = {key: value for key, value in policy.items() if key in Network.model_fields and key != "init"}
+    merged = shared | dict(group)
+    known = group.get("past_of") is None and merged.get("id") != "random"
+    return derived_policy(merged.get("id", "mlp"), merged.get("torso", "mlp")) | shared | {"learn": known}

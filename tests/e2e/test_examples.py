@@ -36,9 +36,13 @@ TESTED = {
     "pursuit.toml",
     "pendulum_sac.toml",
     "pong.toml",
+    "race.toml",
+    "race_env.py",
     "read_experience.py",
     "recall.toml",
     "recall_env.py",
+    "signals.toml",
+    "signals_env.py",
     "slurm.sbatch",
     "submit_and_follow.py",
 }
@@ -91,6 +95,35 @@ def test_several_agents_are_trained_by_one_policy(folder: Path) -> None:
     told = json.loads(done.stdout)
     assert told["state"] == "completed" and told["adds_up"] and told["env_steps"] >= 4096
     assert math.isfinite(told["return"])  # of single agents, whose episodes have ended by now
+
+
+def test_two_agents_with_a_policy_each_come_to_understand_each_other(folder: Path) -> None:
+    done = heddle("run", "signals.toml", "-n", "1", "-o", "json", cwd=folder)
+    assert "reached target_return" in done.stdout + done.stderr
+    path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
+    told = heddle_json("eval", str(path), "--episodes", "32", cwd=folder)
+    assert told["return_mean"] > 15.0 and set(told["groups"]) == {"speaker", "listener"}
+    assert "name a group" in heddle("policy", "export", str(path), *SAFE, cwd=folder, code=2).stderr
+    heddle("policy", "export", str(path), *SAFE, "--group", "listener", cwd=folder)
+    again = folder / "again.toml"
+    text = (folder / "signals.toml").read_text(encoding="utf-8")
+    again.write_text(text.replace("hidden = [16]", 'hidden = [16]\ninit = "one.safetensors"'), encoding="utf-8")
+    heddle("validate", "again.toml", cwd=folder)
+
+
+SAFE = ("--format", "safetensors", "--to", "one.safetensors")
+
+
+def test_a_runner_wins_against_its_own_past(folder: Path) -> None:
+    smaller = ("--set", "budget.env_steps=60_000", "-n", "1", "-o", "json")
+    told = json.loads(heddle("run", "race.toml", *smaller, cwd=folder).stdout)
+    assert told["state"] == "completed" and told["adds_up"]
+    lines = next(folder.glob("runs/*/metrics.jsonl")).read_text(encoding="utf-8").splitlines()
+    points = [json.loads(line) for line in lines]
+    both = [(point["runner.return"], point["rival.return"]) for point in points if "runner.return" in point]
+    assert all(own == -other for own, other in both)
+    assert max(own for own, _ in both) > 0.2  # the past is worse than the present, while it learns
+    assert not any(name.startswith("rival.policy_loss") for point in points for name in point)
 
 
 def test_a_policy_in_jax_is_learned_by_a_learner_in_jax(folder: Path) -> None:

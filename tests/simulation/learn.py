@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from heddle.checkpoint import Checkpoint
-from heddle.consumers.evaluation import ended_episodes
+from heddle.consumers.evaluation import note_episodes
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
+from heddle.consumers.sides import Sides
 from heddle.policies.base import Arrays
 from tests.simulation.play import Nature
 
@@ -47,9 +48,7 @@ class SimTraining:
             pointer, segments = item.pointer, item.segments
             self.seen.append((pointer.shard, pointer.epoch, pointer.nonce, pointer.seq, *segments.name))  # type: ignore[attr-defined]
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
-        for item in batches:
-            progress.add_episodes(*ended_episodes(item.segments))
-        return {}
+        return note_episodes(progress, [item.segments for item in batches], Sides())
 
     def probe(self, loaded: Loaded, progress: Progress) -> None:
         self._learn([loaded])

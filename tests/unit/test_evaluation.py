@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from heddle.consumers.evaluation import Collector, ended_episodes
+from heddle.consumers.sides import Sides
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Segments:
     def __post_init__(self) -> None:
         values = np.array(self.returns, np.float64)
         self.arrays = {"episode_return": values, "episode_length": (~np.isnan(values)).astype(np.int32) * 4}
+        self.arrays["agent"] = np.arange(len(values), dtype=np.int32)
 
 
 NAN = float("nan")
@@ -42,8 +44,17 @@ def add(collector: Collector, pointer: Pointer, segments: Segments) -> None:
 
 
 def test_episodes_are_found_where_they_ended() -> None:
-    returns, lengths = ended_episodes(TWO)  # type: ignore[arg-type]
-    assert (returns.tolist(), lengths.tolist()) == ([2.0, 3.0], [4, 4])
+    returns, lengths, agents = ended_episodes(TWO)  # type: ignore[arg-type]
+    assert (returns.tolist(), lengths.tolist(), agents.tolist()) == ([2.0, 3.0], [4, 4], [0, 1])
+
+
+def test_only_agents_of_groups_that_learn_count_and_every_group_is_told_apart() -> None:
+    sides = Sides({"own": range(1), "rival": range(1, 2)}, counted=(0,))
+    collector = Collector(version=7, update=3)
+    add(collector, Pointer(4, given=7), TWO)
+    finished = collector.finished(1, sides)
+    assert finished is not None and finished.returns.tolist() == [2.0]
+    assert finished.metrics()["own.eval_return"] == 2.0 and finished.metrics()["rival.eval_return"] == 3.0
 
 
 def test_an_evaluation_is_over_when_every_shard_that_counts_gave_the_version() -> None:
@@ -67,6 +78,11 @@ def test_a_shard_that_changed_hands_is_counted_by_the_owner_that_gave_it() -> No
     finished = collector.finished(1)
     assert finished is not None
     assert finished.returns.tolist() == [1.0, 1.0]
+
+
+def test_a_manifest_from_before_there_were_agents_is_read() -> None:
+    again = Collector.from_json({"version": 7, "update": 3, "episodes": [[4, 1, "n", [2.0], [4]]], "gave": []})
+    assert again.episodes[0].agents == (0,)
 
 
 def test_what_came_so_far_survives_a_manifest() -> None:

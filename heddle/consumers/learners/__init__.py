@@ -10,6 +10,7 @@ import torch
 from heddle.consumers.learners.base import Learner, State, TrainBatch, resolve_device
 from heddle.consumers.learners.bc import Bc
 from heddle.consumers.learners.dqn import Dqn
+from heddle.consumers.learners.groups import GroupsLearner
 from heddle.consumers.learners.none import NoLearner
 from heddle.consumers.learners.ppo import Ppo
 from heddle.consumers.learners.sac import Sac
@@ -36,7 +37,7 @@ _NEEDED = ("min_steps", "update", "get_weights", "set_weights", "state", "load")
 def make_learner(
     spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int, threads: int | None = 1
 ) -> Learner:
-    """The learner that a spec names, starting from the policy's weights.
+    """The learner that a spec names, starting from the policy's weights; with groups one for each, together as one.
 
     Args:
         threads: CPU threads torch may use in this process; None leaves torch's own number. One is fastest for small
@@ -47,6 +48,16 @@ def make_learner(
     """
     if threads is not None:
         torch.set_num_threads(threads)
+    if spec.policy.groups and spec.trainer.learner != "none":
+
+        def make(own: ExperimentSpec, part: Policy, number: int) -> Learner:
+            return _make_one(own, part, device=device, seed=number)
+
+        return GroupsLearner(spec, policy, seed=seed, make=make)
+    return _make_one(spec, policy, device=device, seed=seed)
+
+
+def _make_one(spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int) -> Learner:
     name = spec.trainer.learner
     if name in _BUILTIN:
         return _BUILTIN[name](spec, policy, device=device, seed=seed)

@@ -16,6 +16,9 @@ from heddle.policies.base import Array, Arrays
 State = tuple[Arrays, dict[str, Any]]
 """Arrays by name and values that JSON can hold: everything of a learner but the policy's weights."""
 
+AGENT_BITS = 32
+"""In `TrainBatch.env` an agent's number stands above these bits."""
+
 
 @dataclass(slots=True)
 class TrainBatch:
