@@ -13,6 +13,7 @@ class Countdown:
     """
 
     metadata: dict[str, Any] = {"name": "countdown"}
+    render_mode: str | None = None
 
     def __init__(self, agents: int = 3, limit: int = 100) -> None:
         self.possible_agents = [f"agent_{i}" for i in range(agents)]

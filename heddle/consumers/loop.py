@@ -11,6 +11,7 @@ from heddle.consumers.budget import reached
 from heddle.consumers.evaluation import Finished
 from heddle.consumers.intake import Taken
 from heddle.consumers.parts import Parts
+from heddle.consumers.pausing import pause_if_asked
 from heddle.consumers.reader import Loaded
 from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics
 from heddle.consumers.resuming import settle
@@ -288,6 +289,7 @@ class Loop:
     def _tell(self) -> None:
         flow = flow_metrics(self.flow()) | {"checkpoint_seconds": self._checkpoint_s}
         self.parts.report.send(self.parts.progress.update, self._metrics | flow)
+        pause_if_asked(self.parts)
 
     def _say(self, level: str, message: str) -> None:
         """Into the experiment's log, once for each message until things are well again."""

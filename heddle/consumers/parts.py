@@ -72,6 +72,10 @@ class Trains(Protocol):
         """Train on one batch and forget it again, to see whether the process dies of it."""
         ...
 
+    def complaint(self) -> str:
+        """Why the experiment shall pause after the last update, told once; "" for nothing."""
+        ...
+
     def weights(self) -> Arrays:
         """Of the policy, copies."""
         ...

@@ -225,7 +225,7 @@ class _Body:
         self.checkpoint: Checkpoint | None = None
         self.metrics: dict[str, float] = {}
         self.kept: tuple[Arrays, dict[str, Any]] = ({}, {})
-        self._weights: Arrays = {}
+        self._weights, self._sides = Arrays(), Sides()
         self._given: queue.SimpleQueue[Sequence[Loaded] | None] = queue.SimpleQueue()
         self._ready = threading.Event()
         self._trained = threading.Event()
@@ -234,7 +234,7 @@ class _Body:
     def attach(self, setting: Setting) -> "_Body":
         """The trainer has the seat and knows the experiment."""
         self.setting = setting
-        self._weights = setting.policy.get_weights()
+        self._weights, self._sides = setting.policy.get_weights(), Sides.of(setting.spec.policy)
         return self
 
     # ---- from the user's thread
@@ -282,8 +282,10 @@ class _Body:
             if self._closed.is_set() and not self._trained.is_set():
                 raise Interrupted("the loop's body was left")
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
-        sides = Sides.of(self.setting.spec.policy) if self.setting else Sides()
-        return self.metrics | note_episodes(progress, [item.segments for item in batches], sides)
+        return self.metrics | note_episodes(progress, [item.segments for item in batches], self._sides)
+
+    def complaint(self) -> str:
+        return ""
 
     def probe(self, loaded: Loaded, progress: Progress) -> None:
         """A body cannot be asked to forget: only decoding is tried alone."""

@@ -49,7 +49,7 @@ class Training:
     ) -> None:
         self._spec = setting.spec
         self._experiment = setting.stored.experiment
-        self._sides = Sides.of(setting.spec.policy)
+        self._sides, self._complaint = Sides.of(setting.spec.policy), ""
         self._device = resolve_device(device or setting.spec.trainer.device)
         self.learner: Learner = make_learner(
             setting.spec, setting.policy, device=self._device, seed=setting.spec.experiment.seed
@@ -97,6 +97,8 @@ class Training:
         except (Exception, SystemExit) as error:  # the learner may be anybody's code
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}{suspect(assembled)}") from error
+        if told := self._asked():
+            self._complaint = f"{where}: {told}{suspect(assembled)}"
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
         return metrics | note_episodes(progress, [item.segments for item in batches], self._sides)
 
@@ -129,6 +131,17 @@ class Training:
             learn(self._assemble([loaded]), self._share(progress))
         except (Exception, SystemExit) as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
             log.info("a suspect raised when probed shard=%d error=%s", loaded.pointer.shard, describe_error(error))
+        self._asked()  # of what is forgotten again, nobody needs to hear
+
+    def complaint(self) -> str:
+        """Why the experiment shall pause after the last update, told once; "" for nothing."""
+        found, self._complaint = self._complaint, ""
+        return found
+
+    def _asked(self) -> str:
+        """What the learner has to say of the update that it has just done."""
+        ask = getattr(self.learner, "complaint", None)
+        return str(ask()) if callable(ask) else ""
 
     def weights(self) -> Arrays:
         """Of the policy, copies."""

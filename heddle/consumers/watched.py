@@ -43,6 +43,9 @@ class WatchedTraining:
         with self._noted(f"probe of shard {loaded.pointer.shard}"):
             self._training.probe(loaded, progress)
 
+    def complaint(self) -> str:
+        return self._training.complaint()
+
     def weights(self) -> Arrays:
         with self._noted("weights"):
             return self._training.weights()

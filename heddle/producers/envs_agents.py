@@ -5,6 +5,7 @@ that is out before the others waits: its lane neither moves nor begins until the
 behind the last agent's end does.
 """
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         idle: [lanes] bool, those that the last call neither moved nor began.
 
     Args:
-        games: PettingZoo parallel environments, all of one kind.
+        games: PettingZoo parallel environments, all of one kind; AEC ones that are parallelizable are converted.
         name: as the spec names it, for messages.
         groups: name to its agents; {} where one policy plays all.
 
@@ -38,7 +39,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """
 
     def __init__(self, games: Sequence[Any], *, name: str, groups: Mapping[str, Sequence[str]] | None = None) -> None:
-        self.games = list(games)
+        self.games = games = [_at_once(game, name) for game in games]
         self.agents = _ordered(_agents_of(games[0], name), groups or {}, name)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.render_mode = None
@@ -121,13 +122,28 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return concatenate(space, self._seen, blank)
 
 
+def _at_once(game: Any, name: str) -> Any:
+    """A game of which all agents act at once: one whose agents take turns only because it is written so, too.
+
+    Raises:
+        EnvError: its agents have to take turns, as its metadata say.
+    """
+    if not hasattr(game, "agent_iter"):
+        return game
+    if not (getattr(game, "metadata", None) or {}).get("is_parallelizable"):
+        reason = "takes turns (an AEC environment), and its metadata do not say that it is_parallelizable"
+        hint = (
+            "where whoever is not on turn may be asked all the same, return"
+            " pettingzoo.utils.conversions.turn_based_aec_to_parallel(env) from a factory of your own"
+        )
+        raise EnvError(reason, value=name, hint=hint)
+    return importlib.import_module("pettingzoo.utils.conversions").aec_to_parallel(game)
+
+
 def _agents_of(game: Any, name: str) -> tuple[str, ...]:
     if missing := [word for word in _NEEDED if not hasattr(game, word)]:
         hint = "name what makes a PettingZoo parallel environment, e.g. pettingzoo.sisl.pursuit_v5:parallel_env"
         raise EnvError(f"is a {type(game).__name__} without {', '.join(missing)}", value=name, hint=hint)
-    if hasattr(game, "agent_iter"):
-        hint = "name its parallel_env, or turn it into one with pettingzoo.utils.aec_to_parallel"
-        raise EnvError("takes turns (an AEC environment): all agents must act at once", value=name, hint=hint)
     if not game.possible_agents:
         raise EnvError("has no possible_agents", value=name)
     return tuple(game.possible_agents)

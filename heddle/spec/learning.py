@@ -106,8 +106,8 @@ class Trainer(Frozen):
         max_grad_norm: gradients are scaled down to this norm.
         grad_limit: a gradient longer than this, before it is scaled down, has exploded; None: only one that is not
             finite has.
-        on_bad_step: what an exploded gradient or a loss that is not finite does: fail the experiment, or skip that
-            gradient step.
+        on_bad_step: what an exploded gradient or a loss that is not finite does: fail the experiment, skip that
+            gradient step, or skip it and pause the experiment, so that somebody looks.
         normalize_advantage: per minibatch.
         target_kl: ends an update early above it.
         value_clip: clips the change of the value; None: not clipped.
@@ -137,7 +137,7 @@ class Trainer(Frozen):
     value_coef: float = Field(default=0.5, ge=0)
     max_grad_norm: float = Field(default=0.5, gt=0)
     grad_limit: float | None = Field(default=None, gt=0)
-    on_bad_step: Literal["fail", "skip"] = "fail"
+    on_bad_step: Literal["fail", "skip", "pause"] = "fail"
     normalize_advantage: bool = True
     target_kl: float | None = Field(default=None, gt=0)
     value_clip: float | None = Field(default=None, gt=0)

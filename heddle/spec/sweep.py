@@ -99,31 +99,41 @@ def combine(
     """Every combination of the values, each with every seed, in the order given; the last axis changes fastest.
 
     Args:
-        seeds: how many, from the spec's own seed on; None: that one alone.
+        seeds: how many, from the spec's own seed on; None: that one alone, or those that are swept.
         base: name, seed, tags and group of the spec that is swept.
         group: of all of them; the spec's own, or its name, when not given.
 
     Raises:
-        SpecError: there are too many, or the seed is given in two ways.
+        SpecError: there are too many, or the seed is given in two ways or is none.
     """
-    count = (seeds or 1) * math.prod(len(axis.values) for axis in axes)
+    if seeds is not None and any(axis.key == _SEED for axis in axes):
+        raise SpecError([Problem(_SEED, None, "is swept, and --seeds is given, too", "use one of them", file=SWEEP)])
+    given = _seeds_of(axes) if seeds is None else list(range(base.seed, base.seed + seeds))
+    axes = [axis for axis in axes if axis.key != _SEED]
+    count = len(given or [base.seed]) * math.prod(len(axis.values) for axis in axes)
     if count > MOST:
         hint = "sweep fewer values at once"
         raise SpecError([Problem("", None, f"makes {count} experiments, at most {MOST} go", hint, file=SWEEP)])
-    if seeds is not None and any(axis.key == _SEED for axis in axes):
-        raise SpecError([Problem(_SEED, None, "is swept, and --seeds is given, too", "use one of them", file=SWEEP)])
     names: set[str] = set()
     made = []
     for values in itertools.product(*(axis.values for axis in axes)):
         chosen = tuple(f"{axis.key}={value}" for axis, value in zip(axes, values, strict=True))
-        for seed in range(base.seed, base.seed + (seeds or 1)):
-            parts = [*_name_parts(axes, values), *([f"s{seed}"] if seeds is not None else [])]
+        for seed in given or [base.seed]:
+            parts = [*_name_parts(axes, values), *([f"s{seed}"] if given else [])]
             name = unused(_joined(base.name, parts), names)
             names.add(name)
             own = _own_overrides(base, group, chosen)
-            seeded = [f"{_SEED}={seed}"] if seeds is not None else []
+            seeded = [f"{_SEED}={seed}"] if given else []
             made.append(Combination(name, chosen, seed, (*chosen, *seeded, *own)))
     return made
+
+
+def _seeds_of(axes: Sequence[Axis]) -> list[int]:
+    """The seeds that are swept: runs of one combination, as those of --seeds are. Raises SpecError."""
+    texts = [value for axis in axes if axis.key == _SEED for value in axis.values]
+    if odd := [text for text in texts if not re.fullmatch(r"[0-9]+(_[0-9]+)*", text)]:
+        raise SpecError([Problem(_SEED, odd[0], "must be a whole number from 0 on", "", file=SWEEP)])
+    return [int(text) for text in texts]
 
 
 def told_by_combination(found: Sequence[tuple[Combination, Sequence[Problem]]]) -> list[Problem]:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from heddle.broker import Broker, keys
@@ -305,6 +306,25 @@ def test_a_learner_that_raises_fails_the_run_and_the_last_checkpoint_stays(
     assert "ValueError: the learner fell over" in reason
     assert seen_in(saved(home)) == [(0, 1), (1, 1)]
     assert (fleet.flow().dead.batches, fleet.flow().entries) == (2, 0)
+
+
+def test_a_bad_step_pauses_the_run_with_the_weights_as_they_were_and_a_resumed_one_goes_on(
+    broker: Broker, start: Start
+) -> None:
+    bad = {"learner": "ppo", "grad_limit": 1e-12, "on_bad_step": "pause", "passes": 1}
+    fleet = Fleet(broker, submit(broker, trainer=bad)).claim_all()
+    start(fleet.experiment)
+    first = fleet.version()
+    for again in range(2):
+        version = played(fleet, first + again)
+        eventually(lambda: broker.experiments.ctl(fleet.experiment).command == "pause")
+        one, other = (unpack(broker.policies.fetch(fleet.experiment, number)[1])[0] for number in (first, version))
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+        told = [line.message for line in broker.events.read(fleet.experiment, count=50)]
+        wanted = f"paused: update {again + 1} on shards 0, 1: update {again + 1} gave a gradient of norm"
+        assert len([message for message in told if message.startswith(wanted)]) == 1, told
+        broker.experiments.set_command(fleet.experiment, "run")
+    fleet.check_balance()
 
 
 def test_weights_that_are_not_finite_are_never_published_and_fail_the_run(

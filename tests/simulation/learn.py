@@ -50,6 +50,9 @@ class SimTraining:
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
         return note_episodes(progress, [item.segments for item in batches], Sides())
 
+    def complaint(self) -> str:
+        return ""
+
     def probe(self, loaded: Loaded, progress: Progress) -> None:
         self._learn([loaded])
 

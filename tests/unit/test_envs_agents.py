@@ -143,6 +143,41 @@ def test_keys_that_do_not_go_with_agents_are_named(env: dict[str, Any], key: str
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
+def test_agents_that_take_turns_only_on_paper_are_played_at_once_as_the_parallel_ones_are() -> None:
+    from pettingzoo.utils.conversions import parallel_to_aec_wrapper
+
+    def player(games: list[Any]) -> VectorPlayer:
+        policy, spec = Drawn(4), spec_with(num_envs=2)
+        layout = layout_for(policy, steps=7, observation=SEEN, action=Discrete(4), info_keys=["alive"])
+        lanes = AgentLanes(games, name="x")
+        return VectorPlayer(replace(plan_of(2), agents=AGENTS), spec, policy, layout, vector=lanes)
+
+    paper = played(player([parallel_to_aec_wrapper(Countdown()) for _ in range(2)]), 2, segments=8)
+    for lane, own in played(player_of(2), 2, segments=8).items():
+        for name in ("obs", "action", "reward", "terminated", "truncated", "info.alive"):
+            np.testing.assert_array_equal(paper[lane][name], own[name])
+
+
+def tictactoe() -> Any:
+    from pettingzoo.classic import tictactoe_v3
+
+    return tictactoe_v3.env()
+
+
+def tictactoe_at_once() -> Any:
+    from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+
+    return turn_based_aec_to_parallel(tictactoe())
+
+
+def test_agents_that_have_to_take_turns_are_refused_with_the_wrapper_that_helps() -> None:
+    name = "tests.unit.test_envs_agents:tictactoe"
+    with pytest.raises(EnvError, match="takes turns .*turn_based_aec_to_parallel"):
+        check_vector(spec_with(id=name, agents=2))
+    observation, action = check_vector(spec_with(id=f"{name}_at_once", agents=2))
+    assert action == Discrete(9) and "action_mask" in str(observation)
+
+
 class _Uneven(Countdown):
     def action_space(self, agent: str) -> Any:
         return super().action_space(agent) if agent == "agent_0" else type(super().action_space(agent))(5)

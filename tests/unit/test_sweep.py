@@ -140,3 +140,19 @@ def test_a_spec_of_a_file_is_swept_with_its_places(tmp_path: Path) -> None:
     file.write_text('[experiment]\nname = "x"\n[env]\nid = "CartPole-v1"\nnum_env = 2\n[budget]\nenv_steps = 10\n')
     with pytest.raises(SpecError, match=r"exp.toml:5"):
         load_sweep(file, sweeps=["trainer.lr=1e-3,3e-4"], try_out=False)
+
+
+def test_seeds_that_are_swept_are_runs_of_one_combination_as_those_that_are_counted() -> None:
+    base = Experiment(name="pole", seed=3)
+    named = combine(parse_axes(["trainer.lr=1,2", "experiment.seed=4,9"]), None, base)
+    assert [(one.name, one.seed) for one in named] == [
+        ("pole-lr-1-s4", 4),
+        ("pole-lr-1-s9", 9),
+        ("pole-lr-2-s4", 4),
+        ("pole-lr-2-s9", 9),
+    ]
+    assert combine(parse_axes(["trainer.lr=1,2", "experiment.seed=3,4"]), None, base) == combine(
+        parse_axes(["trainer.lr=1,2"]), 2, base
+    )
+    with pytest.raises(SpecError, match="experiment.seed = 'x': must be a whole number"):
+        combine(parse_axes(["experiment.seed=1,x"]), None, base)

@@ -218,6 +218,20 @@ def test_an_exploding_gradient_fails_or_is_left_out_as_the_spec_says() -> None:
         assert all(np.isfinite(array).all() for array in skips.get_weights().values())
 
 
+def test_a_learner_that_leaves_steps_out_may_ask_for_a_pause_and_says_why_once() -> None:
+    policy = make_policy(make_spec().policy, CARTPOLE, Discrete(2), seed=1)
+    batch = play(policy, CARTPOLE, Discrete(2))
+    batch.reward[...] = math.nan
+    for learner in ("ppo", "vtrace"):
+        made: Any = make_learner(make_spec(learner=learner, on_bad_step="pause"), policy, device=CPU, seed=0)
+        before = made.get_weights()
+        for _ in range(120):
+            made.update(batch, 0.0)
+        assert all(np.array_equal(before[name], array) for name, array in made.get_weights().items())
+        assert made.complaint().startswith("update 1 gave numbers that are not finite")
+        assert made.complaint() == ""
+
+
 def test_a_learner_that_would_leave_out_every_step_fails_in_the_end() -> None:
     policy = make_policy(make_spec().policy, CARTPOLE, Discrete(2), seed=1)
     batch = play(policy, CARTPOLE, Discrete(2))

@@ -102,6 +102,12 @@ class GroupsLearner:
             pool.see(self.updates, self.learners[pool.group.past_of].get_weights)
         return metrics
 
+    def complaint(self) -> str:
+        """Why the experiment shall pause, told once; "" for nothing."""
+        asked = {name: getattr(learner, "complaint", None) for name, learner in self.learners.items()}
+        told = {name: str(ask()) for name, ask in asked.items() if callable(ask)}
+        return "; ".join(f"group {name}: {why}" for name, why in told.items() if why)
+
     def get_weights(self) -> Arrays:
         parts: dict[str, Arrays] = {}
         for member in self._policy.members:

@@ -1,4 +1,5 @@
-"""What a learner does about gradients that exploded and losses that are not finite: it fails, or skips that step.
+"""What a learner does about gradients that exploded and losses that are not finite: it fails, or skips that step and
+may ask for a pause.
 
 It never changes a weight.
 """
@@ -21,15 +22,17 @@ class Guard:
 
     Attributes:
         skipped: gradient steps that were not taken, in all.
+        complaint: why the experiment shall pause, from the first step that was not taken since somebody heard it; ""
+            for nothing.
 
     Args:
         options: `grad_limit`, `on_bad_step` and `lr`.
     """
 
     def __init__(self, options: Trainer) -> None:
-        self.skipped = 0
+        self.skipped, self.complaint = 0, ""
         self._limit = options.grad_limit
-        self._skips = options.on_bad_step == "skip"
+        self._skips, self._pauses = options.on_bad_step == "skip", options.on_bad_step == "pause"
         self._in_a_row: dict[str, int] = {}
 
     def lets_pass(self, norm: Tensor, numbers: Mapping[str, Tensor], *, update: int, of: str = "") -> bool:
@@ -51,10 +54,18 @@ class Guard:
             return True
         self.skipped += 1
         self._in_a_row[of] = times = self._in_a_row.get(of, 0) + 1
+        if self._pauses:  # however many there are in this update: after it somebody looks
+            self.complaint = self.complaint or self._reason(length, numbers, update, "", sound=sound)
+            return False
         if self._skips and times <= MOST_SKIPPED:
             return False
         again = f" {times} times one after another" if self._skips else ""
         raise ExperimentFailed(self._reason(length, numbers, update, again, sound=sound))
+
+    def heard(self) -> str:
+        """The complaint, which is then heard."""
+        found, self.complaint = self.complaint, ""
+        return found
 
     def metrics(self) -> dict[str, float]:
         """How many steps were left out so far, where some were."""

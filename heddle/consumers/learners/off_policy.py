@@ -126,6 +126,10 @@ class OffPolicy(ABC):
         told = {"gradient_steps": float(taken), "replay_steps": float(self.replay.num_steps)} | self.guard.metrics()
         return told | {self.extra: self.exploring} | {name: float(value) / taken for name, value in sums.items()}
 
+    def complaint(self) -> str:
+        """Why the experiment shall pause, told once; "" for nothing."""
+        return self.guard.heard()
+
     def get_weights(self) -> Arrays:
         return self.model.get_weights() | {self.extra: np.array(self.exploring, np.float32)}
 

@@ -61,6 +61,10 @@ class OnPolicy:
         self.generator = torch.Generator().manual_seed(seed)
         self.updates = 0
 
+    def complaint(self) -> str:
+        """Why the experiment shall pause, told once; "" for nothing."""
+        return self.guard.heard()
+
     def get_weights(self) -> Arrays:
         return self.model.get_weights()
 
