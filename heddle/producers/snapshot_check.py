@@ -67,7 +67,7 @@ def try_snapshot(spec: ExperimentSpec, observation: Space, action: Space) -> Sna
 
 def _try_vector(spec: ExperimentSpec, seed: int) -> SnapshotTrial:
     n = spec.env.agents_each
-    vector = make_vector(spec.env, first=0, num_envs=n, seeds=[seed] * n)
+    vector = make_vector(spec.env, first=0, num_envs=n, seeds=[seed] * n, groups=spec.policy.agents_of)
     try:
         reset_all(vector, [seed])
         return SnapshotTrial(len(take(vector)))

@@ -14,8 +14,9 @@ from heddle.consumers.learners import make_learner
 from heddle.consumers.learners.base import TrainBatch
 from heddle.consumers.learners.groups import GroupsLearner, part_of
 from heddle.errors import CheckpointError, EnvError, ExperimentFailed, SpecError
+from heddle.launch.trying import try_out
 from heddle.layout import make_layout
-from heddle.policies import WeightsError, make_policy, pack, unpack
+from heddle.policies import Acted, ScriptedPolicy, WeightsError, make_policy, pack, unpack
 from heddle.policies.groups import GroupsPolicy
 from heddle.producers.vector_check import check_vector
 from heddle.producers.vector_player import VectorPlayer
@@ -304,3 +305,23 @@ def test_groups_get_the_keys_of_the_policy_and_survive_storing() -> None:
     assert [group.hidden for group in spec.policy.groups] == [(8,), (8,)]
     assert [group.shared for group in spec.policy.groups] == [False, True]
     assert spec_from_json(spec.canonical_json()) == spec
+
+
+def test_a_spec_with_groups_is_tried_out_whole_and_its_versions_are_counted_with_all_past_ones() -> None:
+    unequal_spec = spec_with(env={"id": "tests.unit.test_groups:unequal"})
+    assert try_out(unequal_spec, with_snapshot=True).no_snapshot
+    one = try_out(spec_with()).needed.policy_bytes
+    assert try_out(spec_with([PAIR[0], {**PAIR[1], "past_of": "duo", "last": 5}])).needed.policy_bytes == 3 * one
+    with pytest.raises(SpecError, match=r"policy\.groups\[1\]\.id .*: cannot be trained by ppo"):
+        try_out(spec_with([PAIR[0], {**PAIR[1], "id": "tests.unit.test_groups:Stays"}]))
+    assert try_out(spec_with([PAIR[0], {**PAIR[1], "id": "tests.unit.test_groups:Stays", "learn": False}]))
+
+
+class Stays(ScriptedPolicy):
+    """Does nothing."""
+
+    def __init__(self, observation: Any, action: Any) -> None:
+        pass
+
+    def act(self, observations: Any, state: Any, noise: Any, *, deterministic: bool = False) -> Acted:
+        return Acted({"action": np.zeros(len(noise), np.int64)})
