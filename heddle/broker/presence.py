@@ -4,7 +4,7 @@ This module never talks to a server; it only reads the fields that a server answ
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from heddle.broker import keys
 from heddle.broker.records import integer, number
@@ -24,6 +24,7 @@ class WorkerBeat:
         envs: how many of its environments are healthy.
         steps: environment steps since it started; ms_per_step: of late, wall milliseconds per environment step.
         play_s, wait_s: seconds since it started in which it played, and in which it held shards and could play none.
+        outcomes: what became of its batches and shards since it started, by name, e.g. accepted, fenced, lost.
         reason: why it does not play, "" when there is nothing to say.
         ttl_ms: of the shortest of its leases: silent for longer, it holds nothing any more.
         doing, subject, doing_ms: the one call into user code that runs, e.g. step, of which shard ("exp/3"), and how
@@ -45,6 +46,7 @@ class WorkerBeat:
     ms_per_step: float = 0.0
     play_s: float = 0.0
     wait_s: float = 0.0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
     supervisor: str = ""
     reason: str = ""
     ttl_ms: int = 10_000
@@ -144,8 +146,15 @@ def beat_fields(beat: WorkerBeat, ttl_ms: int) -> list[str | int | float]:
     """A heartbeat that counts for `ttl_ms` as field, value, ... for the worker's hash."""
     fields: list[str | int | float] = ["beat_ttl_ms", ttl_ms]
     for name, value in asdict(beat).items():
+        if isinstance(value, dict):
+            value = " ".join(f"{what}={count}" for what, count in value.items())
         fields += [name, " ".join(value) if isinstance(value, tuple) else value]
     return fields
+
+
+def _counts(text: str) -> dict[str, int]:
+    """ "accepted=12 fenced=1" as numbers by name."""
+    return {what: integer(count) for what, _, count in (word.partition("=") for word in text.split())}
 
 
 def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int, now_ms: int) -> WorkerInfo:
@@ -167,6 +176,7 @@ def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int,
             ms_per_step=number(fields.get("ms_per_step")),
             play_s=number(fields.get("play_s")),
             wait_s=number(fields.get("wait_s")),
+            outcomes=_counts(fields.get("outcomes", "")),
             supervisor=fields.get("supervisor", ""),
             reason=fields.get("reason", ""),
             ttl_ms=integer(fields.get("ttl_ms")) or 10_000,

@@ -16,6 +16,22 @@ from heddle.producers.quota import Quota
 log = logging.getLogger("heddle.worker")
 
 
+OUTCOMES = (
+    "batches",
+    "accepted",
+    "given",
+    "fenced",
+    "gap",
+    "gone",
+    "unsent",
+    "forgotten",
+    "claims",
+    "lost",
+    "env_errors",
+)
+"""The counters that a heartbeat tells by name."""
+
+
 @dataclass(slots=True)
 class Counters:
     """What happened to this worker's batches since it started; its heartbeat shows it.
@@ -51,6 +67,11 @@ class Counters:
     play_s: float = 0.0
     wait_s: float = 0.0
     waited_s: float = 0.0
+
+    def outcomes(self) -> dict[str, int]:
+        """What became of its batches and shards, as far as there is something to count."""
+        told = {name: getattr(self, name) for name in OUTCOMES}
+        return {name: count for name, count in told.items() if count}
 
 
 class Desk:

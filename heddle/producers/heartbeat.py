@@ -49,6 +49,7 @@ def describe(
         ms_per_step=1000.0 * counters.play_s / max(1, counters.steps),
         play_s=round(counters.play_s, 3),
         wait_s=round(counters.wait_s, 3),
+        outcomes=counters.outcomes(),
         supervisor=os.environ.get(SUPERVISOR_ENV, ""),
         reason=reason_to_wait(held, desk.facts_by_experiment()) if state == "waiting" else "",
         ttl_ms=min((holding.ttl_ms for holding in held), default=DEFAULT_TTL_MS),

@@ -20,6 +20,7 @@ BEAT = WorkerBeat(
     ms_per_step=0.5,
     play_s=1.5,
     wait_s=0.25,
+    outcomes={"accepted": 12, "fenced": 1},
 )
 
 

@@ -315,6 +315,12 @@ def test_waiting_for_a_policy_room_or_command_is_not_hanging(broker: Broker, sta
     assert worker.thread.is_alive()
 
 
+def _told(broker: Broker, what: str) -> dict[str, int]:
+    """The outcomes that the worker's heartbeat tells, once `what` is among them."""
+    outcomes = dict(broker.pools.workers()[0].beat.outcomes)
+    return outcomes if what in outcomes else {}
+
+
 def test_a_worker_that_lost_its_shards_drops_what_it_played_and_claims_anew(broker: Broker, start: Start) -> None:
     experiment = submit(broker)
     worker = start()
@@ -331,6 +337,8 @@ def test_a_worker_that_lost_its_shards_drops_what_it_played_and_claims_anew(brok
     read_until(reader, len(reader.read) + 4)
     reader.check_continuity()
     assert worker.worker.desk.counters.lost == 2
+    outcomes = eventually(lambda: _told(broker, "lost"), what="the heartbeat tells it")
+    assert outcomes["lost"] == 2 and outcomes["claims"] >= 4 and outcomes["accepted"] > 0
 
 
 def test_batches_that_the_broker_forgot_are_reported_and_the_shard_goes_on(broker: Broker, start: Start) -> None:
