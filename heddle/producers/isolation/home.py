@@ -21,6 +21,7 @@ log = logging.getLogger("heddle.isolation")
 
 HOME_ENV = "HEDDLE_ENV_HOME"
 """In the environment of a child and of all that it starts: its home, by which they are found."""
+TRIES = 100
 _LOCK = "lock"
 _sweep_once = threading.Lock()
 _swept = False
@@ -34,19 +35,28 @@ class Home:
     """
 
     def __init__(self) -> None:
-        base = _base()
-        sweep_once(base)
         self._lock: int | None = None
+        vanished = 0
         while self._lock is None:  # a sweep may have come between making and locking it, and has removed it
-            self.path = Path(tempfile.mkdtemp(prefix="env-", dir=base))
-            self._lock = _locked(self.path / _LOCK)
+            try:
+                base = _base()
+                sweep_once(base)
+                self.path = Path(tempfile.mkdtemp(prefix="env-", dir=base))
+            except FileNotFoundError:  # the last home of another worker took the folder around it along
+                vanished += 1
+                if vanished == TRIES:
+                    raise
+            else:
+                self._lock = _locked(self.path / _LOCK)
         self.work = self.path / "work"
         self.work.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """Remove it and all that was put there."""
+        """Remove it and all that was put there, and the folder around it when it was the last."""
         if self._lock is not None:
             _remove(self.path)
+            with contextlib.suppress(OSError):  # others are there
+                self.path.parent.rmdir()
             os.close(self._lock)
             self._lock = None
 
