@@ -20,6 +20,7 @@ from heddle.client import FOLDER, Client, connect
 from heddle.errors import Gone, HeddleError
 from heddle.launch.checked import Checked
 from heddle.launch.cut_short import CutShort, cut_short, folder_for, remembered
+from heddle.launch.giving_up import counting
 from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup, cores
 from heddle.launch.session import Session, trainer_role
 from heddle.spec import LoadedSpec
@@ -164,7 +165,8 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
         if not experiment.created:
             reader.say(f"going on with {experiment.id}, which was not over")
         local.add(role)
-        session = Session(local, role, _Watch(reader), experiment.stop, stop, reader.say)
+        given_up = counting(client.broker, experiment.id, order.directory)
+        session = Session(local, role, _Watch(reader), experiment.stop, stop, reader.say, given_up=given_up)
         running = Running(session, reader, local)
         reader.start()
         heard = _hear_warnings(reader.say)

@@ -4,8 +4,10 @@ It never ends a process. A trainer that somebody killed is none of these, for th
 crashed is.
 """
 
+import os
 import re
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,3 +98,9 @@ def has_given_up(broker: Broker, experiment: str, host: str, directory: Path, re
         return give_up(broker, experiment, host, directory, count=count, why=ending.why)
     except (BrokerError, Denied, NotFound, Gone, SpecError):
         return False  # it is counted, and the next ending asks again
+
+
+def counting(broker: Broker, experiment: str, directory: Path) -> Callable[[Ending], bool]:
+    """`has_given_up` for whoever runs the one trainer of an experiment, and notes each of its endings."""
+    repeats, host = Repeats(), f"run-{os.uname().nodename}-{os.getpid()}"
+    return lambda ending: has_given_up(broker, experiment, host, directory, repeats, ending)

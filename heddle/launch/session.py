@@ -56,6 +56,7 @@ class Session:
         stop_experiment: has the broker tell everybody to stop.
         stop: asks once to end gently, twice at once.
         tell: takes one line about something that happened.
+        given_up: asked of each unasked ending of the trainer: whether the experiment has failed by it.
         failure: why the run cannot go on; "" while it can.
     """
 
@@ -66,6 +67,7 @@ class Session:
     stop: StopFlag
     tell: Callable[[str], None]
     clock: Clock = field(default_factory=SystemClock)
+    given_up: Callable[[Ending], bool] = lambda _ending: False
     failure: str = ""
     restarts: list[Ending] = field(default_factory=list)
     _stopping_at: float | None = None
@@ -104,11 +106,12 @@ class Session:
 
     def _trainer_ended(self, ending: Ending) -> bool:
         """Whether the trainer's end is the end of the run, or of all hope."""
+        given_up = self.given_up(ending)
         try:
             self.watched.look()
         except HeddleError as error:
             log.info("cannot look error=%s", error)
-        if self.watched.outcome or self.watched.ended:
+        if given_up or self.watched.outcome or self.watched.ended:
             self.trainer.terminate(0.0)
             return True
         if ending.code in HOPELESS or self.trainer.failures >= MOST_FAILURES:

@@ -226,3 +226,23 @@ def test_a_trainer_that_keeps_dying_ends_the_run(tmp_path: Path) -> None:
     session.local.endings.append(Ending("trainer", 1, "trainer died"))
     session.step()
     assert session.failure == "trainer died"
+
+
+def test_a_trainer_that_crashes_in_the_same_way_however_late_ends_the_run(tmp_path: Path) -> None:
+    stage = Stage()
+    session = stage.session(tmp_path)
+    asked: list[Ending] = []
+
+    def given_up(ending: Ending) -> bool:
+        asked.append(ending)
+        return len(asked) == 2
+
+    session.given_up = given_up
+    crash = Ending("trainer", -11, "trainer ended with signal SIGSEGV")
+    for restarts in (1, 1):  # the second one is not started again: the experiment has failed
+        session.local.endings.append(crash)
+        session.step()
+        assert len(session.restarts) == restarts
+    assert asked == [crash, crash]
+    session.trainer.step()
+    assert session.trainer.finished
