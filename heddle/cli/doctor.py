@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from heddle.cli.options import command, output_option, print_json, redis_option
+from heddle.cli.tables import fact_lines, terminal_columns
 
 if TYPE_CHECKING:
     from heddle.broker.connection import Connection
@@ -46,11 +47,15 @@ def doctor(directory: str, output: str, redis_url: str | None) -> None:
 
 def _print(found: "list[Finding]") -> None:
     colours = {"ok": "green", "warn": "yellow", "bad": "red"}
+    columns = terminal_columns()
     for finding in found:
-        level = click.style(f"{finding.level:<4}", fg=colours[finding.level])
-        click.echo(f"{level}  {finding.area + ' ' + finding.what:<24}  {finding.says}")
+        lines = fact_lines(f"{finding.level:<4}  {finding.area + ' ' + finding.what:<24}  ", finding.says, columns)
         if finding.do:
-            click.echo(f"{'':<30}  -> {finding.do}")
+            lines += fact_lines(f"{'':<30}  -> ", finding.do, columns)
+        level = click.style(finding.level, fg=colours[finding.level])
+        click.echo(f"{level}{lines[0].removeprefix(finding.level)}")
+        for line in lines[1:]:
+            click.echo(line)
     counts = {level: sum(finding.level == level for finding in found) for level in ("bad", "warn", "ok")}
     click.echo(", ".join(f"{count} {level}" for level, count in counts.items()))
 

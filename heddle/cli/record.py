@@ -10,6 +10,7 @@ import click
 
 from heddle.cli.commands import experiment_argument
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
+from heddle.cli.tables import say
 
 if TYPE_CHECKING:
     from heddle.consumers.data.store import Manifest
@@ -87,10 +88,10 @@ class _Told:
     def look(self, manifest: "Manifest") -> None:
         """Say so."""
         if manifest.state.missed > self._missed and not self._missed:
-            click.echo(
-                "the recorder fell behind: the trainer was done with batches before they could be recorded;"
-                " the episodes they were part of are cut",
-                err=True,
+            say(
+                "the trainer was done with batches before they could be recorded, and the episodes that they were part"
+                " of are cut; to miss none, begin to record before the run, or with it",
+                to_stderr=True,
             )
         self._missed = manifest.state.missed
 

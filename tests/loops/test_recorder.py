@@ -117,7 +117,7 @@ def test_what_the_trainer_settled_before_the_recorder_came_is_missed_counted_and
     for shard in fleet.claims:
         fleet.give(shard, 2)
     code, told, err = say("record-experience", experiment, "--to", other, "--no-follow")
-    assert (code, told["missed"]) == (0, 1) and "fell behind" in err
+    assert (code, told["missed"]) == (0, 1) and "begin to record before the run" in err
     assert set(counted(tmp_path / "late")) == {key for key in expected(fleet) if key[:2] != (0, 1)}
 
 

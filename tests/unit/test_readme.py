@@ -5,11 +5,10 @@ import importlib
 import re
 from pathlib import Path
 
-import click
 import pytest
 
 from heddle.broker import keys
-from heddle.cli.root import all_commands
+from heddle.cli.root import Group, all_commands
 from heddle.spec import load_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,12 +55,20 @@ def test_its_python_submits_a_valid_spec_in_under_15_lines() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) < 15
 
 
-@pytest.mark.parametrize("words", typed(), ids=" ".join)
+def listed() -> list[list[str]]:
+    """Every command in the table of commands, as words."""
+    rows = re.findall(r"^\| (?:see|ask why|steer|compare|keep) \| (.*) \|$", TEXT, flags=re.MULTILINE)
+    assert len(rows) == 5
+    return [code.split() for row in rows for code in re.findall(r"`([^`]+)`", row)]
+
+
+@pytest.mark.parametrize("words", [*typed(), *listed()], ids=" ".join)
 def test_its_commands_exist_with_their_options(words: list[str]) -> None:
     entry = all_commands()[words[0]]
     command = getattr(importlib.import_module(entry.module), entry.attribute)
-    if isinstance(command, click.Group):
-        command = command.commands[words[1]]
+    if isinstance(command, Group):
+        default = command.default("x") if command.default else words[1]
+        command = command.commands[words[1] if words[1] in command.commands else default]
     known = {name for parameter in command.params for name in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= known
 
