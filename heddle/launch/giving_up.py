@@ -15,6 +15,7 @@ from heddle.broker import Broker
 from heddle.checkpoint import highest_epoch
 from heddle.errors import BrokerError, Conflict, Denied, Gone, NotFound, SpecError
 from heddle.launch.children import Ending
+from heddle.launch.left_behind import has_died
 from heddle.spec import spec_from_json
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -78,6 +79,9 @@ def give_up(broker: Broker, experiment: str, host: str, directory: Path, *, coun
     )
     try:
         above = highest_epoch(directory / experiment / "checkpoints")
+        holder = broker.seats.holder(experiment)
+        if holder is not None and has_died(holder.trainer):  # one that crashed could not leave its seat
+            broker.seats.release_seat(experiment, holder.epoch)
         epoch = broker.seats.claim_seat(experiment, host, ttl_ms=SEAT_MS, above=above)
         if epoch is None:
             return False

@@ -61,6 +61,11 @@ def is_dead_here(host: str, pid: int) -> bool:
         return False
 
 
+def has_died(name: str) -> bool:
+    """Whether the trainer, coordinator or supervisor of that id ran on this host and is dead for certain."""
+    return _is_dead(name, is_dead_here)
+
+
 def _shards(broker: Broker, pool: str, is_dead: Callable[[str, int], bool]) -> list[str]:
     found = []
     for info in broker.pools.workers(pool):

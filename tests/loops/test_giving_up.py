@@ -7,6 +7,7 @@ from threading import Thread
 import pytest
 
 from heddle.broker import Broker
+from heddle.broker.server import LocalServer
 from heddle.coord.leader import Leader
 from heddle.launch import process
 from heddle.launch.children import Ending
@@ -17,6 +18,16 @@ from tests.helpers import eventually
 from tests.trainer_kit import submit
 
 BROKEN = "import sys, time; print(time.time()); sys.exit('RuntimeError: CUDA error 700 at 0x7f%d' % time.time_ns())"
+
+CRASHING = """
+import os, sys, time
+from heddle.broker import open_broker
+from heddle.consumers.seat import trainer_id
+with open_broker(os.environ["HEDDLE_REDIS_URL"], role="trainer") as broker:
+    while broker.seats.claim_seat(sys.argv[2], trainer_id(), ttl_ms=1500) is None:
+        time.sleep(0.02)
+    os.kill(os.getpid(), 11)
+"""
 
 
 def failed(code: int = 1, said: str = "RuntimeError: no such kernel") -> Ending:
@@ -51,21 +62,26 @@ def test_failures_count_that_say_the_same_with_nothing_trained_between(
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(BROKEN, "RuntimeError: CUDA error 700"), ("import os; os.kill(os.getpid(), 11)", "ended with signal SIGSEGV")],
-    ids=["raises", "crashes"],
+    [(BROKEN, "RuntimeError: CUDA error 700"), (CRASHING, "ended with signal SIGSEGV")],
+    ids=["raises", "crashes and leaves its seat taken"],
 )
 def test_an_experiment_fails_with_the_reason_once_its_trainer_failed_so_often(
-    code: str, reason: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str,
+    reason: str,
+    redis_server: LocalServer,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "broken.py").write_text(code)
     monkeypatch.setattr(process, "HEDDLE", (sys.executable, str(tmp_path / "broken.py")))
     experiment = submit(broker, faults={"trainer_failures": 3})
     stop = StopFlag()
-    host = TrainerHost("redis://x", directory=tmp_path, stop=stop, connect=lambda: broker)
+    host = TrainerHost(redis_server.url, directory=tmp_path, stop=stop, connect=lambda: broker)
     thread = Thread(target=host.run)
     thread.start()
     try:
-        status = eventually(lambda: _over(broker, experiment), timeout_s=20, what="it fails")
+        status = eventually(lambda: _over(broker, experiment), timeout_s=60, what="it fails")
     finally:
         stop.request("the test ends")
         thread.join()
