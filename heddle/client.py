@@ -71,7 +71,7 @@ def left_here() -> str:
         left.append("`heddle up` goes on with the experiments that its broker here held")
     if runs := runs_in(RUNS):
         at = runs[0].folder
-        left.append(f"what `heddle run` left needs no broker, e.g.: heddle plot {at}, heddle eval {at}")
+        left.append(f"what runs left here needs no broker, e.g.: heddle plot {at}, heddle eval {at}")
     return "".join(f"; {one}" for one in left)
 
 

@@ -69,7 +69,7 @@ def test_the_same_spec_is_the_same_experiment_while_it_is_active(server: LocalSe
     one = heddle_json("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=url)
     same = heddle_json("enqueue", CARTPOLE, "--no-check", cwd=tmp_path, url=url)
     assert one["created"]
-    assert same == {"experiment": one["experiment"], "created": False}
+    assert (same["experiment"], same["created"]) == (one["experiment"], False)
     taken = heddle("enqueue", CARTPOLE, "--no-check", "--set", "trainer.gamma=0.9", cwd=tmp_path, url=url, code=8)
     assert "--name" in taken.stderr
     assert len(taken.stderr.splitlines()) == 1
