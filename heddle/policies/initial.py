@@ -36,13 +36,18 @@ def read_weights(file: Path) -> Arrays:
         raise _unfit(file, str(error)) from error
 
 
-def give_weights(policy: Policy, file: Path) -> None:
+def give_weights(policy: Policy, file: Path, *, group: str = "") -> None:
     """Have the policy begin with the weights in a file.
+
+    Args:
+        group: whose they are, where the file holds those of several groups.
 
     Raises:
         EnvError: they cannot be read, are not finite, or belong to another policy.
     """
     weights = read_weights(file)
+    own = {name.removeprefix(f"{group}/"): array for name, array in weights.items() if name.startswith(f"{group}/")}
+    weights = own if group and own else weights
     if (name := not_finite(weights)) is not None:
         raise _unfit(file, f"{name} holds numbers that are not finite")
     try:
@@ -62,7 +67,7 @@ def begin_with_files(policy: Policy, spec: PolicySpec) -> None:
     if isinstance(policy, GroupsPolicy):
         for group, member in zip(spec.groups, policy.members, strict=True):
             if group.init is not None:
-                give_weights(member.policy, Path(group.init))
+                give_weights(member.policy, Path(group.init), group=group.name)
 
 
 def _unfit(file: Path, reason: str) -> EnvError:

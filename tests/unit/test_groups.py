@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from heddle.consumers.assemble import Assembler
 from heddle.consumers.learners import make_learner
 from heddle.consumers.learners.base import TrainBatch
 from heddle.consumers.learners.groups import GroupsLearner, part_of
+from heddle.consumers.learners.suspects import suspect
 from heddle.errors import CheckpointError, EnvError, ExperimentFailed, SpecError
 from heddle.launch.trying import try_out
 from heddle.layout import make_layout
 from heddle.policies import Acted, ScriptedPolicy, WeightsError, make_policy, pack, unpack
 from heddle.policies.groups import GroupsPolicy
+from heddle.policies.initial import begin_with_files
 from heddle.producers.vector_check import check_vector
 from heddle.producers.vector_player import VectorPlayer
 from heddle.segment_checks import first_problem
@@ -325,3 +328,23 @@ class Stays(ScriptedPolicy):
 
     def act(self, observations: Any, state: Any, noise: Any, *, deterministic: bool = False) -> Acted:
         return Acted({"action": np.zeros(len(noise), np.int64)})
+
+
+def test_a_group_begins_with_its_part_of_a_file_of_all_or_with_a_file_of_its_own(tmp_path: Path) -> None:
+    learner = Table(spec_with()).learner()
+    weights = {name: array + np.float32(1) for name, array in learner.get_weights().items()}
+    part = {name.removeprefix("solo/"): array for name, array in weights.items() if name.startswith("solo/")}
+    for name, given in (("all", weights), ("own", part)):
+        file = tmp_path / name
+        file.write_bytes(pack(given, version=1, update=1))
+        spec = spec_with([PAIR[0], {**PAIR[1], "init": str(file)}])
+        policy = make_policy(spec.policy, *check_vector(spec))
+        begin_with_files(policy, spec.policy)
+        got = policy.get_weights()
+        assert all(np.array_equal(got[key], weights[key]) == key.startswith("solo/") for key in got)
+
+
+def test_a_number_that_made_trouble_is_told_with_its_environment_and_agent() -> None:
+    batch = Table(spec_with()).batch(1)
+    batch.reward[(batch.env >> 32 == 2) & (batch.env & 0xFF == 1)] = float("inf")
+    assert "reward = inf (shard 0, environment 1, agent 2, step 0 of its segment)" in suspect(batch)

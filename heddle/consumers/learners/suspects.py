@@ -6,7 +6,7 @@ It never changes a batch.
 import torch
 from torch import Tensor
 
-from heddle.consumers.learners.base import TrainBatch
+from heddle.consumers.learners.base import AGENT_BITS, TrainBatch
 from heddle.spec.objects import describe_error
 
 EXTREME = 1e6
@@ -47,5 +47,6 @@ def _place(name: str, values: Tensor, odd: Tensor, batch: TrainBatch) -> str:
     where = odd.nonzero()[0]
     row, step = int(where[0]), int(where[1])
     number = float(values[tuple(where)])
-    shard, env = int(batch.shard[row]), int(batch.env[row])
-    return f"; the batch holds {name} = {number:g} (shard {shard}, environment {env}, step {step} of its segment)"
+    agent, env = divmod(int(batch.env[row]), 1 << AGENT_BITS)
+    where_played = f"shard {int(batch.shard[row])}, environment {env}{f', agent {agent}' if agent else ''}"
+    return f"; the batch holds {name} = {number:g} ({where_played}, step {step} of its segment)"
