@@ -256,7 +256,7 @@ class Loop:
         mean = finished.mean_return
         log.info("evaluated update=%d return=%.2f episodes=%d", finished.update, mean, len(finished.returns))
         parts.progress.eval_return = mean
-        if (parts.progress.best_return is None or mean >= parts.progress.best_return) and parts.saver.mark_best(name):
+        if self._is_best(mean) and parts.saver.mark_best(name):
             parts.progress.best_return = mean
         parts.report.send(parts.progress.update, finished.metrics())
         return finished
@@ -281,10 +281,12 @@ class Loop:
     def _best_of_training(self, name: str) -> None:
         progress = self.parts.progress
         mean = progress.whole_window_return
-        if mean is None or (progress.best_return is not None and mean < progress.best_return):
-            return
-        if self.parts.saver.mark_best(name):
+        if mean is not None and self._is_best(mean) and self.parts.saver.mark_best(name):
             progress.best_return = mean
+
+    def _is_best(self, mean: float) -> bool:
+        best = self.parts.progress.best_return
+        return best is None or mean >= best or not self.parts.setting.spec.policy.returns_compare
 
     def _tell(self) -> None:
         flow = flow_metrics(self.flow()) | {"checkpoint_seconds": self._checkpoint_s}

@@ -121,6 +121,11 @@ class PolicySpec(Network):
         """Group to its agents, in the order of the lanes."""
         return {group.name: group.members for group in self.groups}
 
+    @property
+    def returns_compare(self) -> bool:
+        """Whether a higher return is a better policy: not where opponents get better with it."""
+        return all(group.past_of is None or group.pick == "fixed" for group in self.groups)
+
     def of_group(self, group: Group) -> "PolicySpec":
         """[policy] as if that group were all there is."""
         return PolicySpec(**{name: getattr(group, name) for name in Network.model_fields})

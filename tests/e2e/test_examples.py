@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from heddle.checkpoint import load
 from tests.e2e.shell import HEDDLE, ROOT, environment, heddle, heddle_json, processes_of, started
 from tests.helpers import eventually
 
@@ -123,6 +124,8 @@ def test_a_runner_wins_against_its_own_past(folder: Path) -> None:
     both = [(point["runner.return"], point["rival.return"]) for point in points if "runner.return" in point]
     assert all(own == -other for own, other in both)
     assert max(own for own, _ in both) > 0.2  # the past is worse than the present, while it learns
+    best = load(next(folder.glob("runs/*/checkpoints/best.safetensors")))
+    assert best.update >= points[-1]["update"] - 1  # against a past that gets better, the newest one is
     assert not any(name.startswith("rival.policy_loss") for point in points for name in point)
 
 
