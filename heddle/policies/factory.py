@@ -52,7 +52,7 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
     if spec.id == "random":
         return RandomPolicy(observation, action)
     if spec.id in ("q", "sac"):
-        return _of_values(spec, observation, action, np.random.default_rng([seed, 0x51534143]))
+        return _of_values(spec, observation, action, seed)
     if spec.id in POLICIES:
         return _with_torch(spec, observation, action, seed)
     target = import_object(spec.id, key="policy.id")
@@ -82,8 +82,16 @@ def _make_one(spec: PolicySpec, observation: Space, action: Space, seed: int) ->
     return make_policy(spec, observation, action, seed=seed)
 
 
-def _of_values(spec: PolicySpec, observation: Space, action: Space, rng: np.random.Generator) -> Policy:
+def _of_values(spec: PolicySpec, observation: Space, action: Space, seed: int) -> Policy:
     """A policy of a learner that learns values of actions."""
+    rng = np.random.default_rng([seed, 0x51534143])
+    if spec.torso != "mlp":
+        if importlib.util.find_spec("torch") is None:
+            raise MissingExtra(f"policy.torso = {spec.torso}", "torch")
+        from heddle.policies.torch_images import ImageQ, ImageSac
+
+        _seed_torch(seed)
+        return (ImageSac if spec.id == "sac" else ImageQ)(spec, observation, action, rng=rng)
     if spec.id == "sac":
         return SacPolicy(observation, action, hidden=spec.hidden, activation=spec.activation, rng=rng)
     return QPolicy(observation, action, hidden=spec.hidden, activation=spec.activation, dueling=spec.dueling, rng=rng)

@@ -63,9 +63,7 @@ class QPolicy:
         self.hidden, self.activation, self.dueling = tuple(hidden), activation, dueling
         self.features = Features(observation, action)
         self.mask = action_mask(observation, action)
-        heads = {"advantage": (action.n, 0.1), "value": (1, 1.0)} if dueling else {"q": (action.n, 0.1)}
-        self._weights = initial_net(rng, self.features.width, self.hidden, heads)
-        self._weights[EPSILON] = np.array(1.0, np.float32)
+        self._weights = self._first(rng) | {EPSILON: np.array(1.0, np.float32)}
         self._normaliser: Normaliser | None = None
         self._pack()
 
@@ -87,7 +85,7 @@ class QPolicy:
 
     def values(self, observations: Mapping[str, Array]) -> NDArray[np.float32]:
         """Values [N, n] of the actions; very low where they are not allowed, unless none is."""
-        found = self._net(self.features.encode(observations))
+        found = self._answers(observations)
         values = found["q"] if "q" in found else combine(found["value"], found["advantage"])
         return apply_mask(values, observations[self.mask]) if self.mask else values
 
@@ -111,6 +109,15 @@ class QPolicy:
         from heddle.policies.torch_value import QModule
 
         return QModule(self)
+
+    def _first(self, rng: np.random.Generator) -> Arrays:
+        """Weights to begin with."""
+        heads = {"advantage": (self.count, 0.1), "value": (1, 1.0)} if self.dueling else {"q": (self.count, 0.1)}
+        return initial_net(rng, self.features.width, self.hidden, heads)
+
+    def _answers(self, observations: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
+        """What the network gives: "q" [N, n], or "value" and "advantage"."""
+        return self._net(self.features.encode(observations))
 
     def _pack(self) -> None:
         self.features.set_normaliser(self._normaliser)

@@ -62,9 +62,7 @@ class SacPolicy:
         self.hidden, self.activation = tuple(hidden), activation
         self.noise = Noise("normal", self.size)
         self.features = Features(observation, action)
-        heads = {"mean": (self.size, 0.01), "log_std": (self.size, 0.01)}
-        self._weights = initial_net(rng, self.features.width, self.hidden, heads)
-        self._weights[RANDOM] = np.array(1.0, np.float32)
+        self._weights = self._first(rng) | {RANDOM: np.array(1.0, np.float32)}
         self._normaliser: Normaliser | None = None
         self._pack()
 
@@ -74,7 +72,7 @@ class SacPolicy:
     def act(
         self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
     ) -> Acted:
-        found = self._net(self.features.encode(observations))
+        found = self._answers(observations)
         inner = found["mean"]
         if not deterministic:
             inner = inner + np.exp(np.clip(found["log_std"], *LOG_STD_LIMITS)) * noise.astype(np.float32)
@@ -105,6 +103,15 @@ class SacPolicy:
         from heddle.policies.torch_sac import SacActor
 
         return SacActor(self)
+
+    def _first(self, rng: np.random.Generator) -> Arrays:
+        """Weights to begin with."""
+        heads = {"mean": (self.size, 0.01), "log_std": (self.size, 0.01)}
+        return initial_net(rng, self.features.width, self.hidden, heads)
+
+    def _answers(self, observations: Mapping[str, Array]) -> dict[str, Array]:
+        """What the network gives: "mean" and "log_std" [N, A], before squashing."""
+        return dict(self._net(self.features.encode(observations)))
 
     def _pack(self) -> None:
         self.features.set_normaliser(self._normaliser)

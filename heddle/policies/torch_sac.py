@@ -13,32 +13,37 @@ from heddle.policies.torch_value import Trunk
 from heddle.policies.weights import split_norm
 
 
-class SacActor(nn.Module):
-    """The actor of `policy`, starting with its weights; answers "mean" and "log_std", [N, A] before squashing."""
+class ActorHeads(nn.Module):
+    """An actor behind a trunk, observations to [N, size]; answers "mean" and "log_std", [N, A] before squashing."""
 
-    def __init__(self, policy: SacPolicy) -> None:
+    def __init__(self, trunk: nn.Module, size: int, actions: int) -> None:
         super().__init__()
-        self.trunk = Trunk(policy.features, policy.hidden, policy.activation)
-        self.mean = nn.Linear(self.trunk.size, policy.size)
-        self.log_std = nn.Linear(self.trunk.size, policy.size)
-        proper, _ = split_norm(policy.get_weights())
-        self.load_state_dict({name: torch.from_numpy(array) for name, array in proper.items() if name != RANDOM})
+        self.trunk, self.mean, self.log_std = trunk, nn.Linear(size, actions), nn.Linear(size, actions)
 
     def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
         hidden = self.trunk(observations)
         return {"mean": self.mean(hidden), "log_std": self.log_std(hidden).clamp(*LOG_STD_LIMITS)}
 
 
+class SacActor(ActorHeads):
+    """The actor of `policy`, starting with its weights."""
+
+    def __init__(self, policy: SacPolicy) -> None:
+        trunk = Trunk(policy.features, policy.hidden, policy.activation)
+        super().__init__(trunk, trunk.size, policy.size)
+        proper, _ = split_norm(policy.get_weights())
+        self.load_state_dict({name: torch.from_numpy(array) for name, array in proper.items() if name != RANDOM})
+
+
 class TwinCritics(nn.Module):
-    """Two values of an action, from networks of the actor's shape."""
+    """Two values of an action, from networks of the actor's shape: a policy with `critic_trunk` makes their trunks."""
 
     def __init__(self, policy: SacPolicy) -> None:
         super().__init__()
         shape = (policy.features, policy.hidden, policy.activation)
-        self.trunks = nn.ModuleList(Trunk(*shape, extra=policy.size) for _ in range(2))
-        self.heads = nn.ModuleList(nn.Linear((policy.features.width, *policy.hidden)[-1], 1) for _ in range(2))
-        if not policy.hidden:
-            self.heads = nn.ModuleList(nn.Linear(policy.features.width + policy.size, 1) for _ in range(2))
+        make: Any = getattr(policy, "critic_trunk", lambda: Trunk(*shape, extra=policy.size))
+        self.trunks = nn.ModuleList(make() for _ in range(2))
+        self.heads = nn.ModuleList(nn.Linear(trunk.size, 1) for trunk in self.trunks)  # type: ignore[arg-type]
 
     def forward(self, observations: Mapping[str, Tensor], actions: Tensor) -> tuple[Tensor, Tensor]:
         """Values [N] each, of actions [N, A] on [-1, 1]."""

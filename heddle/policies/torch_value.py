@@ -42,20 +42,21 @@ class Trunk(nn.ModuleList):
         return hidden
 
 
-class QModule(nn.Module):
-    """The network of `policy`, starting with its weights."""
+class QHeads(nn.Module):
+    """Values of actions behind a trunk.
 
-    def __init__(self, policy: QPolicy) -> None:
+    Args:
+        trunk: observations to [N, size].
+        count: actions.
+    """
+
+    def __init__(self, trunk: nn.Module, size: int, count: int, *, dueling: bool) -> None:
         super().__init__()
-        self.trunk = Trunk(policy.features, policy.hidden, policy.activation)
-        size, count = self.trunk.size, policy.count
-        self.dueling = policy.dueling
-        if self.dueling:
+        self.trunk, self.dueling = trunk, dueling
+        if dueling:
             self.value, self.advantage = nn.Linear(size, 1), nn.Linear(size, count)
         else:
             self.q = nn.Linear(size, count)
-        proper, _ = split_norm(policy.get_weights())
-        self.load_state_dict({name: torch.from_numpy(array) for name, array in proper.items() if name != EPSILON})
 
     def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
         hidden = self.trunk(observations)
@@ -63,3 +64,13 @@ class QModule(nn.Module):
             return {"q": self.q(hidden)}
         advantage = self.advantage(hidden)
         return {"q": self.value(hidden) + advantage - advantage.mean(dim=1, keepdim=True)}
+
+
+class QModule(QHeads):
+    """The network of `policy`, starting with its weights."""
+
+    def __init__(self, policy: QPolicy) -> None:
+        trunk = Trunk(policy.features, policy.hidden, policy.activation)
+        super().__init__(trunk, trunk.size, policy.count, dueling=policy.dueling)
+        proper, _ = split_norm(policy.get_weights())
+        self.load_state_dict({name: torch.from_numpy(array) for name, array in proper.items() if name != EPSILON})

@@ -11,7 +11,7 @@ from heddle.spec.groups import group_faults
 from heddle.spec.learner_checks import learner_faults, schedule_faults
 from heddle.spec.locate import KeyPath
 from heddle.spec.models import ENVPOOL, ExperimentSpec
-from heddle.spec.policy import Network
+from heddle.spec.policy import TORSOS, Network
 from heddle.spec.variants import variant_faults
 
 ON_POLICY = ("ppo", "none")
@@ -87,7 +87,7 @@ def _unused(network: Network) -> list[str]:
     """Keys that say something which this policy does not look at."""
     acts = network.builtin and network.id not in ("q", "sac")
     uses = {
-        "torso": network.recurrent,
+        "torso": network.id in TORSOS,
         "recurrent_size": network.recurrent,
         "dueling": network.id == "q",
         "filters": network.looks_through == "cnn",

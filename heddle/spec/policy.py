@@ -14,6 +14,8 @@ from heddle.spec.values import Frozen, Kwargs, Slug, Word, builtin_or_own
 POLICIES = ("mlp", "cnn", "impala", "lstm", "gru", "random", "q", "sac")
 """Built-in policies; others are named "package.module:Name"."""
 RECURRENT = ("lstm", "gru")
+TORSOS = (*RECURRENT, "q", "sac")
+"""Policies that `torso` belongs to."""
 NATURE_FILTERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 MOST_AGENTS = 1024
@@ -29,7 +31,7 @@ class Network(Frozen):
 
     Attributes:
         id: built-in name, or "package.module:Name".
-        torso: what a recurrent policy looks through.
+        torso: what a recurrent policy, "q" and "sac" look through.
         hidden: widths of the hidden layers, behind the convolutions if there are any; derived when not given.
         activation: between them; derived when not given.
         shared: one network for policy and value, up to their heads; derived when not given.
@@ -70,7 +72,7 @@ class Network(Frozen):
     @property
     def looks_through(self) -> str:
         """The torso of a built-in policy: "mlp", "cnn" or "impala"."""
-        return self.torso if self.recurrent else self.id
+        return self.torso if self.id in TORSOS else self.id
 
 
 class Group(Network):
@@ -145,7 +147,7 @@ def derived_policy(policy_id: object, torso: object) -> dict[str, object]:
 
     Hidden layers and activation are those of the papers; convolutions and memories serve policy and value alike.
     """
-    sight = torso if policy_id in RECURRENT else policy_id
+    sight = torso if policy_id in TORSOS else policy_id
     found: dict[str, object] = {}
     if sight in ("cnn", "impala"):
         found = {"hidden": (512,) if sight == "cnn" else (256,), "activation": "relu", "shared": True}
