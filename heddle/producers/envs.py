@@ -9,7 +9,6 @@ life loss, frame skip) that is no longer so, and an `EpisodeCounter` is put bene
 own chain too, but above TimeLimit and the like, so that a cut-off episode is counted as it ended.
 """
 
-import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +19,9 @@ from gymnasium import wrappers as gym_wrappers
 from heddle.clock import Clock
 from heddle.errors import EnvError
 from heddle.layout import Layout
+from heddle.producers.closing import close_env
 from heddle.producers.contract import first_breach
+from heddle.producers.envs_async import awaited
 from heddle.producers.envs_make import call_factory, call_gymnasium, wrap
 from heddle.producers.envs_spaces import describe, describe_action
 from heddle.producers.isolation.shard import IsolatedEnv, check_isolated, make_isolated
@@ -79,7 +80,7 @@ class EpisodeCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._return, self._length = 0.0, 0
 
 
-def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> gymnasium.Env[Any, Any]:
+def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> Any:
     """One environment of the spec, wrapped, with an `EpisodeCounter` where one is needed.
 
     Args:
@@ -100,6 +101,8 @@ def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> g
     missing = [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(made, name)]
     if missing:
         raise EnvError(f"is a {type(made).__name__} without {', '.join(missing)}", value=env.id)
+    if env.stepping == "async":
+        return awaited(made, name=env.id)
     for place, wrapper in enumerate(env.wrappers):
         made = wrap(made, wrapper, place)
     counted: gymnasium.Env[Any, Any] = _with_counter(made, env.id)
@@ -187,12 +190,6 @@ def _check_one(spec: ExperimentSpec, index: int, steps: int) -> tuple[Space, Spa
     finally:
         close_env(env)
     return observation, action
-
-
-def close_env(env: Any) -> None:
-    """Close `env`; one that fails at that is of no further interest to anybody."""
-    with contextlib.suppress(Exception):
-        env.close()
 
 
 def _with_counter(env: Any, name: str) -> Any:

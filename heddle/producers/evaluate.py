@@ -16,6 +16,7 @@ from heddle.producers.envs_spaces import describe, describe_action
 from heddle.producers.envs_vector import make_vector
 from heddle.producers.play import Play
 from heddle.producers.player import Player
+from heddle.producers.ready_player import ReadyPlayer
 from heddle.producers.vector_check import spaces_of
 from heddle.producers.vector_player import VectorPlayer
 from heddle.shard import ShardPlan, env_seed
@@ -99,4 +100,5 @@ def _player(plan: ShardPlan, spec: ExperimentSpec, policy: Policy, *, seed: int,
     observation = describe(envs[0].observation_space, value=name)
     action = describe_action(envs[0].action_space, value=name)
     layout = make_layout(observation, action, steps=_STEPS, outputs={})
-    return Player(plan, spec, policy, layout, envs=envs, seed=seed, clock=clock)
+    make = Player if spec.env.stepping == "inline" else ReadyPlayer
+    return make(plan, spec, policy, layout, envs=envs, seed=seed, clock=clock)

@@ -1,4 +1,4 @@
-"""Turns in lanes: a shard whose environments run in a child keeps nobody waiting when that child does.
+"""Turns in lanes: a shard whose environments run in a child, or beside each other, keeps nobody waiting when they do.
 
 It never chooses a shard. Inline environments are played by the worker's own thread, as if there were no lanes.
 """
@@ -14,7 +14,7 @@ ShardLane = Lane[Parcel | None]
 
 
 class LaneTurns:
-    """Plays turns as `Turns` does, each isolated shard's in a thread of its own, and never two at once."""
+    """Plays turns as `Turns` does, each such shard's in a thread of its own, and never two at once."""
 
     def __init__(self, turns: Turns, desk: Desk) -> None:
         self._turns = turns
@@ -26,7 +26,7 @@ class LaneTurns:
         Raises:
             EnvError, NotFound, Gone, BrokerError: as `Turns.play` does.
         """
-        if stage.spec.env.isolation == "inline":
+        if stage.spec.env.isolation == "inline" and stage.spec.env.stepping == "inline":
             return self._turns.play(holding, stage, facts)
         if holding.lane is None:
             holding.lane = self._lane(holding)

@@ -10,9 +10,10 @@ BACKSTOP_S = 90.0
 def limit_of(spec: ExperimentSpec, plan: ShardPlan, what: str) -> float:
     """Seconds after which the watchdog takes a call for hanging.
 
-    The deadlines of a child are looked at by whoever waits for it: the watchdog only comes when that one hangs itself.
+    The deadlines of a child, and of environments that are stepped beside each other, are looked at by whoever waits for
+    them: the watchdog only comes when that one hangs itself.
     """
     limit_s = spec.env.reset_timeout if what in ("make", "reset") else spec.env.step_timeout
-    if spec.env.isolation == "process" and what != "act":
+    if (spec.env.isolation == "process" or spec.env.stepping != "inline") and what != "act":
         return plan.num_envs * max(limit_s, spec.env.reset_timeout) + BACKSTOP_S
     return limit_s

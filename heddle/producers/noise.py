@@ -82,3 +82,54 @@ class NoiseTape:
     def _draw(self, generator: np.random.Generator, steps: int) -> NDArray[Any]:
         shape = (steps, self._noise.size)
         return generator.random(shape) if self._noise.kind == "uniform" else generator.standard_normal(shape)
+
+
+class PacedTape(NoiseTape):
+    """Noise of environments that go each at its own pace; the numbers are those of `NoiseTape`.
+
+    Args:
+        noise, seeds: as of `NoiseTape`.
+    """
+
+    def __init__(self, noise: Noise, seeds: Sequence[EpisodeSeeds]) -> None:
+        super().__init__(noise, seeds)
+        n = len(seeds)
+        self._blocks: NDArray[Any] = np.zeros((n, _BLOCK, noise.size), np.float64)
+        self._places: NDArray[np.intp] = np.zeros(n, np.intp)
+        self._steps: NDArray[np.int64] = np.zeros(n, np.int64)  # that the running episode has had
+
+    def begin(self, env: int, episode: int) -> None:
+        self._steps[env] = 0
+        if not self.is_silent:
+            self._generators[env] = self._seeds[env].noise_generator(episode)
+            self._refill(env)
+
+    def take_for(self, envs: NDArray[np.intp]) -> NDArray[Any]:
+        """The next step's noise of `envs`, [k, size]."""
+        self._steps[envs] += 1
+        if self.is_silent:
+            return self.silence[envs]
+        for env in envs[self._places[envs] == _BLOCK].tolist():
+            self._refill(env)
+        noise: NDArray[Any] = self._blocks[envs, self._places[envs]]
+        self._places[envs] += 1
+        return noise
+
+    def taken(self) -> list[int]:
+        return [int(steps) for steps in self._steps]
+
+    def resume(self, episodes: Sequence[int], taken: Sequence[int]) -> None:
+        self._steps[:] = taken
+        if self.is_silent:
+            return
+        for env, (episode, steps) in enumerate(zip(episodes, taken, strict=True)):
+            generator = self._generators[env] = self._seeds[env].noise_generator(episode)
+            for begin in range(0, steps, _BLOCK):
+                self._draw(generator, min(_BLOCK, steps - begin))
+            self._refill(env)
+
+    def _refill(self, env: int) -> None:
+        generator = self._generators[env]
+        assert generator is not None
+        self._blocks[env] = self._draw(generator, _BLOCK)
+        self._places[env] = 0

@@ -15,7 +15,7 @@ from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Arrays, Policy
 from heddle.producers.choices import choices_for
-from heddle.producers.envs import close_env
+from heddle.producers.closing import close_env
 from heddle.producers.episodes import Episodes
 from heddle.producers.mishap import PlayError
 from heddle.producers.noise import NoiseTape
@@ -50,6 +50,8 @@ class Play(ABC):
         standing: where it stands between two calls of `play`, to be taken along or brought back before the first one.
     """
 
+    _tape_kind: type[NoiseTape] = NoiseTape
+
     def __init__(
         self,
         plan: ShardPlan,
@@ -70,7 +72,7 @@ class Play(ABC):
         self._chance = [EpisodeSeeds(seed, plan.index, env) for env in range(n)]
         self._choose = choices_for(layout.action)
         self._report = Reporter(plan, spec, track)
-        self._tape = tape = NoiseTape(policy.noise, self._chance)
+        self._tape = tape = self._tape_kind(policy.noise, self._chance)
         self._tally = tally = Tally(n, layout.steps)
         self._episodes = episodes = Episodes(self._chance, first_episode)
         state, of = policy.initial_state(n), identity_of(plan, spec, seed, n)

@@ -73,14 +73,18 @@ class Reel:
         """
         put(self.parts[env], row, observation)
 
-    def record(self, where: tuple[Any, Any], acted: Acted) -> None:
+    def record(self, where: tuple[Any, Any], acted: Acted, rows: int | None = None) -> None:
         """Copy what the policy answered to `where`, indexes of environments and steps.
+
+        Args:
+            rows: of how many environments it is; all of them when not given.
 
         Raises:
             BadAnswer: an action or output is missing, or has another shape or kind than was declared.
         """
-        _record("actions", self.actions, acted.actions, where, len(self.lengths))
-        _record("outputs", self.outputs, acted.outputs, where, len(self.lengths))
+        count = len(self.lengths) if rows is None else rows
+        _record("actions", self.actions, acted.actions, where, count)
+        _record("outputs", self.outputs, acted.outputs, where, count)
 
     def hold(self, env: int, row: int) -> None:
         """Repeat row `row` to the end: what a policy is shown of an environment that no longer plays."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from heddle.errors import EnvError, NotSnapshottable, SnapshotError
 from heddle.layout import make_layout
+from heddle.producers.closing import close_env
 from heddle.producers.contract import permitted, some_actions
-from heddle.producers.envs import close_env, make_envs
+from heddle.producers.envs import make_envs
 from heddle.producers.envs_vector import make_vector, reset_all
 from heddle.producers.snapshot import restore, take
 from heddle.shard import ShardPlan, env_seed

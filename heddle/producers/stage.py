@@ -19,6 +19,7 @@ from heddle.policies.weights import WeightsError, unpack
 from heddle.producers.envs import check_env
 from heddle.producers.play import Play
 from heddle.producers.player import Player
+from heddle.producers.ready_player import ReadyPlayer
 from heddle.producers.vector_check import check_vector
 from heddle.producers.vector_player import VectorPlayer
 from heddle.shard import ShardPlan, continued_seed, first_episode, plan_shards
@@ -105,7 +106,9 @@ class Stage:
         claim_number = 1 if at_start else claim.attempts
         begin_at = first_episode(claim_number, claim.seq, self.spec.rollout.steps)
         actor = self._actor(claim.kind)
-        make: type[Player | VectorPlayer] = VectorPlayer if self.spec.env.at_once else Player
+        make: type[Player | VectorPlayer | ReadyPlayer] = VectorPlayer if self.spec.env.at_once else Player
+        if self.spec.env.stepping != "inline":
+            make = ReadyPlayer
         return make(
             plan,
             self.spec,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle.errors import SnapshotError
+from heddle.errors import NotSnapshottable, SnapshotError
 from heddle.layout import Layout
 from heddle.producers.episodes import Episodes
 from heddle.producers.noise import NoiseTape
@@ -41,6 +41,7 @@ class Standing:
         state: of the policy.
         now: the observations to act on next, by leaf; empty before the first segment.
         own: arrays [n] that a player of a special kind needs as well, by name.
+        moving: an environment is being stepped, so that there is nothing to be kept.
     """
 
     identity: Identity
@@ -52,6 +53,7 @@ class Standing:
     state: dict[str, Array]
     now: list[Array] = field(default_factory=list)
     own: dict[str, Array] = field(default_factory=dict)
+    moving: bool = False
 
     def pack(self) -> bytes:
         """The snapshot, once something was played.
@@ -59,6 +61,8 @@ class Standing:
         Raises:
             NotSnapshottable: an environment cannot be kept.
         """
+        if self.moving:
+            raise NotSnapshottable("without a barrier some of its environments are always at a step")
         counts = (self.episodes.numbers, self.episodes.begun_at, self.tape.taken(), self.tally.lengths)
         arrays: dict[str, Array] = {
             name: np.array(values, np.int64) for name, values in zip(_COUNTS, counts, strict=True)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.errors import EnvError
+from heddle.producers.closing import close_env
 from heddle.producers.contract import BadAnswer, difference, flattened, observation_problem, permitted, some_actions
-from heddle.producers.envs import close_env
 from heddle.producers.envs_spaces import describe, describe_action
 from heddle.producers.envs_vector import keep_last_observations, make_vector, mode_of, reset_all, reset_some
 from heddle.producers.scrutiny import note_info

@@ -11,6 +11,7 @@ from heddle.spec.groups import group_faults
 from heddle.spec.learner_checks import learner_faults, schedule_faults
 from heddle.spec.locate import KeyPath
 from heddle.spec.models import ENVPOOL, ExperimentSpec
+from heddle.spec.objects import is_object_name
 from heddle.spec.policy import TORSOS, Network
 from heddle.spec.variants import variant_faults
 
@@ -21,8 +22,8 @@ _DEFAULT = Network()
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    begin = (_env, _vector, variant_faults, _agents, group_faults, _policy, _rollout, _trainer, learner_faults)
-    return [fault for rule in (*begin, schedule_faults, _data, _eval, _budget, _limits) for fault in rule(spec)]
+    begin = (_env, _vector, variant_faults, _stepping, _agents, group_faults, _policy, _rollout, _trainer)
+    return [fault for rule in (*begin, learner_faults, schedule_faults, _data, _eval, _budget, _limits) for fault in rule(spec)]
 
 
 def batches_per_update(spec: ExperimentSpec) -> int:
@@ -110,6 +111,30 @@ def _vector(spec: ExperimentSpec) -> Iterator[Fault]:
     if env.id.startswith(ENVPOOL) and not env.vector:
         reason = "EnvPool makes vector environments"
         yield Fault(("env", "id"), env.id, reason, "add vector = true to [env]")
+
+
+def _stepping(spec: ExperimentSpec) -> Iterator[Fault]:
+    env = spec.env
+    for key, given in (("threads", env.threads), ("gather", env.gather)):
+        needs = ("threads",) if key == "threads" else ("threads", "async")
+        if given and env.stepping not in needs:
+            reason = f"has no meaning with stepping = {env.stepping!r}"
+            yield Fault(("env", key), given, reason, f"add stepping = {needs[0]!r} to [env], or remove it")
+    if env.stepping == "inline":
+        return
+    where = ("env", "stepping")
+    if env.at_once:
+        which = "vector = true" if env.vector else "agents"
+        yield Fault(where, env.stepping, f"has no meaning with {which}: one call steps them all", "remove it")
+    if env.isolation == "process":
+        yield Fault(where, env.stepping, 'cannot be joined with isolation = "process"', "choose one of them")
+    if env.stepping == "async" and not is_object_name(env.id):
+        reason = "is made by Gymnasium, whose environments are no coroutines"
+        yield Fault(("env", "id"), env.id, reason, 'name a factory, "mymodule:make", or use stepping = "threads"')
+    if env.stepping == "async" and env.wrappers:
+        reason = "cannot be put around an environment of coroutines"
+        hint = 'wrap it in a factory of your own: id = "mymodule:make"'
+        yield Fault(("env", "wrappers"), env.wrappers[0].id, reason, hint)
 
 
 def _agents(spec: ExperimentSpec) -> Iterator[Fault]:

@@ -94,6 +94,10 @@ class Env(Frozen):
         agents: how many act in one environment, all by the experiment's policy; id then names what makes a PettingZoo
             parallel environment. Each agent's steps count.
         deterministic: the same seed and actions give the same experience, which is tried out; False: they need not.
+        stepping: inline steps the environments of a shard one after the other; threads steps them beside each other in
+            threads, async as coroutines, and the policy acts for whichever is ready.
+        threads: of a shard; one for each environment, 64 at most, when not given.
+        gather: seconds to wait for more environments once one is ready, so that the policy is asked less often.
     """
 
     id: Word
@@ -109,6 +113,9 @@ class Env(Frozen):
     vector: bool = False
     agents: int | None = Field(default=None, ge=1, le=1024)
     deterministic: bool = True
+    stepping: Literal["inline", "threads", "async"] = "inline"
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    gather: Seconds = Field(default=0.0, ge=0, le=1)
 
     @property
     def agents_each(self) -> int:

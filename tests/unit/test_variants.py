@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from heddle.errors import EnvError, SpecError
-from heddle.producers.envs import check_env, close_env, make_envs
+from heddle.producers.closing import close_env
+from heddle.producers.envs import check_env, make_envs
 from heddle.producers.player import Player
 from heddle.shard import plan_shards
 from heddle.spaces import Box, Discrete

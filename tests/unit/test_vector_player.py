@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from heddle.clock import ManualClock
 from heddle.layout import Layout, Segments
+from heddle.producers.play import Play
 from heddle.producers.player import Player
 from heddle.producers.vector_player import VectorPlayer
 from heddle.segment_checks import first_problem
@@ -73,7 +74,7 @@ def pair(
     return plain, VectorPlayer(plan_of(n), spec, chooser, layout, vector=vector(n, mode, make))
 
 
-def streams(player: Player | VectorPlayer, n: int, steps: int) -> list[Stream]:
+def streams(player: Play, n: int, steps: int) -> list[Stream]:
     """What every environment showed, its segments joined, and where its true last observations are."""
     pieces: list[list[tuple[Segments, int]]] = [[] for _ in range(n)]
     while min(sum(int(one.arrays["length"][row]) for one, row in some) for some in pieces) < steps:

@@ -20,8 +20,9 @@ import numpy as np
 from heddle.errors import NotSnapshottable, SnapshotError
 from heddle.producers import snapshot
 from heddle.producers.choices import choices_for
+from heddle.producers.closing import close_env
 from heddle.producers.contract import BadAnswer
-from heddle.producers.envs import check_env_here, close_env, counter_of, make_env
+from heddle.producers.envs import check_env_here, counter_of, make_env
 from heddle.producers.isolation import frames
 from heddle.producers.isolation.block import BUSY, DONE, ENV, Block
 from heddle.producers.reel import Part, put
