@@ -46,6 +46,8 @@ TESTED = {
     "signals_env.py",
     "slurm.sbatch",
     "submit_and_follow.py",
+    "waiting.toml",
+    "waiting_env.py",
 }
 
 
@@ -143,6 +145,12 @@ def test_what_only_memory_can_tell_is_learned_by_a_recurrent_policy(folder: Path
     assert "reached target_return" in done.stdout + done.stderr
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
     assert heddle_json("eval", str(path), "--episodes", "100", cwd=folder)["evaluations"][0]["return_mean"] > 0.9
+
+
+def test_simulators_far_away_are_waited_for_beside_each_other(folder: Path) -> None:
+    done = heddle("run", "waiting.toml", "--set", "budget.env_steps=20_000", "-o", "json", cwd=folder)
+    told = json.loads(done.stdout)
+    assert (told["state"], told["adds_up"]) == ("completed", True)
 
 
 def test_texts_and_sequences_are_read_by_a_module_of_ones_own(folder: Path) -> None:

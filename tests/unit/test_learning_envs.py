@@ -26,8 +26,9 @@ def is_installed(id: str) -> bool:
     return all(find_spec(module) for begin, modules in NEEDS.items() if id.startswith(begin) for module in modules)
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_each_spec_of_the_section_is_taken(place: int) -> None:
+@pytest.mark.parametrize("place", range(4))
+def test_each_spec_of_the_section_is_taken(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
     raw = blocks()[place]
     sections: dict[str, Any] = {"experiment": {"name": "docs"}, "budget": {"env_steps": 1000}}
     spec = load_spec({**sections, **raw, "trainer": {"minibatch": 8}}).spec
@@ -38,8 +39,8 @@ def test_each_spec_of_the_section_is_taken(place: int) -> None:
         assert mix(spec, 0, spec.env.num_envs) == "easy 6, short 2"
 
 
-def test_the_section_has_three_specs() -> None:
-    assert len(blocks()) == 3
+def test_the_section_has_four_specs() -> None:
+    assert len(blocks()) == 4
 
 
 @pytest.mark.parametrize("name", ["breakout", "hopper", "pong"])
