@@ -23,7 +23,8 @@ _DEFAULT = Network()
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
     begin = (_env, _vector, variant_faults, _stepping, _agents, group_faults, _policy, _rollout, _trainer)
-    return [fault for rule in (*begin, learner_faults, schedule_faults, _data, _eval, _budget, _limits) for fault in rule(spec)]
+    rest = (learner_faults, schedule_faults, _data, _eval, _budget, _limits)
+    return [fault for rule in (*begin, *rest) for fault in rule(spec)]
 
 
 def batches_per_update(spec: ExperimentSpec) -> int:
