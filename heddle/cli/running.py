@@ -234,13 +234,10 @@ def _default_workers(order: Order) -> int:
 
 
 def _say_where(order: Order, local: Local) -> None:
-    if local.server is not None:
-        look = f"look inside with: {local.server.redis_cli}"
-        print_facts([("broker", f"{local.server.settings.binary}; {look}")], to_stderr=order.to_stderr)
-    else:
-        which = "the one given" if order.url else "that of `heddle up` in this folder"
-        adds = f"this terminal adds a coordinator, workers to pool {local.setup.pool} and a trainer"
-        print_facts([("broker", f"{which}; {adds}")], to_stderr=order.to_stderr)
+    own, which = local.server, "the one given" if order.url else "that of `heddle up` in this folder"
+    adds = f"this terminal adds a coordinator, workers to pool {local.setup.pool} and a trainer"
+    where = f"{own.settings.binary}; look inside with: {own.redis_cli}" if own is not None else f"{which}; {adds}"
+    print_facts([("broker", where)], to_stderr=order.to_stderr)
 
 
 @contextlib.contextmanager
