@@ -5,6 +5,7 @@ Heartbeats, quota and scaling work when the broker is out of memory.
 """
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from heddle.broker import keys
@@ -12,11 +13,14 @@ from heddle.broker.connection import Connection
 from heddle.broker.presence import (
     BEAT_TTL_MS,
     BeatReply,
+    HostReport,
     PoolInfo,
+    Pulse,
     SupervisorShare,
     WorkerBeat,
     WorkerInfo,
     beat_fields,
+    read_host,
     read_pool,
     read_worker,
 )
@@ -34,6 +38,9 @@ SUPERVISOR_PRUNE_MS = 15_000
 
 WANTS = "wants:"
 """Start of the pool hash's fields that hold how many workers each supervisor was started with."""
+
+HOST = "host:"
+"""And of those that hold what its host has."""
 
 
 class Pools:
@@ -102,6 +109,20 @@ class Pools:
         found = zip(ids, pipe.execute() if ids else [], strict=True)
         return [read_worker(pool, worker, texts(fields), seen[worker], now_ms) for worker, fields in found]
 
+    def pulses(self, pool: str, workers: Sequence[str]) -> dict[str, Pulse]:
+        """The last heartbeats of some workers, without those that never beat. One round trip."""
+        pipe = self._conn.pipeline()
+        for worker in workers:
+            pipe.zscore(keys.pool_workers(pool), worker)
+            pipe.hmget(keys.worker(worker), "ttl_ms", "limit_ms")
+        replies = pipe.execute() if workers else []
+        found = zip(workers, replies[::2], replies[1::2], strict=True)
+        return {
+            worker: Pulse(int(seen), integer(ttl), integer(limit))
+            for worker, seen, (ttl, limit) in found
+            if seen is not None
+        }
+
     def drain(self, worker: str) -> None:
         """Ask a worker to finish its batches, release its shards and end. Raises NotFound when it is not here."""
         if not self._conn.script("worker_drain", [keys.worker(worker)], [PRUNE_MS]):
@@ -150,7 +171,13 @@ class Pools:
     # ---- supervisors
 
     def supervisor_beat(
-        self, pool: str, supervisor: str, wants: int, *, prune_ms: int = SUPERVISOR_PRUNE_MS
+        self,
+        pool: str,
+        supervisor: str,
+        wants: int,
+        *,
+        host: HostReport | None = None,
+        prune_ms: int = SUPERVISOR_PRUNE_MS,
     ) -> SupervisorShare:
         """Say that a supervisor is here and how many workers it was started with; learn what to share. One round trip.
 
@@ -158,7 +185,8 @@ class Pools:
         """
         pipe = self._conn.pipeline()
         pipe.script("presence_beat", [keys.pool_supervisors(pool)], [supervisor, prune_ms, "list"])
-        pipe.script("supervisor_wants", [keys.pool(pool)], [f"{WANTS}{supervisor}", wants])
+        there = [f"{HOST}{supervisor}", "" if host is None else host.as_field()]
+        pipe.script("supervisor_wants", [keys.pool(pool)], [f"{WANTS}{supervisor}", wants, *there])
         present, pool_hash = pipe.execute()
         here = sorted(text(member) for member in present[1::2])
         fields = {text(pool_hash[i]): text(pool_hash[i + 1]) for i in range(0, len(pool_hash), 2)}
@@ -166,7 +194,7 @@ class Pools:
             name.removeprefix(WANTS): integer(value) for name, value in fields.items() if name.startswith(WANTS)
         }
         if left := sorted(set(all_wants) - set(here)):
-            self._conn.main.hdel(keys.pool(pool), *(f"{WANTS}{name}" for name in left))
+            self._conn.main.hdel(keys.pool(pool), *(f"{kind}{name}" for name in left for kind in (WANTS, HOST)))
         info = read_pool(pool, fields)
         return SupervisorShare(info.desired, info.rev, tuple(here), {name: all_wants.get(name, 0) for name in here})
 
@@ -174,11 +202,17 @@ class Pools:
         """Ids of the supervisors that are here, sorted."""
         return sorted(self._present(keys.pool_supervisors(pool), prune_ms=SUPERVISOR_PRUNE_MS)[1])
 
+    def hosts(self, pool: str = "default") -> dict[str, HostReport | None]:
+        """What each supervisor that is here says of its host; None for one that says nothing."""
+        here = self.supervisors(pool)
+        fields = texts(self._conn.main.hgetall(keys.pool(pool)))
+        return {name: read_host(fields.get(f"{HOST}{name}", "")) for name in here}
+
     def supervisor_bye(self, pool: str, supervisor: str) -> None:
         """Say that a supervisor ends; again is no mistake."""
         pipe = self._conn.pipeline()
         pipe.zrem(keys.pool_supervisors(pool), supervisor)
-        pipe.hdel(keys.pool(pool), f"{WANTS}{supervisor}")
+        pipe.hdel(keys.pool(pool), f"{WANTS}{supervisor}", f"{HOST}{supervisor}")
         pipe.execute()
 
     # ---- tidying

@@ -105,6 +105,20 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Pulse:
+    """The little that tells whether a worker's heart beats.
+
+    Attributes:
+        seen_ms: server ms of its last heartbeat.
+        ttl_ms: of the shortest of its leases; limit_ms: how long the call that it was in may last; 0 when unknown.
+    """
+
+    seen_ms: int
+    ttl_ms: int = 0
+    limit_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PoolInfo:
     """A pool's numbers.
 
@@ -140,6 +154,38 @@ class SupervisorShare:
     rev: int
     supervisors: tuple[str, ...]
     wants: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What a supervisor says of its host; 0 for what it cannot tell.
+
+    Attributes:
+        host: its name; cores: that workers may use there.
+        free_bytes: memory that more workers could take; worker_bytes: what one takes now, without what all share.
+        running: workers of this supervisor; most: never more of them, None for no bound.
+    """
+
+    host: str
+    cores: int
+    free_bytes: int = 0
+    worker_bytes: int = 0
+    running: int = 0
+    most: int | None = None
+
+    def as_field(self) -> str:
+        """As one field of a hash."""
+        return " ".join(f"{name}={value}" for name, value in asdict(self).items() if value is not None)
+
+
+def read_host(field: str) -> HostReport | None:
+    """Such a field as a value; None for one that is not there or that somebody else wrote."""
+    said = dict(word.split("=", 1) for word in field.split() if "=" in word)
+    numbers = {name: int(value) for name, value in said.items() if value.isdigit()}
+    if not said.get("host") or "cores" not in numbers:
+        return None
+    free, each, running = (numbers.get(name, 0) for name in ("free_bytes", "worker_bytes", "running"))
+    return HostReport(said["host"], numbers["cores"], free, each, running, numbers.get("most"))
 
 
 def beat_fields(beat: WorkerBeat, ttl_ms: int) -> list[str | int | float]:

@@ -32,7 +32,8 @@ def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
             is mapped: a signal ends the process at once.
         exit_s: how long it may take to end once it was told twice.
     """
-    from heddle.launch.process import HURRIED_EXIT_S, die_with_parent, exit_when_hurried, unheard
+    from heddle.launch.process import HURRIED_EXIT_S, exit_when_hurried, unheard
+    from heddle.launch.ties import die_with_parent
     from heddle.stop import StopFlag, listen_to_signals
 
     set_up_logs(logging.INFO)

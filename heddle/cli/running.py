@@ -21,7 +21,8 @@ from heddle.errors import Gone, HeddleError
 from heddle.launch.checked import Checked
 from heddle.launch.cut_short import CutShort, cut_short, folder_for, remembered
 from heddle.launch.giving_up import counting
-from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup, cores
+from heddle.launch.host import cores
+from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup
 from heddle.launch.session import Session, trainer_role
 from heddle.spec import LoadedSpec
 from heddle.stop import StopFlag, listen_to_signals

@@ -55,7 +55,8 @@ def up(
     from heddle.client import FOLDER
     from heddle.errors import UsageError
     from heddle.launch.children import Role
-    from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup, cores
+    from heddle.launch.host import cores
+    from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup
     from heddle.stop import StopFlag, listen_to_signals
 
     if redis_url and (bind or port is not None):

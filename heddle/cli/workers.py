@@ -104,14 +104,19 @@ def worker_as_json(info: "WorkerInfo", judged: "Judgement", now_ms: int) -> dict
 def scale(number: int | None, reset: bool, pool: str, redis_url: str | None) -> None:
     """Set how many workers the pool shall have; the supervisors (`heddle workers start`, `up`) share them out.
 
-    The size stays in the broker, whoever starts or ends, until it is set again or --reset.
+    The size stays in the broker, whoever starts or ends, until it is set again or --reset. More than a host has room
+    for is said and done.
     """
     from heddle.errors import UsageError
+    from heddle.launch.room import doubts
 
     if (number is None) != reset:
         raise UsageError("say how many: heddle workers scale N, or --reset")
     with connect(redis_url) as client:
         client.broker.pools.set_desired(pool, number)
+        hosts = client.broker.pools.hosts(pool) if number is not None else {}
+    for doubt in doubts(number, hosts) if number is not None else ():
+        click.echo(f"warning: {doubt}", err=True)
     shall = f"shall have {number} workers" if number is not None else "has as many as its supervisors were started with"
     say(f"pool {pool} {shall}; see them with: heddle workers ls --pool {pool}")
 

@@ -16,6 +16,8 @@ from heddle.clock import Clock, SystemClock
 from heddle.launch import process
 from heddle.launch.process import Child, describe_exit
 from heddle.launch.supervisor import HEALTHY_S, restart_delay_s
+from heddle.launch.vigil import Patience, lost
+from heddle.launch.waiting import Waiting
 
 log = logging.getLogger("heddle.launch")
 
@@ -49,6 +51,8 @@ class Role:
         done: exit codes after which it is not started again.
         log_file: where its output goes besides the last lines.
         env: instead of this process's environment.
+        patience: how long it may be stopped until it is killed and started again: whatever it leads or holds a seat of
+            stands still meanwhile.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Role:
         log_file: Path | None = None,
         env: Mapping[str, str] | None = None,
         on_line: Callable[[str], None] | None = None,
+        patience: Patience | None = None,
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -79,6 +84,8 @@ class Role:
         self._rng = rng or np.random.default_rng()
         self._start_at = self._clock.monotonic()
         self._ending = False
+        self._patience = patience or Patience()
+        self._lost = ""
 
     @property
     def finished(self) -> bool:
@@ -97,6 +104,7 @@ class Role:
             return None
         code = self.child.poll()
         if code is None:
+            self._watch(self.child)
             return None
         child, self.child = self.child, None
         if self._ending or code in self._done:
@@ -126,7 +134,14 @@ class Role:
         """The last lines it printed."""
         return self.child.tail(lines) if self.child is not None else []
 
+    def _watch(self, child: Child) -> None:
+        self._lost = self._lost or ("" if self._ending else lost(child.stopped_s(), None, self._patience))
+        if self._lost and not child.killed:
+            log.warning("killing role=%s pid=%d: %s", self.name, child.pid, self._lost)
+            child.kill()
+
     def _start(self) -> None:
+        self._lost = ""
         self.child = Child(
             self._argv,
             env=self._env,
@@ -145,7 +160,8 @@ class Role:
         delay_s = restart_delay_s(self.failures, self._rng.random())
         self._start_at = self._clock.monotonic() + delay_s
         said = " | ".join(line for line in child.tail(SHOWN_LINES) if line.strip())
-        why = f"{self.name} ended with {describe_exit(code)}{f': {said}' if said else ''}"
+        how = f"gave {self._lost}: killed" if self._lost else f"ended with {describe_exit(code)}"
+        why = f"{self.name} {how}{f': {said}' if said and not self._lost else ''}"
         log.info("restarting role=%s in=%.1fs because %s", self.name, delay_s, why)
         ending = Ending(self.name, code, why)
         self.endings.append(ending)
@@ -156,7 +172,7 @@ def end_all(roles: Sequence[Role], *, grace_s: float, clock: Clock, hurried: Cal
     """End `roles` together: SIGTERM, after `grace_s` or when `hurried` says so SIGKILL; returns when all are gone."""
     for role in roles:
         role.terminate(grace_s)
-    was_hurried = False
+    was_hurried, waiting = False, Waiting(clock)
     while not all(role.finished for role in roles):
         if hurried() and not was_hurried:
             was_hurried = True
@@ -164,4 +180,5 @@ def end_all(roles: Sequence[Role], *, grace_s: float, clock: Clock, hurried: Cal
                 role.hurry()
         for role in roles:
             role.step()
+        waiting.look([role.child for role in roles if role.child is not None])
         clock.sleep(0.02)

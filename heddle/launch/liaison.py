@@ -1,6 +1,7 @@
 """The supervisor's line to the broker, in a thread of its own.
 
-It says "I am here", hears the pool's size and frees dead workers' shards; it never starts or ends a process.
+It says "I am here", hears the pool's size and the workers' hearts, and frees dead workers' shards; it never starts or
+ends a process.
 """
 
 import logging
@@ -12,13 +13,19 @@ import numpy as np
 
 from heddle.broker import Broker
 from heddle.broker.failure_types import Cause, Failure
+from heddle.broker.presence import HostReport
 from heddle.broker.types import Reaped
+from heddle.clock import Clock, SystemClock
 from heddle.errors import HeddleError
+from heddle.launch.hearing import Hearing
+from heddle.launch.vigil import Silence
 from heddle.lease import retry_delay_s
 
 log = logging.getLogger("heddle.supervisor")
 
 BEAT_S = 1.0
+EAGER_S = 0.1
+"""How often it listens while others wait for a worker's first heartbeat."""
 MOST_TOLD = 200
 
 
@@ -30,6 +37,7 @@ class Liaison:
             cannot be used is an error there.
         supervisor: who beats.
         wants: how many workers it runs while the pool has no desired size.
+        report: says what its host has; called from the liaison's thread.
     """
 
     def __init__(
@@ -39,16 +47,24 @@ class Liaison:
         supervisor: str,
         *,
         wants: int,
+        report: Callable[[], HostReport | None] = lambda: None,
+        clock: Clock | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
         self._connect = connect
+        self._clock = clock or SystemClock()
         self._pool = pool
         self._supervisor = supervisor
         self._wants = wants
+        self._report_host = report
         self._rng = rng or np.random.default_rng()
         self._lock = threading.Lock()
         self._desired: int | None = None
         self._supervisors: tuple[str, ...] | None = None
+        self._hearing = Hearing()
+        self._workers: tuple[str, ...] = ()
+        self._is_eager = False
+        self._next_beat = 0.0
         self._to_release: deque[tuple[str, str | None, str]] = deque()
         self._to_tell: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
         self._wake = threading.Event()
@@ -76,6 +92,24 @@ class Liaison:
         """The pool's desired size (None = nobody set one) and the live supervisors (None = not heard yet)."""
         with self._lock:
             return self._desired, self._supervisors
+
+    def listen(self, workers: Sequence[str], *, eagerly: bool) -> None:
+        """Listen for the hearts of these workers; eagerly while others wait for the first beat of some."""
+        with self._lock:
+            self._workers = tuple(workers)
+            begins, self._is_eager = eagerly and not self._is_eager, eagerly
+        if begins:
+            self._wake.set()
+
+    def was_heard(self, worker: str) -> bool:
+        """It beat at least once."""
+        with self._lock:
+            return self._hearing.was_heard(worker)
+
+    def silence(self, worker: str) -> Silence | None:
+        """For how long nothing was heard of a worker; None when it could not have been."""
+        with self._lock:
+            return self._hearing.silence(worker, self._clock.monotonic())
 
     def release(self, worker: str, why: str | None = None, *, how: str) -> None:
         """Have the shards of a dead worker freed, and the worker shown as dead; asked again until the broker answers.
@@ -106,8 +140,10 @@ class Liaison:
                 if self._ending:
                     self._broker.pools.supervisor_bye(self._pool, self._supervisor)
                     return
-                self._beat()
-                failures, wait_s = 0, BEAT_S
+                if failures or self._clock.monotonic() >= self._next_beat:
+                    self._beat()
+                self._hear()
+                failures, wait_s = 0, EAGER_S if self._is_eager else BEAT_S
             except Exception as error:  # noqa: BLE001  top of a thread: the supervisor must not lose its line for good
                 failures += 1
                 if failures == 1:
@@ -119,9 +155,16 @@ class Liaison:
                 return
 
     def _beat(self) -> None:
-        share = self._broker.pools.supervisor_beat(self._pool, self._supervisor, self._wants)
+        share = self._broker.pools.supervisor_beat(self._pool, self._supervisor, self._wants, host=self._report_host())
+        self._next_beat = self._clock.monotonic() + BEAT_S
         with self._lock:
             self._desired, self._supervisors = share.desired, share.supervisors
+
+    def _hear(self) -> None:
+        workers = self._workers
+        said = self._broker.pools.pulses(self._pool, workers) if workers else {}
+        with self._lock:
+            self._hearing.hear(self._clock.monotonic(), workers, said)
 
     def _free(self) -> None:
         while self._to_release:

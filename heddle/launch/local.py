@@ -5,7 +5,6 @@ It never prints, never submits an experiment and never outlives them: whatever w
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 from dataclasses import dataclass
@@ -58,13 +57,6 @@ class Setup:
     workers: int = 1
     pool: str = "default"
     log_dir: Path | None = None
-
-
-def cores() -> int:
-    """How many processors this process may use."""
-    with contextlib.suppress(AttributeError):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Local:

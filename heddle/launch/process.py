@@ -7,7 +7,6 @@ started itself can be ended with it.
 """
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from heddle.clock import Clock, SystemClock
+from heddle.launch.ties import PARENT_ENV
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.process")
@@ -27,15 +27,17 @@ log = logging.getLogger("heddle.process")
 TAIL_LINES = 40
 LINE_LIMIT_BYTES = 8 * 1024
 LOG_LIMIT_BYTES = 16 * 1024 * 1024
-PARENT_ENV = "HEDDLE_PARENT_PID"
 HEDDLE = (sys.executable, "-m", "heddle")
 """How a process of ours starts another one."""
-PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
 HURRIED_EXIT_S = 0.3
 """Told twice, a process has this long to end by itself, so that it is gone within a second."""
 HURRY_S = 0.4
 """And its parent kills it then, so that there is time left in that second for what ends after it: the server."""
+STOPPED_GRACE_S = 1.0
+"""A process that was asked to end and woken, and is stopped all the same, will not end by itself."""
+UNSEEN_S = 5.0
+"""Whoever looks at its children more seldom was stopped itself, and knows nothing of the time between."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -51,39 +53,6 @@ def use_one_thread() -> None:
     """Set `ONE_THREAD` for this process where the user has not; call it before numpy is imported."""
     for key, value in ONE_THREAD.items():
         os.environ.setdefault(key, value)
-
-
-def die_with_parent(sent: signal.Signals = signal.SIGTERM, *, clock: Clock | None = None) -> None:
-    """Have this process receive `sent` when the process that spawned it ends.
-
-    Only when `Child` started it (it leaves its pid in the environment). Linux asks the kernel;
-    elsewhere, or when that fails, a thread looks twice a second who the parent is.
-    """
-    expected = os.environ.pop(PARENT_ENV, "")
-    if not expected.isdigit():
-        return
-    parent = int(expected)
-    if not (sys.platform.startswith("linux") and _ask_kernel(sent)):
-        thread = threading.Thread(
-            target=_watch_parent, args=(parent, sent, clock or SystemClock()), name="parent", daemon=True
-        )
-        thread.start()
-    if os.getppid() != parent:  # it ended before we asked
-        os.kill(os.getpid(), sent)
-
-
-def _ask_kernel(sent: signal.Signals) -> bool:
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        return int(libc.prctl(PR_SET_PDEATHSIG, int(sent), 0, 0, 0)) == 0
-    except (OSError, AttributeError):
-        return False
-
-
-def _watch_parent(parent: int, sent: signal.Signals, clock: Clock) -> None:
-    while os.getppid() == parent:
-        clock.sleep(0.5)
-    os.kill(os.getpid(), sent)
 
 
 @contextlib.contextmanager
@@ -141,7 +110,7 @@ class Child:
     Attributes:
         pid: of the process, and of the group it leads.
         code: its exit status once `poll` saw it end (negative = signal).
-        ending: it was asked to end.
+        ending: it was asked to end; killed: SIGKILL was sent.
 
     Args:
         argv: the command, no shell; nothing secret in it, for everybody on the machine can read it.
@@ -164,11 +133,14 @@ class Child:
         self.name = name
         self.code: int | None = None
         self.ending = False
+        self.killed = False
         self._clock = clock or SystemClock()
         self._lines: deque[str] = deque(maxlen=TAIL_LINES)
         self._log_file = log_file
         self._on_line = on_line
         self._kill_at: float | None = None
+        self._stopped_at: float | None = None
+        self._seen_at = 0.0
         self.started_at = self._clock.monotonic()
         self._process = subprocess.Popen(
             list(argv),
@@ -189,10 +161,14 @@ class Child:
         """
         if self.code is not None:
             return self.code
-        if self._kill_at is not None and self._clock.monotonic() >= self._kill_at:
-            log.warning("killing, grace is over name=%s pid=%d", self.name, self.pid)
-            self.kill()
-            self._kill_at = None
+        self._see_whether_stopped()
+        if self._kill_at is not None:
+            is_late = self._clock.monotonic() >= self._kill_at
+            if is_late or self.stopped_s() >= STOPPED_GRACE_S:
+                why = "grace is over" if is_late else "it is stopped and cannot end"
+                log.warning("killing, %s name=%s pid=%d", why, self.name, self.pid)
+                self.kill()
+                self._kill_at = None
         if not self._has_ended():
             return None
         self._signal_group(signal.SIGKILL)  # before the pid is given back, so it cannot be another's
@@ -208,9 +184,13 @@ class Child:
         return self.code
 
     def terminate(self, grace_s: float) -> None:
-        """Send SIGTERM once, and SIGKILL from the first `poll` after `grace_s`; a later call may only shorten that."""
+        """Send SIGTERM once, and SIGKILL from the first `poll` after `grace_s`; a later call may only shorten that.
+
+        A stopped process is woken for it.
+        """
         if not self.ending:
             self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
             self.ending = True
         self._end_by(grace_s)
 
@@ -223,10 +203,12 @@ class Child:
             self._signal(signal.SIGTERM)
             self.ending = True
         self._signal(signal.SIGINT)
+        self._signal(signal.SIGCONT)
         self._end_by(grace_s)
 
     def kill(self) -> None:
         """Send SIGKILL to the child and to everything in its process group."""
+        self.killed = True
         self._signal_group(signal.SIGKILL)
 
     def tail(self, count: int = TAIL_LINES) -> list[str]:
@@ -236,6 +218,31 @@ class Child:
     def lifetime_s(self) -> float:
         """Seconds since it was started."""
         return self._clock.monotonic() - self.started_at
+
+    def left_s(self) -> float:
+        """Seconds until it is killed; 0 when nobody asked it to end."""
+        return 0.0 if self._kill_at is None else max(0.0, self._kill_at - self._clock.monotonic())
+
+    def stopped_s(self) -> float:
+        """For how long it has been stopped (SIGSTOP) without a break, as `poll` saw it; 0 for one that runs."""
+        return 0.0 if self._stopped_at is None else self._seen_at - self._stopped_at
+
+    def _see_whether_stopped(self) -> None:
+        now, before = self._clock.monotonic(), self._seen_at
+        self._seen_at = now
+        if not self._is_stopped():
+            self._stopped_at = None
+        elif self._stopped_at is None or now - before > UNSEEN_S:
+            self._stopped_at = now
+
+    def _is_stopped(self) -> bool:
+        """False as well where nobody can tell."""
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return False
 
     def _end_by(self, grace_s: float) -> None:
         kill_at = self._clock.monotonic() + grace_s

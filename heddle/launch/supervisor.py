@@ -16,8 +16,12 @@ import numpy as np
 from heddle.broker import Broker, open_broker
 from heddle.clock import Clock, SystemClock
 from heddle.launch import process
+from heddle.launch.epitaph import cause, epitaph, how
+from heddle.launch.host import HostWatch, cores
 from heddle.launch.liaison import Liaison
 from heddle.launch.process import ONE_THREAD, Child, describe_exit
+from heddle.launch.vigil import Patience, lost, may_start
+from heddle.launch.waiting import Waiting
 from heddle.producers.identity import process_name
 from heddle.stop import StopFlag
 
@@ -27,10 +31,14 @@ LOOP_S = 0.05
 HEALTHY_S = 10.0
 RESTART_FIRST_S = 0.2
 RESTART_LAST_S = 30.0
+STARTS_A_CORE = 4
+"""So many workers start at once: enough to keep the cores busy with it also while others want them, few enough that
+whoever changes his mind is heard in between."""
+START_S = 15.0
+"""A worker that was not heard of for so long after its start keeps no other one from starting."""
 WORKER_ID_ENV = "HEDDLE_WORKER_ID"
 SUPERVISOR_ENV = "HEDDLE_SUPERVISOR"
 URL_ENV = "HEDDLE_REDIS_URL"
-SHOWN_LINES = 5
 
 
 def share(desired: int, supervisors: Sequence[str], me: str) -> int:
@@ -53,19 +61,6 @@ def restart_delay_s(failures: int, chance: float) -> float:
     return bound * (0.5 + 0.5 * chance)
 
 
-def telling(lines: Sequence[str]) -> list[str]:
-    """Of the last lines that a process printed those that say why it died.
-
-    Of Python's dump at a fatal signal that is its first line and the innermost call, which comes first in it.
-    """
-    said = [line for line in lines if line.strip() and not line.startswith("Extension modules:")]
-    dump = next((at for at, line in enumerate(said) if "(most recent call first)" in line), None)
-    if dump is None:
-        return said
-    fatal = [line for line in said[:dump] if line.startswith("Fatal Python error")]
-    return fatal + said[dump + 1 : dump + 2]
-
-
 @dataclass(slots=True)
 class Slot:
     """One worker that shall run, whichever process is it now.
@@ -73,11 +68,13 @@ class Slot:
     Attributes:
         failures: ends in a row without a healthy run.
         start_at: monotonic seconds before which it is not started again.
+        lost: why its child was killed by us; "" while it was not.
     """
 
     child: Child | None = None
     failures: int = 0
     start_at: float = 0.0
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +103,8 @@ class Supervisor:
         stop: asks to end: once = drain every worker, twice = at once.
         log_dir: folder for one log file a worker; None = only their last lines are kept.
         grace_s: seconds a worker has to finish its segment and deliver it before it is killed.
+        patience: how long one may give no sign of life.
+        at_once: how many may start at the same time; None = a few for each core.
         command: what to run instead of `heddle worker`.
         env: environment of the workers instead of this process's.
         on_line: called with (worker, line) for all they print.
@@ -122,6 +121,8 @@ class Supervisor:
         stop: StopFlag,
         log_dir: Path | None = None,
         grace_s: float = 30.0,
+        patience: Patience | None = None,
+        at_once: int | None = None,
         name: str | None = None,
         command: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -138,11 +139,22 @@ class Supervisor:
         self._stop = stop
         self._log_dir = log_dir
         self._grace_s = grace_s
+        self._patience = patience or Patience()
+        self._at_once = at_once or STARTS_A_CORE * cores()
         self._command = list(command) if command else worker_command(pool)
         self._env = dict(os.environ if env is None else env)
         self._on_line = on_line
-        self._liaison = Liaison(connect or partial(open_broker, url, role="supervisor"), pool, self.name, wants=wants)
         self._clock = clock or SystemClock()
+        connect = connect or partial(open_broker, url, role="supervisor")
+        host = HostWatch(self._clock, most)
+        self._liaison = Liaison(
+            connect,
+            pool,
+            self.name,
+            wants=wants,
+            report=lambda: host.report([child.pid for child in self.children() if not child.ending]),
+            clock=self._clock,
+        )
         self._rng = rng or np.random.default_rng()
         self._slots: list[Slot] = []
         self._leaving: list[Child] = []
@@ -178,9 +190,12 @@ class Supervisor:
         while len(self._slots) < target:
             self._slots.append(Slot())
         now = self._clock.monotonic()
-        for slot in self._slots:
-            if slot.child is None and now >= slot.start_at:
-                self._start(slot)
+        due = [slot for slot in self._slots if slot.child is None and now >= slot.start_at]
+        starting = self._starting()
+        for slot in due[: may_start(starting, self._at_once)]:
+            self._start(slot)
+        running = [slot.child.name for slot in self._slots if slot.child is not None]
+        self._liaison.listen(running, eagerly=starting > 0 or bool(due))
 
     def target(self) -> int | None:
         """How many workers shall run here; None before the broker answered once."""
@@ -220,17 +235,34 @@ class Supervisor:
     def _look(self) -> None:
         for slot in self._slots:
             child = slot.child
-            if child is None or child.poll() is None:
+            if child is None:
                 continue
-            slot.child = None
-            self._liaison.release(child.name, self._cause(child), how=_how(child))
+            if child.poll() is None:
+                self._watch(slot, child)
+                continue
+            slot.child, killed_for, slot.lost = None, slot.lost, ""
+            self._liaison.release(child.name, cause(child, killed_for), how=how(child, killed_for))
             if child.lifetime_s() >= HEALTHY_S:
                 slot.failures = 0
-            self._fail(slot, self._epitaph(child), child.name, level=logging.WARNING if child.code else logging.INFO)
+            level = logging.WARNING if child.code else logging.INFO
+            self._fail(slot, epitaph(child, killed_for), child.name, level=level)
         for child in [c for c in self._leaving if c.poll() is not None]:
             self._leaving.remove(child)
-            self._liaison.release(child.name, how=_how(child))
+            self._liaison.release(child.name, how=how(child))
             log.info("ended worker=%s %s", child.name, describe_exit(child.code or 0))
+
+    def _watch(self, slot: Slot, child: Child) -> None:
+        """Kill a child that exists and is not at work any more; the next look finds another one's place free."""
+        why = "" if slot.lost else lost(child.stopped_s(), self._liaison.silence(child.name), self._patience)
+        if why:
+            log.warning("killing worker=%s pid=%d: %s", child.name, child.pid, why)
+            slot.lost = why
+            child.kill()
+
+    def _starting(self) -> int:
+        """Workers that exist and were not heard of yet, those left out that take too long for it."""
+        children = [slot.child for slot in self._slots if slot.child is not None]
+        return sum(child.lifetime_s() < START_S and not self._liaison.was_heard(child.name) for child in children)
 
     def _fail(self, slot: Slot, why: str, worker: str, *, level: int = logging.WARNING) -> None:
         slot.failures += 1
@@ -238,19 +270,6 @@ class Supervisor:
         slot.start_at = self._clock.monotonic() + delay_s
         log.log(level, "restarting worker in=%.1fs because %s", delay_s, why)
         self._liaison.tell(logging.getLevelName(level).lower(), worker, why)
-
-    def _cause(self, child: Child) -> str:
-        last = (telling(child.tail()) or [""])[-1].strip()
-        hint = 'if it did that, isolation = "process" under [env] keeps it from workers'
-        how = describe_exit(child.code or 0)
-        return f"its worker ended with {how} while stepping it ({hint}); last line: {last[:300]}"
-
-    def _epitaph(self, child: Child) -> str:
-        if not child.code:  # one that was asked to drain ends like this
-            return f"worker {child.name} left by itself after {child.lifetime_s():.1f} s"
-        last = " | ".join(telling(child.tail())[-SHOWN_LINES:])
-        said = f"; last lines: {last}" if last else "; it printed nothing"
-        return f"worker {child.name} ended with {describe_exit(child.code or 0)} after {child.lifetime_s():.1f} s{said}"
 
     def _shrink(self, target: int) -> None:
         while len(self._slots) > target:
@@ -264,17 +283,12 @@ class Supervisor:
 
     def _end_all(self) -> None:
         self._shrink(0)
-        hurried = False
+        hurried, waiting = False, Waiting(self._clock)
         while self._leaving:
             if self._stop.now and not hurried:
                 hurried = True
                 for child in self._leaving:
                     child.hurry()
             self._look()
+            waiting.look(self._leaving)
             self._clock.sleep(LOOP_S)
-
-
-def _how(child: Child) -> str:
-    """How a worker ended, in one short line."""
-    asked = ", after it was asked to end" if child.ending else ""
-    return f"it ended with {describe_exit(child.code or 0)}{asked}"

@@ -10,9 +10,11 @@ import pytest
 
 from heddle.broker import Broker
 from heddle.broker.keys import TRAINER_GROUP
+from heddle.broker.pools import WorkerInfo
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.clock import SystemClock
 from heddle.launch.supervisor import Supervisor
+from heddle.launch.vigil import Patience
 from heddle.stop import StopFlag
 from tests.helpers import eventually
 from tests.worker_kit import Reader, coordinating, fresh, submit
@@ -24,9 +26,9 @@ pytestmark = pytest.mark.timeout(180)
 class Fleet:
     """A supervisor of real `heddle worker` processes."""
 
-    def __init__(self, url: str, wants: int, *, restarts: bool = True) -> None:
+    def __init__(self, url: str, wants: int, *, patience: Patience | None = None) -> None:
         self.stop = StopFlag()
-        self.supervisor = Supervisor(url, wants=wants, stop=self.stop, grace_s=15.0)
+        self.supervisor = Supervisor(url, wants=wants, stop=self.stop, grace_s=15.0, patience=patience)
         self._clock = SystemClock()
         self.thread = threading.Thread(target=self.supervisor.run, daemon=True)
         self.thread.start()
@@ -149,6 +151,41 @@ def test_a_frozen_workers_shard_is_played_again_within_a_ttl_and_a_second_and_th
         os.kill(pid, signal.SIGCONT)
     eventually(lambda: both_playing(broker, experiment, pump), timeout_s=20, what="the thawed one works again")
     assert fleet.pids()[victim] == pid, "it lives on"
+
+
+def test_a_worker_that_stays_frozen_is_replaced_and_everybody_can_read_why(url: str, broker: Broker) -> None:
+    # Given two workers at play, whose supervisor has little patience
+    fleet = Fleet(url, wants=2, patience=Patience(stopped_s=3.0))
+    try:
+        experiment = submit(broker, faults={"lease_ttl": TTL_S, "barren_deaths": 50}, env={"kwargs": {"step_s": 0.002}})
+        pump = Pump(url, experiment)
+        eventually(lambda: both_playing(broker, experiment, pump), timeout_s=40, what="both workers play")
+        victim = owner_of(broker, experiment, 0)
+        pid, other = fleet.pids()[victim], (fleet.pids().keys() - {victim}).pop()
+        # When one is frozen and nobody wakes it
+        os.kill(pid, signal.SIGSTOP)
+        # Then the pool is at its size again, the neighbour is who it was, and both play
+        eventually(lambda: victim not in fleet.pids() and len(fleet.pids()) == 2, timeout_s=30, what="replaced")
+        assert other in fleet.pids()
+
+        def heirs_play() -> bool:
+            owners = {owner_of(broker, experiment, shard) for shard in (0, 1)}
+            return owners == set(fleet.pids())
+
+        eventually(heirs_play, timeout_s=40, what="both of those that live play")
+        # And its row tells where it ran and what became of it
+        seen = eventually(lambda: dead_row(broker, victim))
+        assert seen is not None
+        assert (seen.beat.pid, seen.beat.supervisor) == (pid, fleet.supervisor.name)
+        assert "stopped" in seen.died and "killed and replaced" in seen.died
+        pump.end()
+    finally:
+        fleet.end()
+
+
+def dead_row(broker: Broker, worker: str) -> WorkerInfo | None:
+    """A worker as its pool lists it, once it is said how it died."""
+    return next((one for one in broker.pools.workers() if one.beat.worker == worker and one.died), None)
 
 
 def test_a_broker_that_is_killed_and_started_again_loses_no_worker_and_no_batch(

@@ -4,6 +4,8 @@ import pytest
 
 from heddle.broker import Broker, keys
 from heddle.broker.pools import PRUNE_MS, WorkerBeat
+from heddle.broker.presence import HostReport, Pulse
+from heddle.broker.records import text
 from heddle.errors import Conflict, LeaderLost, NotFound, UsageError
 from tests.contract.specs import all_keys, out_of_memory
 from tests.helpers import eventually
@@ -171,6 +173,34 @@ def test_a_worker_that_fell_silent_cannot_be_asked_to_drain(broker: Broker) -> N
     eventually(lambda: not broker.pools.workers()[0].alive)
     with pytest.raises(NotFound):
         broker.pools.drain(BEAT.worker)
+
+
+def test_what_a_supervisor_says_of_its_host_is_known_while_it_is_here(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    report = HostReport("box", 8, free_bytes=1 << 34, worker_bytes=1 << 26, running=3, most=9)
+    pools.supervisor_beat("default", "s1", 2, host=report)
+    pools.supervisor_beat("default", "s2", 2)
+    assert pools.hosts("default") == {"s1": report, "s2": None}
+    pools.supervisor_bye("default", "s1")
+    assert pools.hosts("default") == {"s2": None}
+    any_broker.conn.main.zadd(keys.pool_supervisors("default"), {"s2": any_broker.conn.now_ms() - 60_000})
+    pools.supervisor_beat("default", "s3", 2, host=report)
+    kept = {text(key) for key in any_broker.conn.main.hkeys(keys.pool("default"))}
+    assert kept == {"wants:s3", "host:s3"}
+
+
+def test_of_some_workers_the_hearts_are_told_and_of_strangers_nothing(any_broker: Broker) -> None:
+    pools = any_broker.pools
+    pools.heartbeat(WorkerBeat("w1", ttl_ms=4_000, limit_ms=60_000))
+    pools.heartbeat(WorkerBeat("w2", ttl_ms=2_000))
+    seen = {info.beat.worker: info.seen_ms for info in pools.workers()}
+    assert pools.pulses("default", ["w2", "w1", "nobody"]) == {
+        "w1": Pulse(seen["w1"], 4_000, 60_000),
+        "w2": Pulse(seen["w2"], 2_000, 0),
+    }
+    assert pools.pulses("default", []) == {}
+    any_broker.conn.main.delete(keys.worker("w1"))
+    assert pools.pulses("default", ["w1"]) == {"w1": Pulse(seen["w1"])}
 
 
 def test_supervisors_are_listed_while_they_are_here(any_broker: Broker) -> None:

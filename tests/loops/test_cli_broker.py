@@ -9,6 +9,7 @@ import pytest
 
 import heddle
 from heddle.broker import Broker, keys, open_broker
+from heddle.broker.presence import HostReport, WorkerBeat
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.client import Client
@@ -236,6 +237,31 @@ def test_a_negative_size_is_called_a_number_that_is_too_low(say: Say) -> None:
     code, _, err = say("workers", "scale", "-1")
     assert code == 2 and "-1 is not in the range" in err
     assert say("workers", "scale", "--nonsense")[0] == 2
+
+
+def test_more_workers_than_there_are_cores_are_obeyed_with_a_word(say: Say, broker: Broker) -> None:
+    pools = broker.pools
+    assert "no supervisor is here" in say("workers", "scale", "3")[2]
+    pools.supervisor_beat("default", "s1", 1, host=HostReport("box", 4))
+    code, out, err = say("workers", "scale", "200")
+    assert code == 0 and "shall have 200 workers" in out
+    assert "warning: host box has 4 cores for 200 workers, 50.0 times as many" in err
+    assert pools.pool("default").desired == 200
+    assert say("workers", "scale", "4")[2] == ""
+    assert say("workers", "scale", "--reset")[2] == ""
+
+
+def test_the_living_workers_are_listed_before_the_dead_who_keep_host_and_pid(say: Say, broker: Broker) -> None:
+    for worker in ("w1", "w2", "w3"):
+        broker.pools.heartbeat(WorkerBeat(worker, host="box", pid=int(worker[1:]), supervisor="s1"))
+    broker.pools.bury("w1", "it ended with signal SIGKILL")
+    listed = json.loads(say("workers", "ls", "-o", "json")[1])["workers"]
+    assert [one["beat"]["worker"] for one in listed] == ["w2", "w3", "w1"]
+    assert (listed[-1]["beat"]["host"], listed[-1]["beat"]["pid"]) == ("box", 1)
+    assert (listed[-1]["beat"]["supervisor"], listed[-1]["do"]) == ("s1", "its supervisor is gone as well")
+    broker.pools.supervisor_beat("default", "s1", 3)
+    out = say("workers", "ls")[1]
+    assert "its supervisor keeps the pool at its size" in " ".join(out.split())
 
 
 def test_python_is_told_of_python_and_the_command_line_of_its_option(

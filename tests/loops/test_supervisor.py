@@ -4,16 +4,21 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from heddle.broker.presence import HostReport, Pulse
 from heddle.errors import BrokerUnreachable
-from heddle.launch.supervisor import Supervisor, restart_delay_s, share, telling, worker_command
+from heddle.launch.epitaph import telling
+from heddle.launch.host import cores
+from heddle.launch.supervisor import Supervisor, restart_delay_s, share, worker_command
+from heddle.launch.vigil import Patience
 from heddle.stop import StopFlag
 from tests.helpers import eventually
 
@@ -23,6 +28,7 @@ POLITE = (
 STUBBORN = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
 )
+IMPATIENT = Patience(stopped_s=0.5, silent_s=1.5, ttls=0.0, birth_s=1.5)
 CRASHING = "import sys; print('cannot find my arm'); sys.exit(3)"
 
 
@@ -37,12 +43,17 @@ class FakeBroker:
     buried: list[tuple[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     byes: list[str] = field(default_factory=list)
+    hosts: list[HostReport] = field(default_factory=list)
+    silent: bool = False
+    unborn: set[str] = field(default_factory=set)
+    beats: int = 0
 
     @property
     def pools(self) -> Any:
         return SimpleNamespace(
             supervisor_beat=self._beat,
             supervisor_bye=lambda _, name: self.byes.append(name),
+            pulses=self._pulses,
             bury=lambda worker, how: self.buried.append((worker, how)),
         )
 
@@ -57,9 +68,16 @@ class FakeBroker:
     def close(self) -> None:
         pass
 
-    def _beat(self, pool: str, supervisor: str, wants: int) -> Any:
+    def _beat(self, pool: str, supervisor: str, wants: int, *, host: HostReport) -> Any:
         self._answer()
+        self.hosts.append(host)
         return SimpleNamespace(desired=self.desired, supervisors=self.supervisors)
+
+    def _pulses(self, pool: str, workers: Sequence[str]) -> dict[str, Pulse]:
+        """All that were not told to be silent have beaten since they were asked about last."""
+        self._answer()
+        self.beats += not self.silent
+        return {worker: Pulse(self.beats) for worker in workers if worker not in self.unborn}
 
     def _release(self, worker: str, **_: Any) -> list[Any]:
         self._answer()
@@ -69,6 +87,13 @@ class FakeBroker:
     def _answer(self) -> None:
         if self.away:
             raise BrokerUnreachable("no answer")
+
+
+class Everybody(set[str]):
+    """A set that everybody is in."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
 
 
 class Running:
@@ -184,6 +209,77 @@ def test_a_killed_worker_is_replaced_and_its_shards_are_released_at_once(begin: 
     assert heir.worker != child.worker
 
 
+def test_a_worker_that_is_stopped_is_killed_and_replaced_and_its_neighbour_stays(begin: Begin) -> None:
+    # Given two workers, one of them frozen, and a broker that is not even there
+    broker = FakeBroker()
+    running = begin(broker, wants=2, patience=Patience(stopped_s=0.5))
+    eventually(lambda: len(running.pids()) == 2)
+    frozen, other = running.supervisor.children()
+    broker.away = True
+    os.kill(frozen.pid, signal.SIGSTOP)
+    # When it was stopped for as long as it may be
+    eventually(lambda: not alive(frozen.pid), what="it is killed")
+    eventually(lambda: len(running.pids()) == 2, what="another one runs in its place")
+    # Then everybody can read why, and its shards are free
+    assert other.pid in running.pids()
+    broker.away = False
+    eventually(lambda: broker.released == [frozen.worker], timeout_s=15)
+    assert "no sign of life" in broker.buried[0][1] and "SIGSTOP" in broker.buried[0][1]
+    eventually(lambda: any("killed and replaced" in line for line in broker.told))
+
+
+def test_a_worker_that_is_woken_in_time_lives_on(begin: Begin) -> None:
+    running = begin(FakeBroker(), wants=1, patience=Patience(stopped_s=2.0))
+    (child,) = eventually(lambda: running.supervisor.children())
+    for _ in range(3):  # together longer than it may be stopped at a stretch
+        os.kill(child.pid, signal.SIGSTOP)
+        running.stop.wait(0.9)
+        os.kill(child.pid, signal.SIGCONT)
+        running.stop.wait(0.2)
+    assert running.pids() == [child.pid]
+
+
+def test_a_worker_that_runs_and_is_not_heard_any_more_is_killed_and_replaced(begin: Begin) -> None:
+    broker = FakeBroker()
+    running = begin(broker, wants=1, patience=IMPATIENT)
+    (child,) = eventually(lambda: running.supervisor.children())
+    eventually(lambda: broker.beats > 1)
+    broker.silent = True
+    eventually(lambda: not alive(child.pid))
+    broker.silent = False
+    eventually(lambda: running.pids() and running.pids() != [child.pid])
+    eventually(lambda: any("no heartbeat for" in line for line in broker.told))
+
+
+def test_while_the_supervisor_is_cut_off_nobody_is_killed_and_afterwards_the_silence_counts_anew(begin: Begin) -> None:
+    # Given a worker that nobody hears any more, since the broker is away
+    broker = FakeBroker()
+    running = begin(broker, wants=1, patience=IMPATIENT)
+    eventually(lambda: broker.beats > 1)
+    pids = running.pids()
+    broker.away = True
+    running.stop.wait(3 * IMPATIENT.silent_s)
+    assert running.pids() == pids
+    # When the broker is back, and the worker too, then it lives on
+    broker.away = False
+    before = broker.beats
+    eventually(lambda: broker.beats > before + 1, timeout_s=15)
+    assert running.pids() == pids
+
+
+def test_a_worker_that_is_still_importing_has_longer_than_one_that_fell_silent_but_not_for_ever(begin: Begin) -> None:
+    # Given a worker that was never heard of, for much longer than one that beat before may be silent
+    broker = FakeBroker(unborn=Everybody())
+    running = begin(broker, wants=1, patience=Patience(silent_s=0.1, ttls=0.0, birth_s=2.0))
+    (child,) = eventually(lambda: running.supervisor.children())
+    running.stop.wait(1.0)
+    assert running.pids() == [child.pid]
+    # When the time for starting is over, then it is replaced, and everybody can read why
+    eventually(lambda: not alive(child.pid))
+    eventually(lambda: any("since its start" in line for line in broker.told))
+    eventually(lambda: running.pids() and running.pids() != [child.pid])
+
+
 def test_it_says_why_a_worker_ended_with_its_last_lines_and_backs_off(begin: Begin) -> None:
     broker = FakeBroker()
     running = begin(broker, CRASHING, wants=1)
@@ -211,6 +307,36 @@ def test_a_broker_that_is_away_changes_nothing_but_the_release_waits(begin: Begi
     eventually(lambda: broker.released == [first.worker], timeout_s=5.0)
 
 
+def test_no_more_workers_start_at_once_than_there_are_cores_and_a_smaller_size_is_heard_in_between(
+    begin: Begin,
+) -> None:
+    # Given workers that take long to be heard of, and a size far above what may start at once
+    broker = FakeBroker(desired=50)
+    broker.unborn = Everybody()
+    running = begin(broker, wants=1, at_once=2)
+    eventually(lambda: len(running.pids()) == 2)
+    running.stop.wait(1.0)
+    assert len(running.pids()) == 2
+    # When those beat the next ones start
+    broker.unborn = set()
+    eventually(lambda: len(running.pids()) >= 6)
+    # Then a smaller size, said in between, is obeyed at once: none of those that were to come is started
+    broker.unborn = Everybody()
+    broker.desired = 1
+    eventually(lambda: len(running.supervisor.children()) == 1)
+    running.stop.wait(0.5)
+    assert len(running.supervisor.children()) == 1
+
+
+def test_a_supervisor_tells_what_its_host_has_for_workers(begin: Begin) -> None:
+    broker = FakeBroker()
+    begin(broker, wants=2, most=4)
+    told = eventually(lambda: [host for host in broker.hosts if host.running == 2])[0]
+    assert (told.host, told.cores, told.most) == (os.uname().nodename, cores(), 4)
+    if Path("/proc/meminfo").exists():
+        assert told.free_bytes > 0
+
+
 def test_ending_drains_every_worker_and_leaves_no_process(begin: Begin) -> None:
     broker = FakeBroker()
     running = begin(broker, wants=3)
@@ -221,6 +347,34 @@ def test_ending_drains_every_worker_and_leaves_no_process(begin: Begin) -> None:
     assert not any(alive(pid) for pid in pids)
     assert len(broker.released) == 3
     assert broker.byes == ["me"]
+
+
+def test_a_stopped_worker_is_woken_for_the_end_and_nobody_waits_for_its_grace(begin: Begin) -> None:
+    lines: list[str] = []
+    running = begin(FakeBroker(), wants=1, grace_s=600.0, on_line=lambda _, line: lines.append(line))
+    eventually(lambda: lines == ["up"])
+    (pid,) = running.pids()
+    os.kill(pid, signal.SIGSTOP)
+    running.stop.drain("over")
+    running.thread.join(5)
+    assert not running.thread.is_alive()
+    assert not alive(pid)
+
+
+def test_whoever_is_waited_for_is_named_with_how_long_at_most_and_what_ends_it(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines: list[str] = []
+    running = begin(FakeBroker(), STUBBORN, wants=1, grace_s=4.0, on_line=lambda _, line: lines.append(line))
+    eventually(lambda: lines == ["up"])
+    (child,) = running.supervisor.children()
+    with caplog.at_level("WARNING", logger="heddle.launch"):
+        running.stop.drain("over")
+        eventually(lambda: "waiting for" in caplog.text)
+    assert f"waiting for {child.worker} (pid {child.pid}) to end, at most 2 s" in caplog.text
+    assert "Ctrl-C again stops at once" in caplog.text
+    running.thread.join(10)
+    assert not running.thread.is_alive()
 
 
 def test_a_second_request_does_not_wait_for_the_grace(begin: Begin) -> None:

@@ -15,6 +15,7 @@ from heddle.launch.local import Local, Setup
 from heddle.launch.process import HURRIED_EXIT_S, HURRY_S
 from heddle.launch.session import LAST_WORD_S, MOST_FAILURES, STOP_S, Session
 from heddle.launch.trainers import missing
+from heddle.launch.vigil import Patience
 from heddle.stop import StopFlag
 from tests.helpers import eventually
 
@@ -58,6 +59,19 @@ def test_a_role_that_ends_unasked_tells_why_and_starts_again(script: None) -> No
     assert "last words" in first.why
     assert ended(role).code == 7
     assert role.failures == role.restarts == 2
+    role.terminate(1.0)
+    eventually(lambda: role.step() or role.finished)
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="nobody can tell there")
+def test_a_role_that_stays_stopped_is_killed_and_started_again_with_the_reason(script: None) -> None:
+    role = Role("thing", ["stay"], url="redis://x", patience=Patience(stopped_s=0.3))
+    role.step()
+    assert role.child is not None
+    os.kill(role.child.pid, signal.SIGSTOP)
+    ending = ended(role)
+    assert "no sign of life" in ending.why and "SIGSTOP" in ending.why
+    eventually(lambda: role.step() or role.child is not None)
     role.terminate(1.0)
     eventually(lambda: role.step() or role.finished)
 

@@ -93,19 +93,63 @@ def test_what_a_crashed_child_left_running_is_ended() -> None:
 
 
 def test_a_child_ends_when_the_process_that_started_it_is_killed() -> None:
-    parent = start("""
-        import os, sys, time
-        from heddle.launch.process import Child
-        program = "import os, time; from heddle.launch.process import die_with_parent; die_with_parent();" \
-                  "print(os.getpid(), flush=True); time.sleep(600)"
-        child = Child([sys.executable, "-c", program], env=dict(os.environ), name="inner",
-                      on_line=lambda line: print(line, flush=True))
-        time.sleep(600)
-    """)
+    parent = start(TIED)
     inner = int(eventually(lambda: parent.tail(1), timeout_s=20)[0])
     os.kill(parent.pid, signal.SIGKILL)
     assert parent.wait(10) == -signal.SIGKILL
     eventually(lambda: not alive(inner))
+
+
+TIED = """
+import os, sys, time
+from heddle.launch.process import Child
+program = "import os, time; from heddle.launch.ties import die_with_parent; die_with_parent();" \\
+          "print(os.getpid(), flush=True); time.sleep(600)"
+child = Child([sys.executable, "-c", program], env=dict(os.environ), name="inner",
+              on_line=lambda line: print(line, flush=True))
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux wakes a stopped process for it")
+def test_a_stopped_child_ends_as_well_when_the_process_that_started_it_is_killed() -> None:
+    parent = start(TIED)
+    inner = int(eventually(lambda: parent.tail(1), timeout_s=20)[0])
+    os.kill(inner, signal.SIGSTOP)
+    eventually(lambda: " T " in Path(f"/proc/{inner}/stat").read_text())
+    os.kill(parent.pid, signal.SIGKILL)
+    assert parent.wait(10) == -signal.SIGKILL
+    eventually(lambda: not alive(inner))
+
+
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="nobody can tell there")
+def test_it_is_known_for_how_long_a_child_has_been_stopped_at_a_stretch() -> None:
+    child = start(STUBBORN)
+    eventually(lambda: child.tail(1))
+    assert (child.poll(), child.stopped_s()) == (None, 0.0)
+    os.kill(child.pid, signal.SIGSTOP)
+    eventually(lambda: child.poll() is None and child.stopped_s() > 0.1)
+    os.kill(child.pid, signal.SIGCONT)
+    eventually(lambda: child.poll() is None and child.stopped_s() == 0.0)
+    child.kill()
+    assert child.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="nobody can tell there")
+def test_a_child_that_was_woken_to_end_and_stops_again_is_not_given_the_whole_grace() -> None:
+    child = start(STUBBORN)
+    eventually(lambda: child.tail(1))
+    child.terminate(600.0)
+    os.kill(child.pid, signal.SIGSTOP)
+    assert child.wait(10) == -signal.SIGKILL
 
 
 def test_process_names_are_readable_and_differ_by_chance() -> None:

@@ -1,0 +1,56 @@
+"""Epitaphs: how a worker ended and why, in words for logs, lists and the shard that is to blame.
+
+It never looks at a process by itself: the child has been seen to end.
+"""
+
+from collections.abc import Sequence
+
+from heddle.launch.process import Child, describe_exit
+
+SHOWN_LINES = 5
+
+
+def telling(lines: Sequence[str]) -> list[str]:
+    """Of the last lines that a process printed those that say why it died.
+
+    Of Python's dump at a fatal signal that is its first line and the innermost call, which comes first in it.
+    """
+    said = [line for line in lines if line.strip() and not line.startswith("Extension modules:")]
+    dump = next((at for at, line in enumerate(said) if "(most recent call first)" in line), None)
+    if dump is None:
+        return said
+    fatal = [line for line in said[:dump] if line.startswith("Fatal Python error")]
+    return fatal + said[dump + 1 : dump + 2]
+
+
+def epitaph(child: Child, lost: str) -> str:
+    """For the log.
+
+    Args:
+        lost: why we killed it; "" when we did not.
+    """
+    if lost:
+        return f"worker {child.name} gave {lost}: killed and replaced"
+    if not child.code:  # one that was asked to drain ends like this
+        return f"worker {child.name} left by itself after {child.lifetime_s():.1f} s"
+    last = " | ".join(telling(child.tail())[-SHOWN_LINES:])
+    said = f"; last lines: {last}" if last else "; it printed nothing"
+    return f"worker {child.name} ended with {describe_exit(child.code or 0)} after {child.lifetime_s():.1f} s{said}"
+
+
+def cause(child: Child, lost: str) -> str:
+    """For the shard that it was stepping, if any."""
+    hint = 'isolation = "process" under [env] keeps it from workers'
+    if lost:
+        return f"its worker gave {lost} while stepping it, and was killed (if it did that, {hint})"
+    last = (telling(child.tail()) or [""])[-1].strip()
+    how = describe_exit(child.code or 0)
+    return f"its worker ended with {how} while stepping it (if it did that, {hint}); last line: {last[:300]}"
+
+
+def how(child: Child, lost: str = "") -> str:
+    """For the list of workers, in one short line."""
+    if lost:
+        return f"it gave {lost}; killed and replaced"
+    asked = ", after it was asked to end" if child.ending else ""
+    return f"it ended with {describe_exit(child.code or 0)}{asked}"
