@@ -145,6 +145,14 @@ class Local:
         """The worker processes that run here now."""
         return self._supervisor.children() if self._supervisor is not None else []
 
+    def wake(self) -> None:
+        """Have what was stopped go on, so that it can give back what it holds."""
+        for role in self.roles:
+            if role.child is not None:
+                role.child.wake()
+        if self._supervisor is not None:
+            self._supervisor.wake()
+
     def end(self) -> None:
         """End everything: workers deliver what they have, then the rest, then the server; at once when hurried."""
         hurry = threading.Event()

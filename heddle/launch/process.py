@@ -162,13 +162,11 @@ class Child:
         if self.code is not None:
             return self.code
         self._see_whether_stopped()
-        if self._kill_at is not None:
-            is_late = self._clock.monotonic() >= self._kill_at
-            if is_late or self.stopped_s() >= STOPPED_GRACE_S:
-                why = "grace is over" if is_late else "it is stopped and cannot end"
-                log.warning("killing, %s name=%s pid=%d", why, self.name, self.pid)
-                self.kill()
-                self._kill_at = None
+        if self._kill_at is not None and (self.left_s() <= 0 or self.stopped_s() >= STOPPED_GRACE_S):
+            why = "grace is over" if self.left_s() <= 0 else "it is stopped and cannot end"
+            log.warning("killing, %s name=%s pid=%d", why, self.name, self.pid)
+            self.kill()
+            self._kill_at = None
         if not self._has_ended():
             return None
         self._signal_group(signal.SIGKILL)  # before the pid is given back, so it cannot be another's
@@ -190,7 +188,7 @@ class Child:
         """
         if not self.ending:
             self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)
+            self.wake()
             self.ending = True
         self._end_by(grace_s)
 
@@ -203,8 +201,12 @@ class Child:
             self._signal(signal.SIGTERM)
             self.ending = True
         self._signal(signal.SIGINT)
-        self._signal(signal.SIGCONT)
+        self.wake()
         self._end_by(grace_s)
+
+    def wake(self) -> None:
+        """Have a stopped process go on; nothing happens to others."""
+        self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Send SIGKILL to the child and to everything in its process group."""
@@ -259,17 +261,13 @@ class Child:
 
     def _signal(self, number: signal.Signals) -> None:
         if self.code is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                return
 
     def _signal_group(self, number: signal.Signals) -> None:
         if self.code is None:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
                 os.killpg(self.pid, number)
-            except (ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
-                return
 
     def _open_log(self) -> IO[bytes] | None:
         if self._log_file is None:

@@ -82,6 +82,7 @@ class Session:
         self._take_endings()
         if self.stop.draining and self._stopping_at is None:
             self._stopping_at = self.clock.monotonic()
+            self.local.wake()  # who is frozen could not give back what it holds
             self.tell("stopping: workers deliver, the trainer saves; once more to stop at once")
             threading.Thread(target=self._ask_to_stop, name="stop", daemon=True).start()
 

@@ -211,6 +211,11 @@ class Supervisor:
         pairs = slots + [(child, 0) for child in self._leaving]
         return [ChildInfo(c.name, c.pid, c.ending, c.lifetime_s(), failures) for c, failures in pairs]
 
+    def wake(self) -> None:
+        """Have workers that were stopped go on."""
+        for child in [slot.child for slot in self._slots if slot.child is not None]:
+            child.wake()
+
     def _start(self, slot: Slot) -> None:
         self._started += 1
         worker = process_name(os.uname().nodename, os.getpid(), os.urandom(3), part=f"w{self._started}")

@@ -63,6 +63,26 @@ def test_a_role_that_ends_unasked_tells_why_and_starts_again(script: None) -> No
     eventually(lambda: role.step() or role.finished)
 
 
+def test_who_stops_a_run_wakes_what_was_frozen_so_that_it_can_give_back_what_it_holds(
+    script: None, tmp_path: Path
+) -> None:
+    stop = StopFlag()
+    local = Local(Setup(url="redis://x", folder=tmp_path), stop=stop)
+    role = local.add(Role("thing", ["end", "7"], url="redis://x", done=(7,)))
+    assert role.child is not None
+    os.kill(role.child.pid, signal.SIGSTOP)
+    session = Session(local, role, Watched(), lambda: None, stop, lambda _: None)
+    stop.request("SIGINT")
+    session.step()
+
+    def ended_by_itself() -> bool:
+        session.step()
+        return role.finished
+
+    eventually(ended_by_itself)
+    assert role.code == 7
+
+
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="nobody can tell there")
 def test_a_role_that_stays_stopped_is_killed_and_started_again_with_the_reason(script: None) -> None:
     role = Role("thing", ["stay"], url="redis://x", patience=Patience(stopped_s=0.3))
