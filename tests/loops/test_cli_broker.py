@@ -256,9 +256,9 @@ def test_the_living_workers_are_listed_before_the_dead_who_keep_host_and_pid(say
         broker.pools.heartbeat(WorkerBeat(worker, host="box", pid=int(worker[1:]), supervisor="s1"))
     broker.pools.bury("w1", "it ended with signal SIGKILL")
     listed = json.loads(say("workers", "ls", "-o", "json")[1])["workers"]
-    assert [one["beat"]["worker"] for one in listed] == ["w2", "w3", "w1"]
-    assert (listed[-1]["beat"]["host"], listed[-1]["beat"]["pid"]) == ("box", 1)
-    assert (listed[-1]["beat"]["supervisor"], listed[-1]["do"]) == ("s1", "its supervisor is gone as well")
+    assert [one["worker"] for one in listed] == ["w2", "w3", "w1"]
+    assert (listed[-1]["host"], listed[-1]["pid"]) == ("box", 1)
+    assert (listed[-1]["supervisor"], listed[-1]["do"]) == ("s1", "its supervisor is gone as well")
     broker.pools.supervisor_beat("default", "s1", 3)
     out = say("workers", "ls")[1]
     assert "its supervisor keeps the pool at its size" in " ".join(out.split())
