@@ -11,6 +11,9 @@ from heddle.launch.supervisor import share
 
 MOST_HOSTS = 3
 
+CROWD = 4
+"""Workers a core from which on it is worth a word: fewer may well be waiting for their environments."""
+
 
 @dataclass(slots=True)
 class _Load:
@@ -39,7 +42,7 @@ def doubts(desired: int, hosts: Mapping[str, HostReport | None]) -> list[str]:
         load = loads.setdefault(report.host, _Load(report.cores, report.free_bytes))
         load.workers += part
         load.more_bytes += max(0, part - report.running) * report.worker_bytes
-    crowded = [_crowded(host, load) for host, load in loads.items() if load.workers > load.cores]
+    crowded = [_crowded(host, load) for host, load in loads.items() if load.workers > CROWD * load.cores]
     full = [_full(host, load) for host, load in loads.items() if 0 < load.free_bytes < load.more_bytes]
     return [*_some(crowded), *_some(full)]
 
