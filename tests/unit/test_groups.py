@@ -14,6 +14,7 @@ from heddle.consumers.assemble import Assembler
 from heddle.consumers.learners import make_learner
 from heddle.consumers.learners.base import TrainBatch
 from heddle.consumers.learners.groups import GroupsLearner, part_of
+from heddle.consumers.learners.none import NoLearner
 from heddle.consumers.learners.suspects import suspect
 from heddle.errors import CheckpointError, EnvError, ExperimentFailed, SpecError
 from heddle.launch.trying import try_out
@@ -348,3 +349,28 @@ def test_a_number_that_made_trouble_is_told_with_its_environment_and_agent() -> 
     batch = Table(spec_with()).batch(1)
     batch.reward[(batch.env >> 32 == 2) & (batch.env & 0xFF == 1)] = float("inf")
     assert "reward = inf (shard 0, environment 1, agent 2, step 0 of its segment)" in suspect(batch)
+
+
+@pytest.mark.parametrize("learner", ["vtrace", "examples.own_learner:A2c"])
+def test_other_learners_have_one_for_each_group_too(learner: str) -> None:
+    table = Table(spec_with(trainer={"learner": learner}))
+    made = table.learner()
+    before = made.get_weights()
+    metrics = made.update(table.batch(2), 0.0)
+    moved = {
+        name.partition("/")[0] for name, array in made.get_weights().items() if not np.array_equal(array, before[name])
+    }
+    assert moved == {"duo", "solo"} and np.isfinite(list(metrics.values())).all()
+
+
+class Keeps(NoLearner):
+    """A learner with files of its own."""
+
+    def open(self, directory: Path, seat_epoch: int) -> None:
+        raise AssertionError("nobody opens it")
+
+
+def test_a_learner_with_files_of_its_own_is_refused() -> None:
+    table = Table(spec_with(trainer={"learner": "tests.unit.test_groups:Keeps"}))
+    with pytest.raises(EnvError, match="keeps files of its own, and would do so once for each"):
+        table.learner()
