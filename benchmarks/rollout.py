@@ -1,5 +1,7 @@
 """The player alone against a loop written by hand: same environments, same policy, one process, nothing sent."""
 
+import resource
+
 from benchmarks.measure import Played, Row, alternate, compare, spread
 from benchmarks.workload import SHAPES, BareLoop, Shape, play_for, scene, w1
 from heddle.producers.player import Player
@@ -50,9 +52,28 @@ def _rows(shape: Shape) -> list[Row]:
             "us",
             spread(1e6 * a.wall_s / a.steps for a, _ in apart),
         ),
+        Row(
+            section,
+            "a child for a shard, from its start to its end: CPU",
+            "s",
+            spread(_child_cpu_s(shape) for _ in range(3)),
+        ),
         Row(section, "player, inline: time a step", "us", spread(1e6 * b.wall_s / b.steps for _, b in apart)),
         Row(section, "a snapshot", "B", spread([len(kept.player.standing.pack())])),
     ]
+
+
+def _child_cpu_s(shape: Shape) -> float:
+    """Processor time of a child that makes a shard's environments, resets them and is closed."""
+    stage = scene(w1(shape, isolation="process"))
+    before = _used_by_children_s()
+    stage.player(0).close()
+    return _used_by_children_s() - before
+
+
+def _used_by_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Snapshotting:

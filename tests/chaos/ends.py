@@ -23,8 +23,8 @@ from tests.e2e.shell import HEDDLE, environment
 
 GRACE_S = 30.0
 """What a launcher gives its children."""
-SLOW_S = 3.0
-"""Times of a busy machine are multiples of what is promised for an idle one: a second after the second signal."""
+SLOW_S = 2.0
+"""Twice what is promised, a second after the second signal, on a machine that others use too."""
 STRAGGLER_S = 0.5
 """A process that was killed a moment ago may still be on its way out."""
 TORCH_CACHE = "torchinductor_"

@@ -77,8 +77,8 @@ def _seen_ms(url: str, since_ms: int, pids: dict[str, list[int]]) -> list[int | 
 
 
 def measure_cuts(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]:
-    """A host's network is cut for longer than a TTL: until its worker plays again after the cut heals."""
-    size = Size(hosts=(1, 1, 1), short="restarts")
+    """The network of two hosts of four is cut for longer than a TTL: until each's worker plays again after it heals."""
+    size = Size(hosts=(1, 1, 1, 1), short="restarts")
     server = serve(folder, size)
     socket_file = server.settings.address.socket_path
     assert socket_file is not None
@@ -86,24 +86,30 @@ def measure_cuts(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]
     bench = Bench.open(folder, size, proxy=proxy, server=server)
     took: list[float | None] = []
     try:
-        bench.play("ledger", env={"num_envs": 12})
-        for number in range(each):
-            bench.until(lambda: len(bench.owners()) == 3, "three workers hold shards")
+        bench.play("ledger", env={"num_envs": 16})
+        for turn in range(-(-each // 2)):
+            bench.until(lambda: len(bench.owners()) == 4, "four workers hold shards")
             bench.pause(CALM_S * (1 + bench.rng.random()))
-            took.append(_cut(bench, proxy, f"supervisor-{number % 3}", ("cut", "deaf", "mute")[number // 3 % 3]))
+            two = [f"supervisor-{(turn + more) % 4}" for more in (0, 1 + turn // 4 % 3)]
+            took += _cut(bench, proxy, two, ("cut", "deaf", "mute")[turn % 3])
     finally:
         violations = bench.close()
         proxy.stop()
     return [Measured(f"a network cut, healed (TTL {TTL_S:g} s)", TTL_S + 2, times(took))], violations
 
 
-def _cut(bench: Bench, proxy: Proxy, name: str, deed: str) -> float | None:
-    """Cut a host off for two TTLs; seconds from healing until its worker has a batch accepted."""
-    worker, _ = cut_off(bench, name)
-    heal = proxy.hurt(name, deed)
+def _cut(bench: Bench, proxy: Proxy, names: list[str], deed: str) -> list[float | None]:
+    """Cut hosts off for two TTLs; seconds from healing until the worker of each has a batch accepted."""
+    workers = [cut_off(bench, name)[0] for name in names]
+    heal = [proxy.hurt(name, deed) for name in names]
     bench.pause(2 * TTL_S)
     healed_ms = bench.now_ms()
-    heal()
+    for one in heal:
+        one()
+    return [_back(bench, worker, healed_ms) for worker in workers]
+
+
+def _back(bench: Bench, worker: str, healed_ms: int) -> float | None:
     try:
         return await_played(bench, worker, healed_ms)
     except AssertionError:

@@ -18,20 +18,20 @@ from tests.chaos.siege import Hit
 
 
 def measure_workers(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]:
-    """Workers killed, killed together with their supervisor, and frozen, in turn."""
-    bench = Bench.open(folder, Size(hosts=(1, 1, 1, 1), short="restarts"))
-    kinds = {"worker": _kill_worker, "host": _kill_host, "frozen": _freeze_worker}
+    """Workers killed, then one killed together with its supervisor while another is frozen, in turn."""
+    bench = Bench.open(folder, Size(hosts=(1, 1, 1, 1, 1), short="restarts"))
     try:
         bench.play("ledger", env={"num_envs": 16})
         for _ in range(each):
-            for kind, deed in kinds.items():
-                bench.until(lambda: len(bench.owners()) >= 3, "three workers hold shards")
+            for deed, owners in ((_kill_worker, 3), (_kill_host_and_freeze_another, 4)):
+                bench.until(lambda owners=owners: len(bench.owners()) >= owners, f"{owners} workers hold shards")  # type: ignore[misc]
                 bench.pause(CALM_S * (1 + bench.rng.random()))
-                deed(bench, kind)
+                deed(bench)
     finally:
         violations = bench.close()
     took = {
-        kind: times(shard_recovery(hit, bench.histories()) for hit in bench.hits[kind] if hit.held) for kind in kinds
+        kind: times(shard_recovery(hit, bench.histories()) for hit in hits if hit.held)
+        for kind, hits in bench.hits.items()
     }
     return [
         Measured("a worker (its supervisor lives)", 1.0, took["worker"]),
@@ -40,9 +40,10 @@ def measure_workers(folder: Path, *, each: int) -> tuple[list[Measured], list[st
     ], violations
 
 
-def _victim(bench: Bench) -> int:
+def _victims(bench: Bench, count: int) -> list[int]:
+    """So many workers that hold shards."""
     owners = bench.owners()
-    return owners[sorted(owners)[int(bench.rng.integers(len(owners)))]]
+    return [owners[name] for name in bench.rng.permutation(sorted(owners))[:count]]
 
 
 def _await_back(bench: Bench, hit: Hit) -> None:
@@ -50,32 +51,30 @@ def _await_back(bench: Bench, hit: Hit) -> None:
         bench.until(lambda: shard_recovery(hit, bench.histories()) is not None, f"the shards of {hit.held} are back")
 
 
-def _kill_worker(bench: Bench, kind: str) -> None:
-    pid = _victim(bench)
-    _await_back(bench, bench.hit(kind, pid, "worker", lambda: os.kill(pid, signal.SIGKILL)))
+def _kill_worker(bench: Bench) -> None:
+    (pid,) = _victims(bench, 1)
+    _await_back(bench, bench.hit("worker", pid, "worker", lambda: os.kill(pid, signal.SIGKILL)))
 
 
-def _kill_host(bench: Bench, kind: str) -> None:
-    pid = _victim(bench)
-    found = procs.process(pid)
+def _kill_host_and_freeze_another(bench: Bench) -> None:
+    """Both are over when a lease runs out, which is waited for together."""
+    dies, freezes = _victims(bench, 2)
+    found = procs.process(dies)
     assert found is not None
     supervisor = found.parent
 
     def both() -> None:
         os.kill(supervisor, signal.SIGSTOP)  # so that it cannot tell of the worker's death
-        os.kill(pid, signal.SIGKILL)
+        os.kill(dies, signal.SIGKILL)
         os.kill(supervisor, signal.SIGKILL)
 
-    _await_back(bench, bench.hit(kind, pid, "worker", both))
-
-
-def _freeze_worker(bench: Bench, kind: str) -> None:
-    pid = _victim(bench)
-    hit = bench.hit(kind, pid, "worker", lambda: os.kill(pid, signal.SIGSTOP))
+    died = bench.hit("host", dies, "worker", both)
+    frozen = bench.hit("frozen", freezes, "worker", lambda: os.kill(freezes, signal.SIGSTOP))
     try:
-        _await_back(bench, hit)
+        _await_back(bench, died)
+        _await_back(bench, frozen)
     finally:
-        os.kill(pid, signal.SIGCONT)
+        os.kill(freezes, signal.SIGCONT)
 
 
 def measure_trainers(folder: Path, *, each: int, at_once: int = 3) -> tuple[list[Measured], list[str]]:

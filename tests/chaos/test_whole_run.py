@@ -6,6 +6,8 @@ Each observation names the step that it was (`ledger_env`), and the learner reme
 import json
 import os
 import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ LEVELS = ["strict", "fast"]
 TAIL_UPDATES = 400
 """Updates that two seconds may hold, by far: what `fast` may forget."""
 CLOCK = SystemClock()
-pytestmark = pytest.mark.timeout(3_600 if SOAK else 240)
+pytestmark = pytest.mark.timeout(3_600 if SOAK else 400)
 
 
 def spec(folder: Path, *, durability: str, steps: int) -> str:
@@ -146,23 +148,40 @@ class Places:
         self.killed_at.append(found.update + 1)
 
 
-@pytest.mark.parametrize("durability", LEVELS if SOAK else ["strict"])
-def test_services_killed_with_their_server_go_on_where_every_experiment_was(durability: str, tmp_path: Path) -> None:
-    places = Places(tmp_path)
-    file = spec(tmp_path, durability=durability, steps=10**9)
+def on_each_level(play: Callable[[str, Path], None], folder: Path) -> None:
+    """With both durabilities at once, each in a folder of its own: mostly processes are waited for."""
+    for level in LEVELS:
+        (folder / level).mkdir()
+    with ThreadPoolExecutor(len(LEVELS)) as pool:
+        for future in [pool.submit(play, level, folder / level) for level in LEVELS]:
+            future.result()
+
+
+def test_services_killed_with_their_server_go_on_where_every_experiment_was(tmp_path: Path) -> None:
+    on_each_level(services_go_on, tmp_path)
+
+
+def test_a_run_killed_with_its_server_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    on_each_level(a_run_goes_on, tmp_path)
+
+
+def services_go_on(durability: str, folder: Path) -> None:
+    """`up` again, as often as everything was killed."""
+    places = Places(folder)
+    file = spec(folder, durability=durability, steps=10**9)
     # Given services with an experiment, killed with everything
-    with started("up", "--workers", "2", "--durability", durability, cwd=tmp_path) as up:
+    with started("up", "--workers", "2", "--durability", durability, cwd=folder) as up:
         up.says("next ")
-        experiment = heddle("enqueue", file, cwd=tmp_path).stdout.split()[0]
+        experiment = heddle("enqueue", file, cwd=folder).stdout.split()[0]
         places.train_on()
         places.kill()
     for kill in range(1, KILLS + 1):
-        told = heddle("ls", cwd=tmp_path, code=5).stderr
+        told = heddle("ls", cwd=folder, code=5).stderr
         assert "`heddle up` goes on with the experiments that its broker here held" in told
         # When they are started again, then it is where it was, and goes on
-        with started("up", "--workers", "2", cwd=tmp_path) as up:
+        with started("up", "--workers", "2", cwd=folder) as up:
             up.says(f"goes on  {experiment}")
-            (listed,) = heddle_json("ls", cwd=tmp_path)["experiments"]
+            (listed,) = heddle_json("ls", cwd=folder)["experiments"]
             assert listed["experiment"] == experiment
             assert listed["state"] not in ("completed", "stopped", "failed")
             places.train_on()
@@ -170,35 +189,35 @@ def test_services_killed_with_their_server_go_on_where_every_experiment_was(dura
                 places.kill()
                 continue
             # and at the end the curve is one line and the books are right
-            heddle("stop", experiment, cwd=tmp_path)
-            heddle("wait", experiment, "--for", "stopped", cwd=tmp_path)
-            status = heddle_json("status", experiment, cwd=tmp_path)
+            heddle("stop", experiment, cwd=folder)
+            heddle("wait", experiment, "--for", "stopped", cwd=folder)
+            status = heddle_json("status", experiment, cwd=folder)
             assert (status["state"], status["durability"]) == ("stopped", durability)
-            check_curve(curve(tmp_path, experiment), places.killed_at, may_forget=durability != "strict")
+            check_curve(curve(folder, experiment), places.killed_at, may_forget=durability != "strict")
             up.interrupt()
             assert up.ends() == 0
-    check_books(status, manifest(tmp_path), may_forget=durability != "strict")
+    check_books(status, manifest(folder), may_forget=durability != "strict")
 
 
-@pytest.mark.parametrize("durability", LEVELS if SOAK else ["fast"])
-def test_a_run_killed_with_its_server_goes_on_by_the_same_command(durability: str, tmp_path: Path) -> None:
-    places = Places(tmp_path)
-    command = ("run", spec(tmp_path, durability=durability, steps=STEPS), "--workers", "2")
+def a_run_goes_on(durability: str, folder: Path) -> None:
+    """`run` again, as often as everything was killed."""
+    places = Places(folder)
+    command = ("run", spec(folder, durability=durability, steps=STEPS), "--workers", "2")
     # Given a run of which everything was killed
     for _ in range(KILLS - 1):
-        with started(*command, cwd=tmp_path):
+        with started(*command, cwd=folder):
             places.train_on()
             places.kill()
-        experiment = next(tmp_path.glob("runs/*")).name
-        told = heddle("ls", cwd=tmp_path, code=5).stderr
+        experiment = next(folder.glob("runs/*")).name
+        told = heddle("ls", cwd=folder, code=5).stderr
         at = places.killed_at[-1] - 1
         assert f"{experiment} was cut short at update {at} " in told
         assert "go on: heddle run exp.toml --workers 2 (drop it: rm -r .heddle/run)" in told
     # When the command that was named is typed, then it goes on to its end, each step trained once
-    done = heddle(*command, "-o", "json", cwd=tmp_path, timeout_s=180)
+    done = heddle(*command, "-o", "json", cwd=folder, timeout_s=180)
     assert f"going on with {experiment}, which was not over" in done.stderr
     result = json.loads(done.stdout)
     assert (result["experiment"], result["state"]) == (experiment, "completed")
     assert result["updates"] > places.killed_at[-1]
-    check_books(result, manifest(tmp_path), may_forget=durability != "strict")
-    assert not (tmp_path / ".heddle").exists()
+    check_books(result, manifest(folder), may_forget=durability != "strict")
+    assert not (folder / ".heddle").exists()
