@@ -68,6 +68,6 @@ def version_after(fleet: Fleet, version: int) -> int:
     """A higher version than `version`, once it is there; a resumed trainer takes a process start."""
     return eventually(
         lambda: (found := fleet.broker.policies.latest(fleet.experiment)) > version and found,
-        timeout_s=30.0,
+        timeout_s=60.0,
         what=f"a policy above {version}",
     )
