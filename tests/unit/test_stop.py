@@ -46,3 +46,19 @@ def test_signals_become_requests_even_while_the_main_thread_waits_on_the_flag() 
         os.kill(child.pid, signal.SIGINT)
         assert child.stdout.readline() == "now\n"
         assert child.wait(10) == 0
+
+
+def test_once_nobody_listens_any_more_a_signal_ends_the_process_at_once() -> None:
+    program = """
+        import time
+        from heddle.stop import StopFlag, listen_no_more, listen_to_signals
+        listen_to_signals(StopFlag())
+        listen_no_more()
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait(10) == -signal.SIGINT
