@@ -2,7 +2,8 @@
 #   make demo   train CartPole with two workers, kill one, show its shards come back
 #   make test   unit, contract, machine and loop tests on real servers
 #   make lint   ruff, mypy, import floors, compose and Dockerfile checks
-#   make e2e    whole runs through the command line, every public environment against a plain loop
+#   make e2e    whole runs through the command line; then, side by side for neither minds, compose on a Docker engine and
+#               every public environment against a plain loop
 #   make chaos  2,000 simulated schedules and every planted bug, then real processes, real signals
 #   make bench  figures of this machine
 #   make soak   the long version of chaos, by hand
@@ -62,8 +63,10 @@ fmt: dev
 	$(BIN)/ruff format -q .
 
 e2e: dev
-	$(BIN)/python -m pytest -q tests/e2e --timeout 600 $(AGAIN)
-	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 300
+	$(BIN)/python -m pytest -q tests/e2e --ignore tests/e2e/test_compose.py --timeout 600 $(AGAIN)
+	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 600 > $(VENV)/conformance.log 2>&1 & conformance=$$!; \
+	$(BIN)/python -m pytest -q tests/e2e/test_compose.py --timeout 900 $(AGAIN); composed=$$?; \
+	wait $$conformance; conforms=$$?; cat $(VENV)/conformance.log; test $$composed$$conforms = 00
 
 chaos: dev
 	$(BIN)/python -m tests.simulation --seeds 0:2000
@@ -76,6 +79,7 @@ bench: dev
 soak: dev
 	$(BIN)/python -m tests.chaos.soak --kills 3000 --stops 1000 --restarts 100 --minutes 30
 	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos tests/fuzz --timeout 7200
+	$(BIN)/python -m tests.simulation --seeds 0:200000 --state $(VENV)/soak-seeds.json
 
 # Only constraints.txt is committed: a uv.lock would record the addresses of whoever made it.
 lock:
