@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from heddle.broker import open_broker
 from heddle.broker.server import LocalServer, start_server
 from heddle.broker.server_setup import PASSWORD_FILE
 from tests.e2e.shell import ROOT, heddle, heddle_json, process_of, processes_of, started
@@ -43,10 +43,16 @@ def phase_of(experiment: str, cwd: Path, url: str) -> str:
     return str(heddle_json("status", experiment, cwd=cwd, url=url)["phase"])
 
 
-def is_played(experiment: str, cwd: Path, url: str) -> bool:
-    """Whether it has given experience that was trained on."""
-    status = heddle_json("status", experiment, cwd=cwd, url=url)
-    return bool(status["accounting"]["batches"]["trained"] > 0)
+def is_played(experiment: str, url: str) -> bool:
+    """Whether it has given experience that was trained on. Asked often, so without a process for each time."""
+    with open_broker(url, role="test") as broker:
+        return broker.experience.flow(experiment, 0).trained.batches > 0
+
+
+def at_work(url: str) -> list[str]:
+    """Workers that live and are not draining, likewise."""
+    with open_broker(url, role="test") as broker:
+        return [worker.beat.worker for worker in broker.pools.workers() if worker.alive and not worker.draining]
 
 
 def test_roles_alone_train_two_experiments_on_one_pool(fleet: str, tmp_path: Path) -> None:
@@ -84,7 +90,7 @@ def test_pause_resume_stop_and_rm_take_effect_and_leave_nothing(
 ) -> None:
     url = fleet
     experiment = heddle("enqueue", CARTPOLE, *ENDLESS, cwd=tmp_path, url=url).stdout.strip()
-    eventually(lambda: is_played(experiment, tmp_path, url), timeout_s=60, every_s=0.2)
+    eventually(lambda: is_played(experiment, url), timeout_s=60, every_s=0.2)
     heddle("pause", experiment, cwd=tmp_path, url=url)
     heddle("wait", experiment, "--for", "paused", "--timeout", "10s", cwd=tmp_path, url=url)
     heddle("resume", experiment, cwd=tmp_path, url=url)
@@ -119,22 +125,20 @@ def keys_of(experiment: str, server: LocalServer) -> list[str]:
 def test_a_pool_is_scaled_and_drained(fleet: str, tmp_path: Path) -> None:
     url = fleet
 
-    def alive() -> list[dict[str, Any]]:
-        listed = heddle_json("workers", "ls", cwd=tmp_path, url=url)["workers"]
-        return [worker for worker in listed if worker["alive"] and not worker["draining"]]
-
-    eventually(lambda: len(alive()) == 2, timeout_s=30, every_s=0.2)
+    eventually(lambda: len(at_work(url)) == 2, timeout_s=30)
+    listed = heddle_json("workers", "ls", cwd=tmp_path, url=url)["workers"]
+    assert sorted(one["worker"] for one in listed if one["alive"] and not one["draining"]) == sorted(at_work(url))
     heddle("workers", "scale", "3", cwd=tmp_path, url=url)
-    eventually(lambda: len(alive()) == 3, timeout_s=30, every_s=0.2)
+    eventually(lambda: len(at_work(url)) == 3, timeout_s=30)
     heddle("workers", "scale", "1", cwd=tmp_path, url=url)
-    eventually(lambda: len(alive()) == 1, timeout_s=30, every_s=0.2)
-    (last,) = alive()
-    heddle("workers", "drain", last["worker"], cwd=tmp_path, url=url)
-    eventually(lambda: [one["worker"] for one in alive()] not in ([], [last["worker"]]), timeout_s=40)
+    eventually(lambda: len(at_work(url)) == 1, timeout_s=30)
+    (last,) = at_work(url)
+    heddle("workers", "drain", last, cwd=tmp_path, url=url)
+    eventually(lambda: at_work(url) not in ([], [last]), timeout_s=40)
     assert "desired 1" in heddle("workers", "ls", cwd=tmp_path, url=url).stdout
     heddle("workers", "drain", "nobody", cwd=tmp_path, url=url, code=4)
     heddle("workers", "scale", "--reset", cwd=tmp_path, url=url)
-    eventually(lambda: len(alive()) == 2, timeout_s=30, every_s=0.2)
+    eventually(lambda: len(at_work(url)) == 2, timeout_s=30)
     assert "say how many" in heddle("workers", "scale", cwd=tmp_path, url=url, code=2).stderr
 
 
