@@ -95,7 +95,7 @@ def later(**_):
 def test_an_environment_that_never_answers_is_named_with_the_place_where_it_was(
     env: str, line: int, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heddle.launch.check.LEAST_S", 0.6)
+    monkeypatch.setattr("heddle.launch.check.LEAST_S", 1.5)
     (here / "hanging_env.py").write_text(HANGING)
     (here / "exp.toml").write_text(
         f'[experiment]\nname = "a"\n[env]\nid = "{env}"\nstep_timeout = 0.2\n[budget]\nenv_steps = 10_000\n'
