@@ -100,7 +100,7 @@ class Pipe(redis.client.Pipeline):
         named: dict[int, str] = getattr(self, "_named", {})
         self._named = {}
         stack = list(self.command_stack)
-        with translated(self.url_redacted, self.secret, known=self.known), leaving_replicas(self):
+        try:  # as above
             replies = super().execute(raise_on_error=raise_on_error and not named)
             for place, name in named.items():
                 if isinstance(replies[place], redis.exceptions.NoScriptError):
@@ -110,6 +110,9 @@ class Pipe(redis.client.Pipeline):
                     raise reply
                 if isinstance(reply, redis.exceptions.ReadOnlyError):
                     leave(self)
+        except (redis.RedisError, OSError):
+            with translated(self.url_redacted, self.secret, known=self.known), leaving_replicas(self):
+                raise
         return [self._in_our_words(reply) for reply in replies]
 
     def _in_our_words(self, reply: Any) -> Any:

@@ -22,9 +22,9 @@ ENDED: frozenset[str] = frozenset({"completed", "stopped", "failed"})
 
 def text(value: Any) -> str:
     """What the server answered, as text, whatever somebody wrote there; "" for nothing."""
-    if value is None:
-        return ""
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return "" if value is None else str(value)
 
 
 def integer(value: Any) -> int:

@@ -23,19 +23,19 @@ from tests.simulation.world import World
 SAVE_EVERY = 20
 
 
-def hunt_all(jobs: int, most: int, least: int | None) -> int:
-    """Look for every planted bug, or run the seeds that are noted; a table. 1 when fewer than `least` are found.
+def hunt_all(jobs: int, most: int, least: int | None, *, missed_too: bool) -> int:
+    """Look for every planted bug; a table. 1 when fewer than `least` are found.
 
     Every command more that a role sends moves all schedules, so a noted seed may miss its bug without anybody's fault.
     """
-    missed, wanted = 0, [bug.name for bug in bugs() if most or bug.seed is not None]
+    missed, looked_at, wanted = 0, 0, [bug.name for bug in bugs() if missed_too or not bug.missed]
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         for found in pool.imap(partial(hunt, most=most), wanted):
-            missed += found.seed is None
+            missed, looked_at = missed + (found.seed is None), looked_at + found.seeds
             print(
                 f"| {found.bug} | {'not found' if found.seed is None else found.seed} | {found.promise} |", flush=True
             )
-    print(f"bugs={len(bugs())} looked_for={len(wanted)} not_found={missed} seeds={most or 'the noted one'}")
+    print(f"bugs={len(bugs())} looked_for={len(wanted)} not_found={missed} most_seeds={most} seeds_run={looked_at}")
     return int(len(wanted) - missed < (len(wanted) if least is None else least))
 
 
@@ -76,8 +76,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--minutes", type=float, help="stop after so long")
     parser.add_argument("--state", type=Path, metavar="FILE", help="go on behind what is in there, and note it there")
-    parser.add_argument("--bugs", action="store_true", help="plant every bug in turn, and run the seed that finds it")
-    parser.add_argument("--most", type=int, default=0, help=f"with --bugs: look in so many seeds, e.g. {MOST_SEEDS}")
+    parser.add_argument("--bugs", action="store_true", help="plant every bug in turn, and look for it")
+    parser.add_argument("--most", type=int, default=MOST_SEEDS, help="with --bugs: look in so many seeds for each")
+    parser.add_argument("--missed", action="store_true", help="with --bugs: also those that were not found last time")
     parser.add_argument("--least", type=int, help="with --bugs: so many must be found; all when not given")
     parser.add_argument("--shrink", action="store_true", help="with --seed: take away what is not needed to break it")
     parser.add_argument("--bug", default="", metavar="NAME", help="with --shrink: with this one planted")
@@ -86,7 +87,7 @@ def main() -> int:
         print(json.dumps(to_json(shrink(plan_of(asked.seed), partial(run, bug=asked.bug))), indent=1))
         return 0
     if asked.bugs:
-        return hunt_all(asked.jobs, asked.most, asked.least)
+        return hunt_all(asked.jobs, asked.most, asked.least, missed_too=asked.missed)
     if asked.seed is not None:
         return _show(asked.seed, traced=asked.trace)
     first, _, last = asked.seeds.partition(":")

@@ -3,6 +3,7 @@
 It never keeps anything.
 """
 
+import math
 from typing import Any
 
 from tests.simulation.database import Database
@@ -68,9 +69,43 @@ def check_ctl(db: Database, tag: bytes, before: dict[bytes, bytes]) -> dict[byte
     ctl: Any = db.data.get(tag + b"ctl")
     if not ctl:
         return {}
+    if ctl == before:
+        return before
     for name in NEVER_FALL:
         must(int(ctl.get(name, b"0")) >= int(before.get(name, b"0")), f"{name.decode()} fell", (before, ctl))
     must(before.get(b"command") != b"stop" or ctl[b"command"] == b"stop", "a stop was undone")
     outcome = before.get(b"outcome")
     must(not outcome or ctl[b"outcome"] == outcome, "an outcome was replaced", outcome)
     return dict(ctl)
+
+
+def check_readers(db: Database, key: bytes) -> None:
+    """Every entry that a group was given is in somebody's hands, or deleted: the group gives it to nobody else."""
+    stream = db.data.get(key)
+    if not isinstance(stream, Stream):
+        return
+    for name, group in stream.groups.items():
+        lost = [place for place in stream.entries if place <= group.last and place not in group.pending]
+        must(not lost, "P2: an entry was read, and nobody holds it any more", (key, name, lost[:3]))
+
+
+def check_turn(db: Database, tag: bytes, shard: int, waited: dict[bytes, float]) -> None:
+    """A batch was let in: those that have waited longer, and were seen within 2 s, still fit after it.
+
+    Args:
+        waited: since when each shard waited, at the last append before.
+    """
+    waiting: Any = db.data.get(tag + b"waiting", {})
+    mine = waited.get(b"%d" % shard, math.inf)
+    ahead = []
+    for other, since in waiting.items():
+        state: Any = db.data.get(tag + b"shard:" + other, {})
+        at, _, wants = state.get(b"refused", b"0:0").partition(b":")
+        if since < mine and db.now_ms - int(at) <= 2000:
+            ahead.append(int(wants))
+    if ahead:
+        ctl: Any = db.data.get(tag + b"ctl", {})
+        flow = numbers_of(db, tag)
+        room, room_bytes = int(ctl[b"max_entries"]) - flow["entries"], int(ctl[b"max_bytes"]) - flow["bytes"]
+        fits = room >= len(ahead) and room_bytes >= sum(ahead)
+        must(fits, "P4: room went to one that had waited less long than others", (shard, dict(waiting)))

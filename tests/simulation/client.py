@@ -3,6 +3,7 @@
 It never models a command: redis-py builds the arguments and reads the replies.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from heddle.broker.connection import CALL_TIMEOUT_S, MAX_BLOCK_MS, SCRIPT_TRIES,
 from heddle.broker.fitness import ServerInfo
 from heddle.broker.scripts import script
 from tests.simulation.net import Net, error_of
-from tests.simulation.values import ServerError
+from tests.simulation.values import ServerError, Status
 
 POOL = redis.ConnectionPool(protocol=2)
 
@@ -24,7 +25,12 @@ def encoded(args: tuple[Any, ...]) -> list[bytes]:
     words = [*_name_of(args[0])]
     for arg in args[1:]:
         kind = type(arg)
-        words.append(arg if kind is bytes else arg.encode() if kind is str else _encoded(arg))
+        if kind is str:
+            words.append(arg.encode())
+        elif kind is bytes:
+            words.append(arg)
+        else:
+            words.append(b"%d" % arg if kind is int else _encoded(arg))
     return words
 
 
@@ -58,7 +64,7 @@ class _Wire(redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         (reply,) = self.net.call([encoded(args)], self.timeout_s)
-        return _read(self, reply, args[0], options)
+        return _read(reply, args[0], options)
 
 
 class _PipeWire(redis.client.Pipeline):
@@ -78,7 +84,7 @@ class _PipeWire(redis.client.Pipeline):
         found: list[Any] = []
         for reply, (args, options) in zip(replies, stack, strict=True):
             try:
-                found.append(_read(self, reply, args[0], options))
+                found.append(_read(reply, args[0], options))
             except ResponseError as error:
                 if raise_on_error:
                     raise
@@ -129,11 +135,18 @@ def sim_broker(net: Net) -> Broker:
     return Broker(Connection(main, blocking, "sim", ServerInfo("redis", (7, 0, 0))))
 
 
-def _read(client: Any, reply: Any, name: str, options: dict[str, Any]) -> Any:
+def _read(reply: Any, name: str, options: dict[str, Any]) -> Any:
     if isinstance(reply, ServerError):
         raise error_of(reply)
-    options.pop("keys", None)
-    callback = client.response_callbacks.get(name)
+    callback = _callback_of(name)
     if callback is None:
-        return bytes(reply) if isinstance(reply, bytes) else reply
+        return bytes(reply) if type(reply) is Status else reply
+    options.pop("keys", None)
     return callback(reply, **options)
+
+
+@cache
+def _callback_of(name: str) -> Callable[..., Any] | None:
+    """How redis-py reads the replies of a command."""
+    found: Callable[..., Any] | None = _made_once().response_callbacks.get(name)  # type: ignore[no-untyped-call]
+    return found

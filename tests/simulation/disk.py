@@ -3,13 +3,13 @@
 It never invents a name or an order: those are the shipped module's.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from heddle import checkpoint as real
 from heddle.checkpoint import Checkpoint
 from heddle.errors import CheckpointError
-from tests.simulation.hub import Hub
+from tests.simulation.hub import Hub, Process
 
 
 class Disk:
@@ -18,7 +18,7 @@ class Disk:
     Attributes:
         write_s: seconds that a file takes.
         is_full: nothing can be written.
-        saved: called after each file that became durable.
+        writing: called before each file; saved: after each that became durable.
     """
 
     BEST = real.BEST
@@ -27,25 +27,31 @@ class Disk:
         self.write_s = write_s
         self.is_full = False
         self.saved: Callable[[Checkpoint], None] = lambda checkpoint: None
+        self.writing: Callable[[Process], None] = lambda process: None
         self._hub = hub
         self._files: dict[Path, Checkpoint] = {}
+        self._listed: list[Path] | None = None
 
     def file_name(self, seat_epoch: int, update: int) -> str:
         return real.file_name(seat_epoch, update)
 
     def save(self, directory: Path, checkpoint: Checkpoint) -> Path:
         """Durable once this returns; a process killed on the way leaves nothing, or all of it."""
+        self.writing(self._hub.task().process)
         self._hub.wait(self.write_s * self._hub.rng.random())
         if self.is_full:
             raise CheckpointError(f"cannot write {directory}: No space left on device")
         path = directory / real.file_name(checkpoint.seat_epoch, checkpoint.update)
-        self._files[path] = checkpoint
+        self._files[path], self._listed = checkpoint, None
         self.saved(checkpoint)
         self._hub.wait(self.write_s * self._hub.rng.random())
         return path
 
     def listing(self, directory: Path) -> list[Path]:
-        return sorted((path for path in self._files if path.parent == directory), reverse=True)
+        if self._listed is None:
+            self._listed = sorted(self._files, reverse=True)
+        assert not self._listed or self._listed[0].parent == directory, "one experiment has one directory"
+        return list(self._listed)
 
     def find(self, directory: Path, *, experiment: str | None = None, below: str = "") -> real.Found:
         self._hub.wait(self.write_s * self._hub.rng.random())
@@ -64,13 +70,28 @@ class Disk:
 
     def look(self, directory: Path) -> Checkpoint | None:
         """What a trainer that came now would resume; takes no time."""
-        return next((self._files[path] for path in self.listing(directory)), None)
+        found = self.listing(directory)
+        return self._files[found[0]] if found else None
 
     def prune(self, directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:
         doomed = [path for path in self.listing(directory)[max(1, keep) :] if path not in protect]
         for path in doomed:
             del self._files[path]
+        self._listed = None
         return doomed
 
     def mark_best(self, directory: Path, path: Path) -> Path:
         return directory / real.BEST
+
+
+class NoCurveFile:
+    """Stands for `CurveFile`, which no decision reads: the simulation writes no file."""
+
+    def __init__(self, home: Path, spec: str) -> None:
+        pass
+
+    def add(self, update: int, values: Mapping[str, float]) -> None:
+        """Nobody looks."""
+
+    def forget(self, *, above: int) -> None:
+        """There is nothing to take out."""

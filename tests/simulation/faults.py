@@ -9,7 +9,7 @@ from heddle.broker import keys
 from tests.simulation.net import Weather
 from tests.simulation.plan import Fault
 from tests.simulation.roles import Running
-from tests.simulation.traps import Traps
+from tests.simulation.traps import Traps, takes
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -29,6 +29,7 @@ class Faults:
         self._world = world
         self.floor = 0
         self._traps = Traps(world)
+        world.disk.writing = self._traps.writes
         self._over = False
         self._away_since = 0.0
         self._come_back_with: int | None = None
@@ -49,6 +50,8 @@ class Faults:
         train = list(range(world.plan.shards))
         if "broken" in world.plan.permanent:
             world.nature.broken.add(world.hub.rng.choice(train))
+        if "shy" in world.plan.permanent:
+            world.net.refuses = lambda call: call.process.name.startswith("worker0-") and takes(call)
         if "deadly" in world.plan.permanent:
             world.nature.deadly.add(world.hub.rng.choice(train))
 
@@ -201,8 +204,11 @@ class Faults:
 
     def _jump(self, fault: Fault) -> None:
         """The server's clock is set: forward by up to 3 s, or back by up to 1.5 s."""
+        self.set_clock(3.0 * fault.draw if fault.draw < 0.6 else -1.5 * (fault.draw - 0.6) / 0.4)
+
+    def set_clock(self, by_s: float) -> None:
+        """The server's clock jumps."""
         world = self._world
-        by_s = 3.0 * fault.draw if fault.draw < 0.6 else -1.5 * (fault.draw - 0.6) / 0.4
         world.clock_ms += 1000.0 * by_s
         world.watcher.truth.clock_went_back |= by_s < 0
         if by_s >= LONG_S:

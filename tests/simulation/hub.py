@@ -4,10 +4,11 @@ It never knows what a process does. Shipped code runs in its threads unchanged: 
 event, an answer, time) it comes back here, and the next event in (time, chance) decides who goes on.
 """
 
-import heapq
 import random
 import traceback
 from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -115,7 +116,7 @@ class Task:
         if token != self.token or self.over or not process.alive:
             return
         if process.paused:
-            process.deferred.append(lambda: self.resume(token, value))
+            process.deferred.append(partial(self.resume, token, value))
             return
         self.token += 1
         hub = process.hub
@@ -178,21 +179,23 @@ class Hub:
         self.failed: Callable[[Task, BaseException], None] = _raise
         self._heap: list[Event] = []
         self._count = 0
+        self._chance = rng.random
 
     def at(self, delay_s: float, event: Callable[[], None]) -> None:
         """Have `event` happen `delay_s` from now; those of one moment come in any order."""
         self._count += 1
-        heapq.heappush(self._heap, (self.now + delay_s, self.rng.random(), self._count, event))
+        heappush(self._heap, (self.now + delay_s, self._chance(), self._count, event))
 
     def ready(self, task: Task, token: int, value: object) -> None:
         """Let a task go on now, in its turn."""
-        self.at(0.0, lambda: task.resume(token, value))
+        self.at(0.0, partial(task.resume, token, value))
 
     def task(self) -> Task:
         """The running task, whose process lives. Raises Killed when it does not."""
         task = self.current
         assert task is not None, "no simulated thread runs"
-        task.process.check()
+        if not task.process.alive:
+            raise Killed(task.process.name)
         return task
 
     def wait(self, timeout_s: float | None) -> Any:
@@ -200,20 +203,21 @@ class Hub:
         task = self.task()
         token = task.token
         if timeout_s is not None:
-            self.at(max(0.0, timeout_s) / task.process.rate + 1e-6, lambda: task.resume(token, TIMEOUT))
+            wakes_in_s = max(0.0, timeout_s) / task.process.rate + 1e-6
+            self.at(wakes_in_s, partial(task.resume, token, TIMEOUT))
         value = self.green.switch()
-        task.process.check()
+        if not task.process.alive:
+            raise Killed(task.process.name)
         return value
 
-    def run(self, until_s: float, over: Callable[[], bool] = lambda: False) -> None:
-        """Handle events until virtual time `until_s`, or until `over` says so."""
+    def run(self, until_s: float) -> None:
+        """Handle events until virtual time `until_s`."""
         heap = self._heap
-        while heap and heap[0][0] <= until_s and not over():
-            self.now, _, _, event = heapq.heappop(heap)
+        while heap and heap[0][0] <= until_s:
+            self.now, _, _, event = heappop(heap)
             self.events += 1
             event()
-        if not over():
-            self.now = max(self.now, until_s)
+        self.now = max(self.now, until_s)
 
 
 def _raise(task: Task, error: BaseException) -> None:

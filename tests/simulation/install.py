@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from heddle.broker import Broker
 from heddle.clock import SystemClock
 from heddle.spec import spec_from_json
 from tests.simulation import play
-from tests.simulation.disk import Disk
+from tests.simulation.disk import Disk, NoCurveFile
 from tests.simulation.hub import Hub
 from tests.simulation.news import SimNews
 from tests.simulation.threads import Threading
@@ -73,6 +74,7 @@ def installed(hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], B
         module = sys.modules
         swap.put(module["heddle.consumers.saver"], "files", disk)
         swap.put(module["heddle.consumers.trainer"], "highest_epoch", disk.highest_epoch)
+        swap.put(module["heddle.consumers.parts"], "CurveFile", NoCurveFile)
         swap.put(module["heddle.coord.coordinator"], "open_broker", lambda url, role: connect())
         swap.put(module["heddle.broker.events"], "NewsListener", partial(SimNews, hub))
         _hurry(swap)
@@ -96,9 +98,15 @@ def _time_and_threads(swap: Installed, hub: Hub) -> None:
     swap.put(SystemClock, "wall", monotonic)
     swap.put(SystemClock, "sleep", sleep)
     simulated = Threading(hub)
-    for name, module in list(sys.modules.items()):
-        if name.startswith("heddle.") and getattr(module, "threading", None) is threading:
-            swap.put(module, "threading", simulated)
+    for module in _threaded(len(sys.modules)):
+        swap.put(module, "threading", simulated)
+
+
+@lru_cache(maxsize=2)
+def _threaded(_loaded: int) -> list[ModuleType]:
+    """The loaded modules of Heddle that have `import threading`; looked for anew when there are others."""
+    found = [module for name, module in sys.modules.items() if name.startswith("heddle.")]
+    return [module for module in found if getattr(module, "threading", None) is threading]
 
 
 def _chance(swap: Installed, hub: Hub) -> None:

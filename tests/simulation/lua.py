@@ -11,6 +11,7 @@ from lupa import lua51
 from tests.simulation.values import ServerError, Status
 
 Call = Callable[[bytes, Sequence[bytes]], Any]
+NOTHING = (1, False)
 
 # `redis.call` gets (tag, value ...) from Python: 1 one value, 2 a flat list, 3 a status, 4 an error, 5 a made table.
 DRIVER = b"""
@@ -69,13 +70,13 @@ class Engine:
         """The script's reply as a server sends it. Raises ServerError."""
         found = self._drive(chunk, len(keys), *keys, *args)
         kind, values = (found[0], found[1:]) if isinstance(found, tuple) else (found, ())
-        if kind == b"error":
-            raise ServerError(values[0].decode())
-        if kind == b"status":
-            return Status(values[0])
+        if kind == b"list":
+            return [value if type(value) is bytes or type(value) is int else _plain(value) for value in values]
         if kind == b"one":
             return _plain(values[0]) if values else None
-        return [_plain(value) for value in values]
+        if kind == b"status":
+            return Status(values[0])
+        raise ServerError(values[0].decode())
 
     def _called(self, name: bytes, *args: Any) -> tuple[Any, ...]:
         try:
@@ -87,7 +88,7 @@ class Engine:
         except ServerError as error:
             return (4, str(error).encode())
         if reply is None:
-            return (1, False)
+            return NOTHING
         kind = type(reply)
         if kind is bytes or kind is int:
             return (1, reply)

@@ -36,12 +36,16 @@ class Bug:
     Attributes:
         name: what goes wrong, in a few words.
         edits: where.
-        seed: that finds it, None where none is noted; breaks: which promise it broke there.
+        theme: of the seeds that are looked at first, "" for none.
+        seed: that found it last, None where none is noted; breaks: which promise it broke there.
+        missed: these plans did not find it in all seeds of its theme; it is looked for only when asked for.
     """
 
     name: str
     edits: tuple[Edit, ...]
+    theme: str = ""
     seed: int | None = None
+    missed: bool = False
     breaks: str = ""
 
 

@@ -7,6 +7,7 @@ that says nothing about what happened.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from redis import exceptions as theirs
@@ -76,6 +77,7 @@ class Net:
         is_up, is_frozen: the server answers at all; it is stopped in its tracks, and will go on.
         published: told the messages that a command published.
         trap: asked about every call that is sent; True when it has taken it.
+        refuses: True for a call that never gets through.
         back_at: when it was last seen again by everybody after it had been away for long.
     """
 
@@ -86,6 +88,7 @@ class Net:
         self.back_at = -1e9
         self.published: Callable[[list[tuple[bytes, bytes]]], None] = lambda messages: None
         self.trap: Callable[[Call], bool] | None = None
+        self.refuses: Callable[[Call], bool] | None = None
         self._hub = hub
         self._rng: random.Random = hub.rng
         self._server = server
@@ -96,10 +99,11 @@ class Net:
 
     def link(self, process: Process) -> Link:
         """The way of one process."""
-        found = self._links.get(process)
-        if found is None:
+        try:
+            return self._links[process]
+        except KeyError:
             found = self._links[process] = Link()
-        return found
+            return found
 
     def call(self, commands: Sequence[Command], timeout_s: float) -> list[Any]:
         """One round trip of the running thread.
@@ -126,12 +130,12 @@ class Net:
         weather, rng = self.weather, self._rng
         way_s = weather.slow_s * rng.random()
         chance = 1.0 if call.process.steady else rng.random()
-        if chance < weather.lost:
-            self._hub.at(way_s, lambda: self.fail(call))
+        if chance < weather.lost or (self.refuses is not None and self.refuses(call)):
+            self._hub.at(way_s, partial(self.fail, call))
         elif chance < weather.worst:
             self._send_badly(call, way_s, chance)
         else:
-            self._hub.at(way_s, lambda: self.arrive(call))
+            self._hub.at(way_s, partial(self.arrive, call))
 
     def _send_badly(self, call: Call, way_s: float, chance: float) -> None:
         """Late, twice, for nothing, or in part."""
@@ -180,12 +184,12 @@ class Net:
 
     def _execute(self, call: Call) -> None:
         """The next commands of a call; all at once, or with others in between."""
-        while len(call.replies) < len(call.commands):
-            command = call.commands[len(call.replies)]
-            if not self._run(call, command):
+        commands, done, interleaved = call.commands, len(call.replies), self.weather.interleaved
+        while done < len(commands):
+            if not self._run(call, commands[done]):
                 return
-            more = len(call.replies) < len(call.commands)
-            if more and self.weather.interleaved and self._rng.random() < self.weather.interleaved:
+            done += 1
+            if interleaved and done < len(commands) and self._rng.random() < interleaved:
                 self._hub.at(0.003 * self._rng.random(), lambda: self.arrive(call))
                 return
         self._answer(call)
@@ -198,7 +202,8 @@ class Net:
         call.block_until = None
         call.replies.append(reply)
         self._watcher.executed(call.process.name, command, reply)
-        self._wake()
+        if self._server.db.published or self._server.db.woken:
+            self._wake()
         return True
 
     def _may_wait(self, call: Call, command: Command) -> bool:
@@ -241,7 +246,7 @@ class Net:
         if call.unanswered:
             self._hub.at(way_s, lambda: self.fail(call))
         elif self.link(call.process).down:
-            self._hub.at(way_s, lambda: self._deliver(call))
+            self._hub.at(way_s, partial(self._deliver, call))
 
     def _deliver(self, call: Call) -> None:
         if call.token >= 0 and self.link(call.process).down:

@@ -5,7 +5,7 @@ It never runs anything; a plan may be changed (a fault taken out) and run again.
 
 import random
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from heddle.spec import ExperimentSpec, load_spec
@@ -35,6 +35,7 @@ FAULTS = (
     "memory",
     "poison",
     "storm",
+    "shy",
 )
 """The menu; each seed takes some of it. PERMANENT ones are how things are from the start on, the others events."""
 
@@ -112,6 +113,8 @@ def plan_of(seed: int) -> Plan:
     theme = THEMES.get(about, ANYTHING)
     shards, sync, every = rng.choice((1, 2, 2, 3)), rng.random() < 0.4, rng.choice((1, 1, 2, 3))
     chosen = frozenset(kind for kind in FAULTS if rng.random() < theme.chance(kind))
+    if "shy" in chosen:  # somebody else must be there
+        chosen -= {"broken", "deadly", "memory"}
     if "memory" in chosen:  # what was set aside for its poison would fill it for good
         chosen -= {"poison"}
     least = shards * every if sync else 2 * every
@@ -130,15 +133,23 @@ def plan_of(seed: int) -> Plan:
         steps=rng.choice((40, 100_000, 100_000)),
         snapshots=rng.choice((0, 1, 1, 3)),
         permanent=chosen & frozenset(PERMANENT),
-        calm_s=rng.uniform(4.0, 8.0),
+        calm_s=rng.uniform(3.0, 6.0),
         vouched=rng.choice((0.0, 0.5, 1.0)),
         forced=rng.random() < 0.2,
         theme=about,
     )
     plan = replace(plan, **{name: rng.choice(values) for name, values in theme.fleet.items()})
+    if "shy" in chosen:
+        plan = replace(plan, workers=max(2, plan.workers))
     least = plan.shards * plan.every if plan.sync else 2 * plan.every
     plan = replace(plan, entries=max(plan.entries, least))  # below it no spec is taken
     return replace(plan, faults=_faults(rng, plan, sorted(chosen - frozenset(PERMANENT)), theme))
+
+
+@cache
+def theme_of(seed: int) -> str:
+    """What the plan of a seed is about, without making it."""
+    return _theme(random.Random(f"plan {seed}"))
 
 
 def _theme(rng: random.Random) -> str:

@@ -94,9 +94,10 @@ class SimServer:
         """One command; its reply, or the ServerError that is its reply."""
         now = self.clock()
         if not self._keeps_log or args[0] in UNWRITTEN:
-            return self._execute(now, False, args)
-        self._back_up(now)
-        full = self.is_full()
+            return self._execute(now, not self._keeps_log and self.is_full(), args)
+        if now - self._base[-1][0] >= BACKUP_EVERY_MS:
+            self._back_up(now)
+        full = self.full if self.memory is None else self.is_full()
         reply = self._execute(now, full, args)
         if not (isinstance(reply, ServerError) and str(reply) == NOSCRIPT):
             self._log.append(Written(now, full, args, self.written))
@@ -180,15 +181,19 @@ class SimServer:
     # ---- what is lost
 
     def _back_up(self, now: float) -> None:
-        if now - self._base[-1][0] >= BACKUP_EVERY_MS:
-            self._base.append((now, self.written, self.db.copy()))
-            if len(self._base) > BACKUPS:
-                del self._base[1]
+        self._base.append((now, self.written, self.db.copy()))
+        if len(self._base) > BACKUPS:
+            del self._base[1]
 
     def writes_since(self, ms_ago: float) -> int:
         """Number of the first command written in the last `ms_ago`."""
         since = self.clock() - ms_ago
         return next((one.number for one in self._log if one.at_ms >= since), self.written)
+
+    def before_last(self, name: bytes, key_end: bytes) -> int:
+        """Number of the last command of that name on a stream whose key ends so; of the next one when there is none."""
+        found = (one.number for one in reversed(self._log) if one.args[0] == name and one.args[-2].endswith(key_end))
+        return next(found, self.written)
 
     def come_back(self, keep: int) -> None:
         """Start again with the first `keep` commands ever written, the rest forgotten."""

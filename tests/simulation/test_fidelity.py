@@ -9,8 +9,8 @@ import redis
 from heddle.broker.connection import Client
 from heddle.broker.scripts import names, script
 from tests.simulation.lua import Engine
+from tests.simulation.replies import blurred, told
 from tests.simulation.server import COMMANDS, NEEDS_MEMORY, READS, SimServer
-from tests.simulation.values import ServerError, Status
 
 ENGINE = Engine()
 KEYS = [b"k1", b"k2", b"k3"]
@@ -58,25 +58,6 @@ def stream(rng: random.Random) -> list[bytes]:
     )  # fmt: skip
 
 
-def told(reply: Any) -> Any:
-    """A reply for comparing: errors by their first word, times since left out."""
-    if isinstance(reply, ServerError | redis.ResponseError):
-        return str(reply).removeprefix("ERR ").split(" ")[0]
-    if isinstance(reply, Status):
-        return bytes(reply)
-    return [told(item) for item in reply] if isinstance(reply, list) else reply
-
-
-def blurred(command: list[bytes], reply: Any) -> Any:
-    """Without what depends on the moment: remaining time, and how long ago an entry was delivered."""
-    found = told(reply)
-    if command[0] == b"PTTL" and isinstance(found, int):
-        return min(found, 1)
-    if command[0] == b"XPENDING" and isinstance(found, list):
-        return [[entry, who, count] for entry, who, _, count in found]
-    return found
-
-
 class Both:
     """A real and a simulated server."""
 
@@ -106,7 +87,7 @@ class Both:
         """Both refuse for want of memory, or neither does."""
         real = self.ask(command)
         simulated = self.sim.execute(command)
-        refused = ["OOM" in str(told(reply)) for reply in (real, simulated)]
+        refused = ["OutOfMemory" in str(told(reply)) for reply in (real, simulated)]
         assert refused[0] == refused[1], (name, real, simulated)
 
 

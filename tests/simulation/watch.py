@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from heddle.broker.scripts import names, script
-from tests.simulation.books import check_books, check_ctl
+from tests.simulation.books import check_books, check_ctl, check_readers, check_turn
 from tests.simulation.learn import Trained
 from tests.simulation.play import name_of
 from tests.simulation.server import SimServer, shown
@@ -48,6 +48,7 @@ class Watcher:
         self._seat_until = 0
         self._stood: dict[int, tuple[int, tuple[int, int]]] = {}
         self.continues = True
+        self._waits: dict[bytes, float] = {}
 
     def executed(self, process: str, command: Args, reply: Any) -> None:
         """A command was executed for `process`."""
@@ -69,6 +70,8 @@ class Watcher:
         self._ctl = check_ctl(self._server.db, self._tag, self._ctl)
         if verb in CHANGE_FLOW and self._ctl:
             check_books(self._server.db, self._tag, self.truth)
+        if verb == "group_tidy":
+            check_readers(self._server.db, command[3])
 
     def came_back(self, keep: int) -> None:
         """The server came back without what it wrote from command number `keep` on."""
@@ -97,8 +100,12 @@ class Watcher:
     # ---- what each script's reply means
 
     def _claim(self, keys: Args, args: Args, reply: Any) -> None:
+        holder = self.truth.shard(int(args[0])).owner
+        asked_again = holder is not None and (holder[0], holder[2]) == (args[1].decode(), args[2].decode())
+        must(reply[0] != b"HELD" or not asked_again, "P1: a claim that was granted was not answered again", holder)
         if reply[0] == b"OK":
             shard = int(args[0])
+            must(reply[1].isdigit(), "P1: an epoch is no whole number", reply[1])
             owner = (args[1].decode(), int(reply[1]), args[2].decode())
             self.truth.claimed(shard, owner, int(reply[2]), int(reply[3]))
             self._leases[shard] = self._server.db.expires[keys[2]]
@@ -123,6 +130,7 @@ class Watcher:
         if owned:
             self._leases[shard] = self._server.db.expires[keys[2]]
         if status == b"OK":
+            check_turn(self._server.db, self._tag, shard, self._waits)
             self._took(keys, args, batch, owner)
         elif status == b"DUP" or reply[7] == 1:
             must(batch in self.truth.accepted, "P2: an unknown batch was called accepted", (batch, status))
@@ -131,6 +139,8 @@ class Watcher:
             must(status != b"GIVEN" or (once and given <= truth.given), "a version was called given", (batch, given))
             must(batch not in self.truth.accepted or status == b"GIVEN", "an accepted batch was called new", batch)
             self.truth.turned_away(batch, given)
+        waits: Any = self._server.db.data.get(keys[6], {})
+        self._waits = dict(waits)
 
     def _took(self, keys: Args, args: Args, batch: Batch, owner: Owner) -> None:
         db = self._server.db

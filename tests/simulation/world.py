@@ -3,11 +3,14 @@
 It never looks at real time. `run` is the whole life of a seed; a broken promise ends it.
 """
 
+import gc
 import json
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 from heddle.errors import Conflict, HeddleError, SpecError
@@ -37,6 +40,7 @@ PROGRESS_S = 25.0
 END_S = 45.0
 """A stop ends the run within this: a trainer that is not there is waited for, and so are workers."""
 BLOB_TTL_S = 75.0
+COLLECT_EVERY = 50
 
 
 class World:
@@ -107,7 +111,7 @@ class World:
         outcome = Outcome(self.plan)
         SimNews.listeners.clear()
         try:
-            with installed(self.hub, self.nature, self.disk, self.connect):
+            with installed(self.hub, self.nature, self.disk, self.connect), _collecting_later():
                 self._live()
         except Violation as broken:
             outcome.problem = str(broken)
@@ -259,6 +263,23 @@ class World:
         shown: dict[str, Any] = {name: flow[name] for name in some if name in flow}
         states = {index: state.get(b"state", b"").decode() for index, state in self.shard_states().items()}
         return {"state": self.state(), "shards": states, **shown, "losses": self.watcher.truth.losses}
+
+
+_worlds = count(1)
+
+
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """A world is short, and its garbage small: it is looked for once in many worlds, not all the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+        if next(_worlds) % COLLECT_EVERY == 0:
+            gc.collect()
 
 
 SPACES = json.dumps({"observation": to_json(Box((4,), "float32")), "action": to_json(Discrete(2, 0))})
