@@ -136,8 +136,8 @@ class AppendReply:
 
     Attributes:
         status: OK accepted; DUP accepted before; GAP the broker forgot accepted batches; FENCED the shard has another
-            owner or none; GIVEN that policy version was given; FULL no room now; NOBLOB send the bytes again; GONE
-            the experiment was removed.
+            owner or none; GIVEN that policy version was given, or the experiment's trainer has left for good; FULL no
+            room now; NOBLOB send the bytes again; GONE the experiment was removed.
         command, policy, eval_policy: of the experiment, at this moment.
         seq: number of the last batch that the broker has accepted from this shard.
         room_entries, room_bytes: what is left below the caps; negative when one batch went above.

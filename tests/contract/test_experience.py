@@ -1,6 +1,7 @@
 """What the broker promises about experience: reading, taking over, settling, setting aside, taps and counters."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -153,6 +154,35 @@ def test_an_ack_deletes_entry_and_bytes_and_counts_them_once(any_broker: Broker)
     assert (flow.entries, flow.bytes, flow.steps, flow.appended.steps) == (0, 0, 0, 40)
     assert any_broker.experience.fetch(pointers) == [None] * 4
     assert any_broker.conn.main.xpending(keys.experience(E, 0), TRAINER)["pending"] == 0
+
+
+def test_an_id_that_the_server_gave_out_again_settles_nothing_of_the_batch_that_has_it_now(any_broker: Broker) -> None:
+    # Given a batch that the server forgot, and another one that got its id, for the server's clock had stepped back
+    filled(any_broker, batches=2, steps=10)
+    first, other = read_all(any_broker)
+    accepted: Any = keys.flow(E, 0).removesuffix("flow") + "accepted"
+    names = {value: name for name, value in any_broker.conn.main.hgetall(accepted).items()}
+    any_broker.conn.main.hdel(accepted, names[first.entry_id.encode()])
+    forgotten = replace(first, entry_id=other.entry_id)
+    # When the trainer settles the one that it knew, in any way, then the other one is left alone
+    assert any_broker.experience.ack(E, 0, SEAT, [(forgotten, "trained")]) == 0
+    assert not any_broker.experience.set_aside(E, 0, SEAT, forgotten, "cannot be read")
+    assert any_broker.experience.flow(E, 0).dead.batches == 0
+    # and is settled by its own name
+    assert any_broker.experience.fetch([other]) != [None]
+    assert any_broker.experience.ack(E, 0, SEAT, [(other, "trained")]) == 1
+    assert any_broker.experience.flow(E, 0).trained.batches == 1
+
+
+def test_what_comes_after_the_trainer_has_left_for_good_is_turned_away_and_counted(any_broker: Broker) -> None:
+    lease = filled(any_broker, batches=1, steps=10)
+    ctl(any_broker, command="stop", outcome="stopped")
+    assert append(any_broker, lease, 1, steps=10).status == "DUP"
+    reply = append(any_broker, lease, 2, steps=10)
+    assert (reply.status, reply.command, reply.seq) == ("GIVEN", "stop", 1)
+    assert append(any_broker, lease, 2, steps=10).status == "GIVEN"
+    flow = any_broker.experience.flow(E, 0)
+    assert (flow.entries, flow.appended.batches, flow.discarded.batches) == (1, 1, 1)
 
 
 def test_acks_of_more_than_one_script_call_settle_all(any_broker: Broker) -> None:

@@ -6,8 +6,9 @@
 -- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 seq  6 lease ttl ms  7 stepping next (0 | 1)  8 blob ttl ms
 --       9 kind  10 version min  11 version max  12 segments  13 steps  14 bytes  15 crc32  16 given
 --       17 ms that its worker waited before  18 why it has no snapshot, "" when there is nothing to say
+-- What comes after the outcome was told is turned away as GIVEN, with command stop: nobody would settle it.
 -- Reply {status, command, policy, eval_policy, seq accepted last, room entries, room bytes, accepted before (0 | 1)}
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'eval_policy', 'sync', 'max_entries', 'max_bytes')
+local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'eval_policy', 'sync', 'max_entries', 'max_bytes', 'outcome')
 if not ctl[1] then
   return {'GONE', 'stop', '0', '0', '0', '0', '0', 0}
 end
@@ -72,7 +73,8 @@ if seq ~= last + 1 then
   discard()
   return reply('GAP')
 end
-if given > 0 and tonumber(s[7]) >= given and (ARGV[9] == 'eval' or ctl[4] == '1') then
+local is_over = (ctl[7] or '') ~= ''
+if is_over or (given > 0 and tonumber(s[7]) >= given and (ARGV[9] == 'eval' or ctl[4] == '1')) then
   discard()
   unpark(0)
   redis.call('UNLINK', unpack(KEYS, 8)) -- nobody refers to it, and the next batch has the same seq

@@ -1,11 +1,12 @@
 -- Set an entry aside for good, with the reason; the oldest make room when there are too many. What an append wrote is
 -- settled by the holder of the seat; what none wrote was never counted, belongs to nobody and may lie about its bytes.
+-- An id that a server gave out again, after it lost its tail and its clock stepped back, is another batch's: left alone.
 -- Runs when the memory is full: XACK comes first.
 -- KEYS  1 ctl (hash)  2 experience (stream)  3 flow (hash)  4 dead (stream)  5 blob (string)  6 where the bytes of a
 --       foreign entry go (string); by name: accepted (hash), blobs made room for
 -- ARGV  1 seat epoch, "" for a foreign entry  2 group  3 entry id  4 bytes  5 steps  6 "1" to keep the blob
 --       7 most entries  8 most bytes  9 reason  10.. field, value of the pointer
--- Reply {"OK", 1 set aside | 0 it was not there, or is not foreign} | {"FENCED"} | {"GONE"}
+-- Reply {"OK", 1 set aside | 0 it was not there, is another one, or is not foreign} | {"FENCED"} | {"GONE"}
 local seat = redis.call('HMGET', KEYS[1], 'command', 'seat_epoch')
 if not seat[1] then
   return {'GONE'}
@@ -19,6 +20,15 @@ local owner = redis.call('HGET', accepted, identity)
 local own = owner == ARGV[3]
 if own and ARGV[1] == '' then
   return {'OK', 0}
+end
+local entry = not own and redis.call('XRANGE', KEYS[2], ARGV[3], ARGV[3])[1]
+if entry then
+  for i = 1, #entry[2], 2 do
+    local blob = entry[2][i] == 'blob' and entry[2][i + 1]
+    if blob and string.find(blob, tag .. 'blob:', 1, true) == 1 and blob ~= KEYS[5] then
+      return {'OK', 0}
+    end
+  end
 end
 local function add(field, number)
   return redis.call('HINCRBY', KEYS[3], field, string.format('%.0f', number + 0)) -- "-0" is no integer
