@@ -17,6 +17,8 @@ Key = tuple[str, int, int, str, int]
 
 FIRST_SEQ = 1
 """seq of the first batch that a shard ever gives."""
+OWNERS_KEPT = 8
+"""Of so many earlier owners of a shard a mark says where they stand, as the broker itself does."""
 
 
 class Identity(Protocol):
@@ -45,6 +47,7 @@ class Mark:
         epoch, nonce, seq: which batch.
         entry: its id in the stream; "" where an older manifest did not say.
         above: the highest epoch of the shard that was ever dealt with, where that is not this one's.
+        earlier: the last batch of other owners that was dealt with, (epoch, nonce, seq) of each, the newest last.
     """
 
     epoch: int
@@ -52,6 +55,7 @@ class Mark:
     seq: int
     entry: str = field(default="", compare=False)
     above: int = field(default=0, compare=False)
+    earlier: tuple[tuple[int, str, int], ...] = field(default=(), compare=False)
 
     @property
     def place(self) -> Place:
@@ -60,12 +64,18 @@ class Mark:
     def covers(self, pointer: Identity) -> bool:
         """True when `pointer` is at or before this mark: seen again, it is a repeat.
 
+        Of an owner that is known its seq alone counts. Where the broker lost its tail and with it the next owner's
+        claim, the owner before goes on, and what it gives first may have been consumed: it gives it again under an id
+        above the mark's, and what it gives after that is new.
         The same epoch under another nonce is another owner's: the broker lost a claim and its clock stepped back.
         An epoch above all that were ever seen is a later owner's, and what it gives is new, whatever its id: where the
         broker lost its tail and its clock stepped back, ids begin again below the mark's. Between other epochs the
         stream's order counts, for that is the order of acceptance: when the broker lost a claim, an earlier owner goes
         on under its lower epoch, and what it gives then is new.
         """
+        for epoch, nonce, seq in self.earlier:
+            if (epoch, nonce) == (pointer.epoch, pointer.nonce):
+                return pointer.seq <= seq
         if pointer.epoch == self.epoch:
             return pointer.nonce == self.nonce and pointer.seq <= self.seq
         if pointer.epoch > max(self.epoch, self.above):
@@ -76,19 +86,27 @@ class Mark:
 
     def to_json(self) -> list[Any]:
         """As a manifest holds it."""
-        return [self.epoch, self.nonce, self.seq, self.entry, *([self.above] if self.above else [])]
+        found = [self.epoch, self.nonce, self.seq, self.entry]
+        if self.earlier:
+            return [*found, self.above, [list(one) for one in self.earlier]]
+        return [*found, self.above] if self.above else found
 
     def after(self, before: "Mark | None") -> "Mark":
-        """This one, with what `before`, which it takes the place of, knew of the shard's epochs."""
-        highest = max(before.epoch, before.above) if before is not None else 0
-        return replace(self, above=highest) if highest > self.epoch else self
+        """This one, with what `before`, which it takes the place of, knew of the shard's owners."""
+        if before is None:
+            return self
+        highest, mine = max(before.epoch, before.above), (self.epoch, self.nonce)
+        owners = (*before.earlier, (before.epoch, before.nonce, before.seq))
+        earlier = tuple(one for one in owners if one[:2] != mine)[-OWNERS_KEPT:]
+        return replace(self, above=highest if highest > self.epoch else 0, earlier=earlier)
 
     @classmethod
     def from_json(cls, value: Any) -> "Mark":
         """The opposite of `to_json`. Raises ValueError or TypeError."""
         epoch, nonce, seq, *rest = value
-        entry, above = rest[:1], rest[1:]
-        return cls(int(epoch), str(nonce), int(seq), str(entry[0]) if entry else "", int(above[0]) if above else 0)
+        entry, above, earlier = [*rest, *["", 0, []][len(rest) :]][:3]  # an older manifest says less
+        owners = tuple((int(one), str(who), int(last)) for one, who, last in earlier)
+        return cls(int(epoch), str(nonce), int(seq), str(entry), int(above), owners)
 
 
 def follows(before: Mark | None, after: Mark) -> bool:

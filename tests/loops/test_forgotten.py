@@ -130,6 +130,38 @@ def test_a_batch_whose_bytes_came_before_the_broker_forgot_it_is_trained_once(
     assert (fleet.flow().trained.batches, fleet.flow().entries) == (1, 0)
 
 
+@pytest.mark.parametrize("trainer", ["the same", "the next"])
+def test_a_batch_given_again_by_an_owner_whose_successor_the_broker_forgot_is_trained_once(
+    broker: Broker, fleet: Fleet, raw: Any, trainer: str
+) -> None:
+    # Given a shard that changed hands: its first owner's batch and the next one's are trained, and acked
+    desk = Desk(broker, fleet)
+    memory, owner = Memory(raw), fleet.claims[0]
+    fleet.give(0, 1)
+    assert desk.poll() == [(0, 1)]
+    desk.train()
+    broker.shards.release(fleet.claims.pop(0).lease)
+    broker.shards.queue_tickets(fleet.experiment, 0, [0], "default")
+    fleet.claim_all()
+    fleet.give(0, 1)
+    assert desk.poll() == [(0, 2)]
+    desk.train()
+    # When the broker forgets all that, and its first owner, who never heard of its end, goes on
+    memory.go_back()
+    fleet.claims[0], fleet.seqs[0] = owner, 0
+    fleet.give(0, 1)
+    fleet.give(0, 1)
+    if trainer == "the next":
+        marks = {0: Mark.from_json(json.loads(json.dumps(desk.ledger.marks()[0].to_json())))}
+        broker.seats.release_seat(fleet.experiment, desk.epoch)
+        desk = Desk(broker, fleet, marks=marks)
+    # Then what it gives again is a repeat, and only what it gives then is trained
+    assert desk.poll() == [(0, 2)]
+    assert desk.loaded[0].pointer.epoch == owner.lease.epoch
+    desk.train()
+    assert (fleet.flow().trained.batches, fleet.flow().entries) == (2, 0)
+
+
 def spoil(fleet: Fleet, raw: Any) -> None:
     (blob,) = raw.keys(f"{keys.tag(fleet.experiment, 0)}:blob:0:*")
     raw.setrange(blob, 50, b"#" * 50)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from heddle.consumers.ordering import Mark, Ordering, entry_order, follows
+from heddle.consumers.ordering import OWNERS_KEPT, Mark, Ordering, entry_order, follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,3 +301,112 @@ def test_going_back_keeps_the_epochs_that_were_seen() -> None:
     ordering.rewind(second)
     repeat = Entry("900-0", 0, 2, 9, "l")  # of an owner between them, before the mark
     assert ordering.offer([repeat]) == [repeat]
+
+
+def again_at(entry: Entry, entry_id: str) -> Entry:
+    """The same batch, which the broker forgot and took once more."""
+    return Entry(entry_id, entry.shard, entry.epoch, entry.seq, entry.nonce)
+
+
+def test_what_an_owner_gives_again_after_the_broker_forgot_the_next_owner_comes_out_once() -> None:
+    # Given (1, 2) and its next owner's first batch, both consumed, and a broker that goes back to before both
+    ordering: Ordering[Entry] = Ordering()
+    first, second, other = Entry("1000-0", 0, 1, 1), Entry("1001-0", 0, 1, 2), Entry("1002-0", 0, 5, 3, "m")
+    for entry in (first, second, other):
+        ordering.offer([entry])
+        assert read_on(ordering) == [entry]
+        ordering.settle(entry)
+    # When owner 1, who never heard that (1, 2) was accepted, goes on
+    again, more = again_at(second, "2000-0"), Entry("2001-0", 0, 1, 3)
+    heir: Ordering[Entry] = Ordering({0: Mark.from_json(ordering.marks()[0].to_json())})
+    for reader in (ordering, heir):
+        # Then only what it never gave before is new
+        assert reader.offer([again, more]) == [again]
+        assert reader.covered(again)
+        assert read_on(reader) == [more]
+        reader.settle(more)
+        # And what the forgotten owner gave is known, should a backup bring it back under whatever id.
+        other_again = again_at(other, "3000-0")
+        assert reader.offer([other_again]) == [other_again]
+
+
+def test_what_an_owner_gives_later_is_new_under_an_id_below_the_next_owners() -> None:
+    # The broker forgot owner 5, and its clock stepped back.
+    ordering: Ordering[Entry] = Ordering()
+    for entry in (Entry("1000-0", 0, 1, 1), Entry("2000-0", 0, 5, 2, "m")):
+        ordering.offer([entry])
+        assert read_on(ordering) == [entry]
+    more = Entry("1500-0", 0, 1, 2)
+    assert ordering.offer([more]) == []
+    assert read_on(ordering) == [more]
+
+
+def test_the_same_epoch_under_two_nonces_is_two_owners_each_with_what_it_gave() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    one, two = Entry("1000-0", 0, 4, 1, "a"), Entry("1001-0", 0, 4, 2, "b")
+    for entry in (one, two):
+        ordering.offer([entry])
+        assert read_on(ordering) == [entry]
+    assert ordering.offer([again_at(one, "2000-0")]) == [again_at(one, "2000-0")]
+    assert ordering.offer([Entry("2001-0", 0, 4, 2, "a")]) == []
+
+
+def test_a_mark_knows_where_the_last_few_owners_stand_and_no_more() -> None:
+    mark = Mark(1, "n1", 10, "1-0")
+    for epoch in range(2, 2 * OWNERS_KEPT):
+        mark = Mark(epoch, f"n{epoch}", 10 * epoch, f"{epoch}-0").after(mark)
+    assert [epoch for epoch, _, _ in mark.earlier] == list(range(OWNERS_KEPT - 1, 2 * OWNERS_KEPT - 1))
+    back = Mark.from_json(mark.to_json())
+    assert (back, back.entry, back.above, back.earlier) == (mark, mark.entry, mark.above, mark.earlier)
+    assert Mark.from_json([3, "n", 2, "7-0", 9]).above == 9, "as an older manifest has it"
+    for damaged in ([3, "n", 2, "7-0", 9, [[1, "m"]]], [3, "n", 2, "7-0", 9, [1]]):
+        with pytest.raises((ValueError, TypeError)):
+            Mark.from_json(damaged)
+
+
+class Shard:
+    """A shard's part of a broker that is killed now and then: entries, and its owners, the one who has it last."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.stream: list[Entry] = []
+        self._rng = rng
+        self._owners = [(1, "n1", 0)]  # epoch, nonce, entries before its claim
+        self._now = 0
+
+    def give(self) -> None:
+        self._now += 1
+        epoch, nonce, _ = self._owners[-1]
+        self.stream.append(Entry(f"{self._now}-0", 0, epoch, len(self.stream) + 1, nonce))
+
+    def change_hands(self) -> None:
+        if len(self._owners) < OWNERS_KEPT // 2:
+            self._now += 1
+            self._owners.append((self._now, f"n{self._now}", len(self.stream)))
+
+    def lose_tail(self) -> None:
+        """Up to three entries, and with them the claims that came after what is left."""
+        del self.stream[max(0, len(self.stream) - int(self._rng.integers(1, 4))) :]
+        while len(self._owners) > 1 and self._owners[-1][2] > len(self.stream) - int(self._rng.integers(2)):
+            self._owners.pop()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_however_often_the_broker_loses_claims_and_batches_each_batch_comes_out_once(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ordering: Ordering[Entry] = Ordering()
+    shard, out = Shard(rng), []
+    steps = [shard.give, shard.give, shard.give, shard.change_hands, shard.lose_tail]
+    for _ in range(60):
+        steps[rng.integers(len(steps))]()
+        if rng.random() < 0.5:
+            ordering.offer(shard.stream)
+            for entry in read_on(ordering):
+                out.append((entry.epoch, entry.nonce, entry.seq))
+                ordering.settle(entry)
+        if rng.random() < 0.1:
+            marks = {index: Mark.from_json(mark.to_json()) for index, mark in ordering.marks().items()}
+            ordering = Ordering(marks)
+    ordering.offer(shard.stream)
+    out += [(entry.epoch, entry.nonce, entry.seq) for entry in read_on(ordering)]
+    assert len(set(out)) == len(out)
+    assert {(entry.epoch, entry.nonce, entry.seq) for entry in shard.stream} <= set(out)
