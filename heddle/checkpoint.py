@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save as to_safetensors
 
-from heddle.errors import CheckpointError
+from heddle.errors import CheckpointError, HeddleError
 from heddle.policies.base import Array, Arrays
 from heddle.policies.weights import WeightsError, load_arrays, read_metadata
 
@@ -90,11 +90,15 @@ def file_name(seat_epoch: int, update: int) -> str:
     return f"checkpoint-{seat_epoch:020d}-{update:012d}.safetensors"
 
 
-def save(directory: Path, checkpoint: Checkpoint) -> Path:
+def save(directory: Path, checkpoint: Checkpoint, check: Callable[[], None] = lambda: None) -> Path:
     """Write `checkpoint` durably: when this returns, the file survives a power cut.
 
+    Args:
+        check: called once `highest_epoch` tells others of this file and before it is there; may raise a HeddleError,
+            and then it never is.
+
     Raises:
-        CheckpointError: the directory cannot be written; nothing of it stays.
+        CheckpointError: the directory cannot be written, or a later trainer swept the file; nothing of it stays.
     """
     path = directory / file_name(checkpoint.seat_epoch, checkpoint.update)
     temporary = directory / f".{path.name}.tmp"
@@ -102,14 +106,17 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
+            check()
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_directory(directory)
-    except OSError as error:
+    except (OSError, HeddleError) as error:
         with contextlib.suppress(OSError):  # half a file on a full disk keeps the next one out
             temporary.unlink(missing_ok=True)
+        if isinstance(error, HeddleError):
+            raise
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
     return path
 

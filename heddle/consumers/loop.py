@@ -186,7 +186,8 @@ class Loop:
         """Write a checkpoint, then ack what it covers; False when the disk does not take it now.
 
         Raises:
-            SeatLost: checked with the broker before the file is written, where it answers, and with the files after.
+            SeatLost: checked with the broker before the file is written, where it answers, and with the files before
+                it is there and after.
         """
         parts = self.parts
         if parts.clock.monotonic() < self._save_after:

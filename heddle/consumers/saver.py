@@ -51,6 +51,7 @@ class Saver:
         self._spec = spec
         self._spaces = dict(spaces)
         self._seat_epoch = seat_epoch
+        self._newest = ""  # name of the newest file that this trainer knows, by which it trains: read or written
         self._metas: dict[tuple[str, int], dict[str, Any]] = {}  # by name and time of change
 
     def resume(self) -> Checkpoint | None:
@@ -60,6 +61,7 @@ class Saver:
             CheckpointError: the directory cannot be read.
         """
         files.sweep(self.directory, self._seat_epoch)
+        self._newest = self._newest_there()
         found = files.find(self.directory, experiment=self._experiment)
         self.last, self.skipped = found.path, found.skipped
         self.resumed = dict(found.checkpoint.extra) if found.checkpoint is not None else {}
@@ -89,6 +91,20 @@ class Saver:
         if highest > self._seat_epoch:
             raise SeatLost(f"{self._experiment}: a trainer with seat epoch {highest} has written checkpoints since")
 
+    def _check_known(self) -> None:
+        """Raises SeatLost when another trainer has written a newer file than this one knows.
+
+        The other side of `check_newest`: a broker that forgot this seat may have let an earlier holder go on, train,
+        checkpoint and ack. This trainer's file has the higher name, would be resumed, and does not hold what was
+        acked. Asked while the unfinished file is there already: either this one sees the other's file here, or the
+        other one sees this one's epoch before it acks.
+        """
+        if (newest := self._newest_there()) > self._newest:
+            raise SeatLost(f"{self._experiment}: another trainer has written {newest} since this one took the seat")
+
+    def _newest_there(self) -> str:
+        return next((path.name for path in files.listing(self.directory)), "")
+
     def continued(self, other: str) -> Checkpoint:
         """The newest checkpoint of another experiment, kept beside this one's.
 
@@ -116,6 +132,7 @@ class Saver:
 
         Raises:
             CheckpointError: the directory cannot be written.
+            SeatLost: another trainer has written there since this one looked; this one's file is not there.
         """
         tensors, meta = learner
         made = Checkpoint(
@@ -137,7 +154,8 @@ class Saver:
             mean_return=progress.mean_return,
             best_return=progress.best_return,
         )
-        self.last = files.save(self.directory, made)
+        self.last = files.save(self.directory, made, check=self._check_known)
+        self._newest = max(self._newest, self.last.name)
         with suppress(OSError):  # then it is read back
             self._metas[_stamp(self.last)] = meta
         return self.last

@@ -35,12 +35,16 @@ class Disk:
     def file_name(self, seat_epoch: int, update: int) -> str:
         return real.file_name(seat_epoch, update)
 
-    def save(self, directory: Path, checkpoint: Checkpoint) -> Path:
-        """Durable once this returns; a process killed on the way leaves nothing, or all of it."""
+    def save(self, directory: Path, checkpoint: Checkpoint, check: Callable[[], None] = lambda: None) -> Path:
+        """Durable once this returns; a process killed on the way leaves nothing, or all of it.
+
+        Between `check` and the whole file, where an unfinished one is there for others to see, no time passes.
+        """
         self.writing(self._hub.task().process)
         self._hub.wait(self.write_s * self._hub.rng.random())
         if self.is_full:
             raise CheckpointError(f"cannot write {directory}: No space left on device")
+        check()
         path = directory / real.file_name(checkpoint.seat_epoch, checkpoint.update)
         self._files[path], self._listed = checkpoint, None
         self.saved(checkpoint)

@@ -11,7 +11,7 @@ import pytest
 
 from heddle import checkpoint as cp
 from heddle.checkpoint import Checkpoint
-from heddle.errors import CheckpointError
+from heddle.errors import CheckpointError, SeatLost
 
 
 def made(seat_epoch: int = 3, update: int = 7, **changes: object) -> Checkpoint:
@@ -163,6 +163,30 @@ def test_the_highest_epoch_counts_torn_and_unfinished_files_and_no_nonsense(tmp_
     (tmp_path / f".{cp.file_name(7, 1)}.tmp").write_bytes(b"half")
     (tmp_path / cp.file_name(10**19, 1)).write_bytes(b"no trainer wrote this")
     assert cp.highest_epoch(tmp_path) == 7
+
+
+def test_others_know_of_a_file_before_it_is_there_and_may_keep_it_out(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        seen.append((cp.highest_epoch(tmp_path), len(cp.listing(tmp_path))))
+
+    cp.save(tmp_path, made(seat_epoch=4), check=look)
+    assert seen == [(4, 0)]
+
+    def refuses() -> None:
+        look()
+        raise SeatLost("another one has written")
+
+    with pytest.raises(SeatLost):
+        cp.save(tmp_path, made(seat_epoch=5), check=refuses)
+    assert seen[1:] == [(5, 1)] and cp.highest_epoch(tmp_path) == 4 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_that_was_swept_while_it_was_written_never_comes_to_be(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot write"):
+        cp.save(tmp_path, made(seat_epoch=4), check=lambda: cp.sweep(tmp_path, below=5))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_newest_goes_by_seat_epoch_then_update_and_skips_what_does_not_load(

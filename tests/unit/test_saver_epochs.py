@@ -25,6 +25,67 @@ def test_a_trainer_stops_once_one_with_a_higher_seat_epoch_has_written(tmp_path:
         saver.check_newest()
 
 
+def seated(home: Path, seat_epoch: int) -> Saver:
+    """A trainer's that has looked for what to go on from."""
+    saver = Saver(home, "test-1", SPEC, {}, seat_epoch=seat_epoch)
+    saver.resume()
+    return saver
+
+
+def names(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / DIRECTORY).iterdir())
+
+
+def test_a_later_trainers_checkpoint_never_hides_what_an_earlier_one_wrote_meanwhile(tmp_path: Path) -> None:
+    # Given a trainer whose seat the broker forgot before its first checkpoint, so that the one before it went on
+    earlier = seated(tmp_path, 7)
+    save(earlier, 1)
+    later = seated(tmp_path, 8)
+    save(earlier, 2)
+    earlier.check_newest()  # it may ack
+    # Then the later one, which does not hold that, writes nothing, whatever its next try
+    for update in (1, 2, 3):
+        with pytest.raises(SeatLost, match=file_name(7, 2)):
+            save(later, update)
+    assert names(tmp_path) == [file_name(7, 1), file_name(7, 2)]
+    # And the next one, which read it, does, and goes on doing so
+    third = seated(tmp_path, 9)
+    assert [save(third, update).name for update in (2, 3, 3)] == [file_name(9, 2), file_name(9, 3), file_name(9, 3)]
+
+
+@pytest.mark.parametrize("earlier_is_there", [False, True])
+def test_of_two_trainers_that_write_at_once_one_sees_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier_is_there: bool
+) -> None:
+    # Given two that know the same checkpoint, and the later one's next file begun and not yet there
+    save(seated(tmp_path, 6), 1)
+    earlier, later = seated(tmp_path, 7), seated(tmp_path, 8)
+    known, lost = Saver._check_known, []
+
+    def meanwhile(saver: Saver) -> None:
+        """The earlier one writes and looks right before, or right after, the later one looks."""
+        monkeypatch.setattr(Saver, "_check_known", known)
+        if not earlier_is_there:
+            known(saver)
+        save(earlier, 2)
+        with pytest.raises(SeatLost, match="seat epoch 8"):
+            earlier.check_newest()  # it may not ack
+        lost.append(earlier)
+        if earlier_is_there:
+            known(saver)
+
+    monkeypatch.setattr(Saver, "_check_known", meanwhile)
+    # When the later one goes on
+    if earlier_is_there:
+        with pytest.raises(SeatLost, match=file_name(7, 2)):
+            save(later, 1)
+    else:
+        save(later, 1)
+    # Then never both may go on
+    assert lost == [earlier]
+    assert names(tmp_path)[-1] == (file_name(7, 2) if earlier_is_there else file_name(8, 1))
+
+
 def save(saver: Saver, update: int) -> Path:
     """A checkpoint whose learner names one file, after the seat and the update."""
     return saver.write(
@@ -46,10 +107,11 @@ def told(saver: Saver) -> list[str]:
 
 def test_a_learner_is_told_what_all_checkpoints_name_whoever_wrote_them(tmp_path: Path) -> None:
     # Given checkpoints of two trainers, one of them torn
-    first, second = (Saver(tmp_path, "test-1", SPEC, {}, seat_epoch=epoch) for epoch in (7, 8))
+    first = seated(tmp_path, 7)
     save(first, 1)
     torn = save(first, 2)
     torn.write_bytes(torn.read_bytes()[:40])
+    second = seated(tmp_path, 8)
     save(second, 2)
     # Then each trainer is told of the whole ones, also after one was written again, or deleted
     assert told(first) == told(second) == ["7-1", "8-2"]
