@@ -104,7 +104,7 @@ def test_two_agents_with_a_policy_each_come_to_understand_each_other(folder: Pat
     done = heddle("run", "signals.toml", "-n", "1", "-o", "json", cwd=folder)
     assert "reached target_return" in done.stdout + done.stderr
     path = next(folder.glob("runs/*/checkpoints/best.safetensors"))
-    told = heddle_json("eval", str(path), "--episodes", "32", cwd=folder)
+    told = heddle_json("eval", str(path), "--episodes", "32", cwd=folder)["evaluations"][0]
     assert told["return_mean"] > 15.0 and set(told["groups"]) == {"speaker", "listener"}
     assert "name a group" in heddle("policy", "export", str(path), *SAFE, cwd=folder, code=2).stderr
     heddle("policy", "export", str(path), *SAFE, "--group", "listener", cwd=folder)
