@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from heddle.broker.types import Ctl, Flow, Pointer
 from heddle.clock import Clock
 from heddle.consumers.ledger import Ledger
+from heddle.consumers.ordering import key_of
 from heddle.consumers.quorum import Decision, Facts, Rules, Why, decide, decide_remainder, version_of
 from heddle.consumers.reader import Loaded, Reader
 from heddle.policies.lag import NO_GAP, Gap
@@ -152,11 +153,11 @@ class Intake:
         )
 
     def _apply(self, decision: Decision[Pointer]) -> Taken:
-        by_id = {item.pointer.entry_id: item for item in self._buffer}
+        by_key = {key_of(item.pointer): item for item in self._buffer}
         for pointer in decision.stale:
             self._ledger.set_aside(pointer, "stale")
-        gone = {pointer.entry_id for pointer in (*decision.stale, *decision.train)}
-        self._buffer = [item for item in self._buffer if item.pointer.entry_id not in gone]
+        gone = {key_of(pointer) for pointer in (*decision.stale, *decision.train)}
+        self._buffer = [item for item in self._buffer if key_of(item.pointer) not in gone]
         # By shard, not by arrival: equal experience gives equal updates, whoever was faster.
         train = sorted(decision.train, key=lambda pointer: (pointer.shard, pointer.epoch, pointer.seq))
-        return Taken([by_id[pointer.entry_id] for pointer in train], decision.why)
+        return Taken([by_key[key_of(pointer)] for pointer in train], decision.why)

@@ -13,6 +13,7 @@ from heddle.broker.types import Pointer
 from heddle.clock import Clock
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.opening import Opener
+from heddle.consumers.ordering import key_of
 from heddle.consumers.patience import Patience
 from heddle.errors import BatchError, BrokerFull
 from heddle.layout import Layout, Segments
@@ -194,14 +195,14 @@ class Reader:
 
     def _load(self, given: Sequence[Pointer]) -> list[Loaded]:
         plain = [pointer for pointer in given if pointer.entry_id not in self._suspects]
-        loaded = {item.pointer.entry_id: item for item in self._load_all(plain)}
+        loaded = {key_of(item.pointer): item for item in self._load_all(plain)}
         for pointer in given:
             if pointer.entry_id not in self._suspects or not self._ledger.ordering.is_open(pointer):
                 continue
             if (item := self._load_suspect(pointer)) is not None:
-                loaded[pointer.entry_id] = item
+                loaded[key_of(pointer)] = item
         is_open = self._ledger.ordering.is_open
-        return [loaded[pointer.entry_id] for pointer in given if pointer.entry_id in loaded and is_open(pointer)]
+        return [loaded[key_of(pointer)] for pointer in given if key_of(pointer) in loaded and is_open(pointer)]
 
     def _load_suspect(self, pointer: Pointer) -> Loaded | None:
         if self._suspects[pointer.entry_id]:
