@@ -336,7 +336,7 @@ def test_a_worker_that_lost_its_shards_drops_what_it_played_and_claims_anew(brok
     )
     read_until(reader, len(reader.read) + 4)
     reader.check_continuity()
-    assert worker.worker.desk.counters.lost == 2
+    eventually(lambda: worker.worker.desk.counters.lost == 2, what="both answers were heard")
     outcomes = eventually(lambda: _told(broker, "lost"), what="the heartbeat tells it")
     assert outcomes["lost"] == 2 and outcomes["claims"] >= 4 and outcomes["accepted"] > 0
 

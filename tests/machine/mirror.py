@@ -87,6 +87,7 @@ def _ids(state: Backup) -> tuple[Any, ...]:
 @contextmanager
 def mirrored(broker: Broker) -> Iterator[Mirror]:
     """Within it, all that is sent through `broker` is asked of a simulated server as well."""
+    broker.conn.main.script_flush()  # what earlier tests loaded there the simulated server has never heard of
     mirror, pools = Mirror(), {client.connection_pool for client in (broker.conn.main, broker.conn.blocking())}
     before = {pool: pool.connection_class for pool in pools}
     try:
