@@ -22,7 +22,8 @@ pytestmark = [
 
 EACH = int(os.environ.get("HEDDLE_RECOVERIES", "30"))
 MARGIN = float(os.environ.get("HEDDLE_RECOVERY_MARGIN", "2"))
-"""A machine that others use too takes a multiple of what is promised for an idle one; 1 asks for the promise itself."""
+"""A machine that others use too takes a multiple of what is promised for an idle one, half of it in the median; 1 asks for
+the promise itself."""
 
 Measure = Callable[..., tuple[list[Measured], list[str]]]
 
@@ -57,4 +58,4 @@ def check(line: Measured) -> None:
     assert line.took.never == 0, table([line])
     assert line.took.count >= EACH - EACH // 10, table([line])
     assert line.took.p99 <= MARGIN * line.bound_s, table([line])
-    assert line.took.median <= line.bound_s, table([line])
+    assert line.took.median <= (1 + MARGIN) / 2 * line.bound_s, table([line])
