@@ -22,8 +22,8 @@ pytestmark = [
 
 EACH = int(os.environ.get("HEDDLE_RECOVERIES", "30"))
 MARGIN = float(os.environ.get("HEDDLE_RECOVERY_MARGIN", "2"))
-"""A machine that others use too takes a multiple of what is promised for an idle one, half of it in the median; 1 asks for
-the promise itself."""
+"""A machine that others use too takes a multiple of what is promised for an idle one, half of it in the median; 1 asks
+for the promise itself."""
 
 Measure = Callable[..., tuple[list[Measured], list[str]]]
 
