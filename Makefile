@@ -63,7 +63,7 @@ fmt: dev
 	$(BIN)/ruff format -q .
 
 e2e: dev
-	$(BIN)/python -m pytest -q tests/e2e --ignore tests/e2e/test_compose.py --timeout 600 $(AGAIN)
+	$(BIN)/python -m pytest -q tests/e2e --ignore tests/e2e/test_compose.py --timeout 600 -n $(TEST_JOBS) --dist loadfile $(AGAIN)
 	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 600 > $(VENV)/conformance.log 2>&1 & conformance=$$!; \
 	$(BIN)/python -m pytest -q tests/e2e/test_compose.py --timeout 900 $(AGAIN); composed=$$?; \
 	wait $$conformance; conforms=$$?; cat $(VENV)/conformance.log; test $$composed$$conforms = 00
