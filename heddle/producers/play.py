@@ -203,3 +203,13 @@ class Play(ABC):
 
 def copied(state: Arrays) -> Arrays:
     return {name: np.array(array) for name, array in state.items()}
+
+
+def moved_only(segments: Segments) -> Segments:
+    """`segments` without the rows of no steps; where there are none, themselves. They own what those owned."""
+    lengths = segments.arrays["length"]
+    if lengths.all():
+        return segments
+    moved = segments.select(np.flatnonzero(lengths))
+    moved.owner, segments.owner = segments.owner, None
+    return moved

@@ -22,7 +22,7 @@ from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.mishap import Mishap
 from heddle.producers.noise import PacedTape
-from heddle.producers.play import Play, copied
+from heddle.producers.play import Play, copied, moved_only
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, record_info
 from heddle.producers.steppers import AsyncStepper, Stepper, ThreadStepper
@@ -137,11 +137,7 @@ class ReadyPlayer(Play):
         segments = self._closed(reel, version)
         self._episodes.shift(reel.lengths)
         self._track.shift(reel.lengths)
-        if at.all():
-            return segments
-        moved = segments.select(np.flatnonzero(at))
-        moved.owner, segments.owner = segments.owner, None
-        return moved
+        return moved_only(segments)
 
     def _roll(self, reel: Reel, deterministic: bool) -> None:
         """The loop that all the time goes into. Fills `reel` and moves `_at`."""

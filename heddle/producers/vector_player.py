@@ -32,7 +32,7 @@ from heddle.producers.envs_vector import (
     reset_some,
     takes_seeds,
 )
-from heddle.producers.play import Play, copied
+from heddle.producers.play import Play, copied, moved_only
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, note_info
 from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of, store
@@ -114,11 +114,7 @@ class VectorPlayer(Play):
         segments = self._closed(reel, version)
         self._episodes.shift(reel.lengths)
         self._track.shift(reel.lengths)
-        if at.all():
-            return segments
-        moved = segments.select(np.flatnonzero(at))
-        moved.owner, segments.owner = segments.owner, None
-        return moved
+        return moved_only(segments)
 
     def _roll(self, reel: Reel, playing: Mask, deterministic: bool) -> None:
         """The loop that all the time goes into. Fills `reel` and moves `_at`."""
