@@ -73,9 +73,9 @@ class Mark:
         stream's order counts, for that is the order of acceptance: when the broker lost a claim, an earlier owner goes
         on under its lower epoch, and what it gives then is new.
         """
-        for epoch, nonce, seq in self.earlier:
-            if (epoch, nonce) == (pointer.epoch, pointer.nonce):
-                return pointer.seq <= seq
+        known = self.earlier_seq(pointer)
+        if known is not None:
+            return pointer.seq <= known
         if pointer.epoch == self.epoch:
             return pointer.nonce == self.nonce and pointer.seq <= self.seq
         if pointer.epoch > max(self.epoch, self.above):
@@ -83,6 +83,13 @@ class Mark:
         if self.entry and pointer.entry_id:
             return entry_order(pointer.entry_id) <= entry_order(self.entry)
         return pointer.epoch < self.epoch
+
+    def earlier_seq(self, pointer: Identity) -> int | None:
+        """seq of the last batch dealt with of `pointer`'s owner, where that is an earlier one that is known."""
+        for epoch, nonce, seq in self.earlier:
+            if (epoch, nonce) == (pointer.epoch, pointer.nonce):
+                return seq
+        return None
 
     def to_json(self) -> list[Any]:
         """As a manifest holds it."""

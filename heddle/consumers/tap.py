@@ -36,9 +36,10 @@ class TapBatch:
     """One batch as a tap sees it.
 
     Attributes:
-        shard, epoch, seq: its identity.
+        shard, epoch, nonce, seq: its identity; a shard below 0 is the line of replays of shard -1 - it.
         kind: train or eval.
         segments: its arrays; `heddle.layout` says which there are. Read-only.
+        entry_id: in the stream.
     """
 
     shard: int
@@ -46,6 +47,8 @@ class TapBatch:
     seq: int
     kind: str
     segments: Segments
+    nonce: str
+    entry_id: str
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -121,6 +124,8 @@ class Tap:
             ),
             on_trouble=self._strand,
         )
+        if self._stranded:  # a lost answer held what comes before what was read since
+            pointers, self._stranded = self._take_over(), False
         blobs = self._patience.call("fetch batches", lambda: experience.fetch(pointers)) if pointers else []
         self._taken += [pointer.entry_id for pointer in pointers]
         return [batch for pair in zip(pointers, blobs, strict=True) if (batch := self._open(*pair)) is not None]
@@ -174,7 +179,8 @@ class Tap:
             self.refused += 1
             log.warning("passed over a batch shard=%d seq=%d reason=%s", pointer.shard, pointer.seq, error)
             return None
-        return TapBatch(pointer.shard, pointer.epoch, pointer.seq, pointer.kind, segments)
+        identity = (pointer.shard, pointer.epoch, pointer.seq, pointer.kind)
+        return TapBatch(*identity, segments, nonce=pointer.nonce, entry_id=pointer.entry_id)
 
     def _take_over(self) -> list[Pointer]:
         """What was given out and not finished, by an earlier process or in an answer that was lost."""

@@ -13,7 +13,7 @@ from heddle.broker import Broker
 from heddle.broker.server import LocalServer
 from heddle.consumers.session import TrainerSession
 from heddle.consumers.tap import Tap
-from heddle.errors import SeatLost, UsageError
+from heddle.errors import BrokerUnreachable, SeatLost, UsageError
 from heddle.policies.weights import unpack
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, saved, submit
@@ -169,6 +169,25 @@ def test_a_tap_counts_what_was_deleted_before_it_came(broker: Broker) -> None:
     fleet.give(0, 1)
     assert [batch.seq for batch in tap.poll(block_ms=0)] == [3]
     assert tap.missed == 1
+
+
+def test_a_tap_gives_what_an_answer_that_was_lost_held_before_what_was_read_since(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(broker, submit(broker, rollout={"sync": False})).claim_all()
+    tap, read = Tap(broker, fleet.experiment, "mine"), broker.experience.read
+
+    def loses_its_answer(*args: Any, **options: Any) -> Any:
+        assert len(read(*args, **options)) == 2
+        fleet.give(0, 1)
+        monkeypatch.setattr(broker.experience, "read", read)
+        raise BrokerUnreachable("cut")
+
+    fleet.give(0, 1)
+    fleet.give(1, 1)
+    monkeypatch.setattr(broker.experience, "read", loses_its_answer)
+    assert [(batch.shard, batch.seq) for batch in tap.poll(block_ms=0)] == [(0, 1), (1, 1), (0, 2)]
+    assert tap.missed == 0 and tap.poll(block_ms=0) == []
 
 
 def test_a_tap_ends_with_its_experiment_and_gives_tensors(broker: Broker) -> None:

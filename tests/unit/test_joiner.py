@@ -1,5 +1,7 @@
 """Joining segments into episodes, and their way through Parquet and back."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heddle.consumers.data.joiner import Joiner, Piece
+from heddle.consumers.data.joiner import Joiner, Piece, State
 from heddle.consumers.data.schema import columns_of
 from heddle.consumers.data.store import MANIFEST, Manifest, Store, data_files, read_manifest, read_pieces
 from heddle.consumers.tap import TapBatch
@@ -32,8 +34,9 @@ class Player:
         self.lengths = lengths
         self.at = [(0, 0) for _ in lengths]
         self.seq = 0
+        self.entries = 0
 
-    def batch(self, epoch: int = 1, *, shard: int = 0, length: int = T) -> TapBatch:
+    def batch(self, epoch: int = 1, *, shard: int = 0, length: int = T, nonce: str = "n") -> TapBatch:
         segments = Segments.empty(LAYOUT, len(self.lengths))
         arrays, finals = segments.arrays, []
         arrays["length"][:] = length
@@ -58,7 +61,8 @@ class Player:
             self.at[env] = (episode, step)
         segments.set_finals(finals)
         self.seq += 1
-        return TapBatch(shard, epoch, self.seq, "train", segments)
+        self.entries += 1
+        return TapBatch(shard, epoch, self.seq, "train", segments, nonce, f"{1000 + self.entries}-0")
 
     def restart(self) -> None:
         """A new owner that begins fresh episodes."""
@@ -140,6 +144,73 @@ def test_a_recording_that_begins_in_the_middle_says_so() -> None:
     assert told(piece) == (0, 2, "joined", "terminated") and joiner.state.missed == 1
 
 
+def test_what_an_owner_gives_after_the_broker_forgot_its_successor_is_recorded_and_cut_off_from_it() -> None:
+    # Given owner 1, and owner 5, which goes on from its snapshot; the broker forgets owner 5 and what it gave
+    player, joiner = Player((100,)), Joiner(LAYOUT)
+    first = player.batch(epoch=1)
+    at = list(player.at)
+    other = player.batch(epoch=5, nonce="m")
+    assert joiner.add(first) == []
+    assert [told(piece) for piece in joiner.add(other)] == [(0, 4, "reset", "cut")]
+    # When owner 1 wakes, and gives what the broker accepts under the same seq
+    player.at, player.seq = at, 1
+    again = player.batch(epoch=1)
+    assert again.seq == other.seq
+    assert [told(piece) for piece in joiner.add(again)] == [(0, 4, "continued", "cut")]
+    # Then it is there once, also for a recorder that is started anew, and what is open goes on
+    state = State(**json.loads(json.dumps(asdict(joiner.state))))
+    joiner = Joiner(LAYOUT, state, joiner.open_pieces())
+    assert [joiner.add(one) for one in (first, again, other)] == [[], [], []]
+    assert joiner.add(player.batch(epoch=1)) == []
+    assert (joiner.state.missed, joiner.state.repeated) == (0, 3)
+    assert [told(piece) for piece in joiner.close()] == [(0, 8, "joined", "cut")]
+
+
+def test_an_owner_that_goes_on_counts_what_was_missed_from_its_own_last_batch() -> None:
+    player, joiner = Player((100,)), Joiner(LAYOUT)
+    for epoch, nonce in ((1, "n"), (5, "m")):
+        joiner.add(player.batch(epoch=epoch, nonce=nonce))
+    player.seq = 3  # (1, 2) and (1, 3) were settled before the recorder came to them
+    assert [told(piece) for piece in joiner.add(player.batch(epoch=1))] == [(0, 4, "continued", "cut")]
+    assert joiner.state.missed == 2
+    assert [told(piece) for piece in joiner.close()] == [(0, 4, "joined", "cut")]
+
+
+def test_the_same_epoch_under_another_nonce_is_another_owner() -> None:
+    player, joiner = Player((100,)), Joiner(LAYOUT)
+    joiner.add(player.batch(epoch=1))
+    player.seq = 0
+    joiner.add(player.batch(epoch=1, nonce="m"))
+    assert joiner.state.repeated == 0 and joiner.state.missed == 0
+    assert sum(piece.steps for piece in joiner.close()) == T
+
+
+def test_a_later_owner_gives_new_data_also_under_an_id_below_the_last_one() -> None:
+    player, joiner = Player((100,)), Joiner(LAYOUT)
+    joiner.add(player.batch(epoch=1))
+    player.entries = -500  # the broker's clock stepped back
+    joiner.add(player.batch(epoch=2, nonce="m"))
+    assert joiner.state.repeated == 0
+
+
+def test_a_replayed_batch_begins_somewhere_and_none_before_it_is_missed() -> None:
+    player, joiner = Player((100,)), Joiner(LAYOUT)
+    for number in range(2):
+        player.seq = 0
+        joiner.add(player.batch(epoch=70 + number, shard=-1, nonce=f"1.n.{number + 4}"))
+    (rest,) = joiner.close()
+    assert (rest.begin, joiner.state.missed, joiner.state.repeated) == ("joined", 0, 0)
+
+
+def test_a_recording_of_an_older_version_goes_on_with_what_is_new() -> None:
+    player, joiner = Player((100,)), Joiner(LAYOUT, State(marks={"0": [1, 2]}))
+    for _ in range(3):
+        joiner.add(player.batch(epoch=1))
+    assert joiner.state.repeated == 2 and joiner.state.missed == 0
+    assert joiner.add(player.batch(epoch=1)) == []
+    assert joiner.state.seq(0) == 4 and joiner.state.seq(1) == 0
+
+
 def test_a_very_long_episode_is_given_out_in_pieces_that_follow_each_other() -> None:
     player, joiner = Player((1_000,)), Joiner(LAYOUT, piece_steps=8)
     pieces = [piece for _ in range(10) for piece in joiner.add(player.batch())] + joiner.close()
@@ -187,12 +258,13 @@ def test_a_restart_at_any_batch_gives_the_same_recording(tmp_path: Path) -> None
         assert (one.version == other.version).all()
 
 
-def recorded(folder: Path, *, batches: int = 6) -> None:
+def recorded(folder: Path, *, batches: int = 6) -> Path:
     player, joiner, store = Player(), Joiner(LAYOUT), Store(folder)
     store.begin(manifest())
     for _ in range(2):
         store.commit([p for _ in range(batches // 2) for p in joiner.add(player.batch())], joiner.open_pieces())
     store.close()
+    return folder
 
 
 def test_pandas_and_duckdb_open_a_recording_as_it_is(tmp_path: Path) -> None:
@@ -232,9 +304,12 @@ def test_one_process_records_into_a_folder_and_what_is_no_recording_is_named(tmp
     store.close()
     with pytest.raises(DataError, match="no recorded experience"):
         read_manifest(tmp_path / "nowhere")
-    (tmp_path / "a" / MANIFEST).write_text("{}")
-    with pytest.raises(DataError, match="no manifest"):
-        read_manifest(tmp_path / "a")
+    damaged = read_manifest(recorded(tmp_path / "b")).as_json()
+    damaged["state"]["marks"]["0"] = [1, "n"]
+    for text in ("{}", json.dumps(damaged)[:-1], json.dumps(damaged)):
+        (tmp_path / "a" / MANIFEST).write_text(text)
+        with pytest.raises(DataError, match="no manifest"):
+            read_manifest(tmp_path / "a")
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot write"):
         Store(tmp_path / "file")

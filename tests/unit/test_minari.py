@@ -88,7 +88,7 @@ def test_spaces_arrive_in_minari_as_they_are(observation: Space, action: Space, 
         if isinstance(leaf.space, Discrete):
             segments.arrays[leaf.name][:] = leaf.space.start
     segments.arrays["terminated"][0, 3] = True
-    record(tmp_path / "to", layout, [TapBatch(0, 1, 1, "train", segments)])
+    record(tmp_path / "to", layout, [TapBatch(0, 1, 1, "train", segments, "n", "1-0")])
     export(tmp_path / "to", tmp_path / "minari")
     (episode,) = minari.MinariDataset(tmp_path / "minari").iterate_episodes()
     dataset = minari.MinariDataset(tmp_path / "minari")

@@ -6,6 +6,9 @@ pieces that are open.
 Episodes are joined by (shard, epoch, env). A new epoch is a new owner: what the old one left unfinished is cut. Where
 the new one goes on exactly there, from a snapshot, its first episode begins as "continued": its first observation is
 the one at which the cut one ended, bit for bit.
+
+Who an owner is, and what is a repeat, is told as the trainer's marks tell it: where the broker forgot a new owner, the
+old one goes on under its lower epoch, and what it gives then is new.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from heddle.consumers.ordering import Mark, mark_of
 from heddle.consumers.tap import TapBatch
 from heddle.layout import Layout, Segments
 
@@ -65,7 +69,7 @@ class State:
 
     Attributes:
         episode: number of the next episode.
-        marks: shard -> [epoch, seq] of the batch it took last.
+        marks: shard -> the batch it took last, as a mark of the trainer's; [epoch, seq] alone in older recordings.
         begins: "shard/env/agent" -> how its next episode begins, where that is known.
         unknown: shard -> how the episode of an environment begins that was not seen yet.
         missed: batches that were never seen. repeated: batches that came again, and were passed over.
@@ -73,12 +77,24 @@ class State:
     """
 
     episode: int = 0
-    marks: dict[str, list[int]] = field(default_factory=dict)
+    marks: dict[str, list[Any]] = field(default_factory=dict)
     begins: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     missed: int = 0
     repeated: int = 0
     cut: int = 0
+
+    def mark(self, shard: int) -> Mark | None:
+        """Where a shard stands; None when nothing came of it. Raises ValueError or TypeError."""
+        value = self.marks.get(str(shard))
+        if value is not None and len(value) == 2:
+            value = [value[0], "", value[1]]
+        return None if value is None else Mark.from_json(value)
+
+    def seq(self, shard: int) -> int:
+        """Of the batch that came last of a shard; 0 for none."""
+        mark = self.mark(shard)
+        return 0 if mark is None else mark.seq
 
 
 @dataclass(slots=True)
@@ -135,18 +151,19 @@ class Joiner:
 
     def add(self, batch: TapBatch) -> list[Piece]:
         """The pieces that are whole with this batch; one that was added before adds nothing."""
-        state, shard = self.state, str(batch.shard)
-        mark = state.marks.get(shard)
-        if mark is not None and [batch.epoch, batch.seq] <= mark:
+        state, shard, mark = self.state, str(batch.shard), self.state.mark(batch.shard)
+        if mark is not None and not mark.nonce and mark.epoch == batch.epoch:
+            mark = replace(mark, nonce=batch.nonce)  # an older recording does not say it
+        if mark is not None and mark.covers(batch):
             state.repeated += 1
             return []
-        gap = batch.seq - (mark[1] if mark else 0) - 1
         whole: list[Piece] = []
-        if gap:
-            state.missed += max(gap, 0)
+        missing = _missing(mark, batch)
+        if missing is not None:
+            state.missed += missing
             whole += self._lose(batch.shard)
         state.unknown.setdefault(shard, "reset")
-        state.marks[shard] = [batch.epoch, batch.seq]
+        state.marks[shard] = mark_of(batch).after(mark).to_json()
         for row in range(batch.segments.rows):
             whole += self._add_row(batch, row)
         return whole
@@ -245,6 +262,21 @@ class Joiner:
             replace(head, step=head.step + given.steps, steps=steps, begin=""), [newest], [versions]
         )
         return _Open(given, one.chunks, one.versions).piece("more")
+
+
+def _missing(mark: Mark | None, batch: TapBatch) -> int | None:
+    """How many batches of its shard were never seen before this one; None where it may go on from the last one.
+
+    Where the broker lost its tail it goes on from an earlier one, and none is missing. An owner whose successor the
+    broker forgot goes on from its own last one. A replay follows nothing.
+    """
+    if batch.shard < 0:
+        return 0
+    own = None if mark is None else mark.earlier_seq(batch)
+    if own is not None:
+        return batch.seq - own - 1
+    gap = batch.seq - (mark.seq if mark is not None else 0) - 1
+    return max(gap, 0) if gap else None
 
 
 def _key(shard: int, env: int, agent: int) -> str:

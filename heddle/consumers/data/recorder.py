@@ -200,9 +200,9 @@ class Recorder:
             shards = self._broker.shards.shards(self._tap.setting.stored.experiment, 0)
         except Gone:
             return 0
-        marks = self._joiner.state.marks
+        state = self._joiner.state
         wanted = [shard for shard in shards if shard.kind in self._options.kinds]
-        return sum(max(0, shard.seq - marks.get(str(shard.shard), [0, 0])[1]) for shard in wanted)
+        return sum(max(0, shard.seq - state.seq(shard.shard)) for shard in wanted)
 
     def _check(self) -> None:
         """While the broker is away: end when asked to."""

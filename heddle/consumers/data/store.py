@@ -85,6 +85,8 @@ def read_manifest(folder: Path) -> Manifest:
             raise DataError(f"{path} is no recording of this version of Heddle ({FORMAT})")
         told["columns"] = tuple(DataColumn.from_json(column) for column in told["columns"])
         told["state"] = State(**told["state"])
+        for shard in told["state"].marks:
+            told["state"].mark(shard)
         return Manifest(**told)
     except FileNotFoundError as error:
         raise DataError(
