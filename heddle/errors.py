@@ -32,6 +32,9 @@ This module never formats for a terminal: the command line decides how an error 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MOST_SHOWN = 300
+"""Characters of a value in an error."""
+
 
 class HeddleError(Exception):
     """Base of every error that Heddle raises on purpose."""
@@ -82,10 +85,15 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.file or '<spec>'}:{self.line}:{self.column}" if self.line else f"{self.file or '<spec>'}"
-        shown = "" if self.value is None else f" = {self.value!r}"
-        hint = f"  ({self.hint})" if self.hint else ""
+        shown = "" if self.value is None else f" = {_cut(repr(self.value))}"
+        hint = f"  ({_cut(self.hint)})" if self.hint else ""
         what = f"{self.key}{shown}: " if self.key else ""
         return f"{where}  {what}{self.reason}{hint}"
+
+
+def _cut(text: str) -> str:
+    """A value as a line can hold it."""
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 20]}... ({len(text):,} characters)"
 
 
 class SpecError(HeddleError):

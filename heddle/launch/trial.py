@@ -3,6 +3,7 @@
 It never runs user code in this process, and leaves no process behind, whatever the child does.
 """
 
+import collections
 import contextlib
 import json
 import os
@@ -22,6 +23,9 @@ from heddle.launch.process import describe_exit
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import place_of
 
+TRIES = 3
+"""A child that something else ended (SIGKILL: also what a full machine does), or that never got to user code, is tried
+again, so often in all: neither says anything about the spec."""
 START_S = 60.0
 """A child may take this long to start, on a busy machine, before it begins with the first part."""
 SPARE_S = 5.0
@@ -61,12 +65,17 @@ class RemoteTraceback(Exception):
 def run_trials(requests: Sequence[Request], *, clock: Clock | None = None) -> "list[dict[str, Any] | HeddleError]":
     """What each request came to: what the child told, or the error that `check` raises of it.
 
-    One child tries one after the other; where it dies or hangs another one goes on behind that request.
+    One child tries one after the other; where it dies or hangs another one goes on behind that request, or with it
+    where that was no fault of the spec.
     """
     found: list[dict[str, Any] | HeddleError] = []
+    tries: collections.Counter[int] = collections.Counter()
     while len(found) < len(requests):
         with _Trial(requests[len(found) :], clock or SystemClock()) as trial:
             found += trial.answers()
+        tries[len(found)] += 1
+        if trial.is_unproven and tries[len(found)] < TRIES:
+            found.pop()
     return found
 
 
@@ -75,11 +84,13 @@ class _Trial:
 
     Attributes:
         part: what it does now: `what`, `key`, `value`, `hint` of the error if it never answers.
+        is_unproven: it gave no last answer, and nothing says that this was the spec's fault.
     """
 
     def __init__(self, requests: Sequence[Request], clock: Clock) -> None:
         self._requests, self._clock = requests, clock
         self._part: dict[str, Any] = {}
+        self.is_unproven = False
         self._deadline = clock.monotonic() + START_S
         self._lines, self._stacks = b"", b""
         told, child_told = os.pipe()
@@ -160,6 +171,7 @@ class _Trial:
     def _lost(self, request: Request) -> SpecError:
         """It told nothing more: how it ended, or that it hangs, and where the user's code was."""
         code = self._process.poll()
+        self.is_unproven = not self._part or code == -signal.SIGKILL
         if code is None:
             self._ask_where()
             how = f" within {request.limit_s:g} s"
@@ -168,7 +180,7 @@ class _Trial:
         place = place_of((frame["file"], int(frame["line"])) for frame in _FRAME.finditer(self._stacks.decode()))
         stood = f"; it was at {place}" if place else ""
         part = self._part or {"what": "was not tried out", "key": "env.id", "value": request.spec.env.id, "hint": ""}
-        hint = part["hint"] if code is None else ""
+        hint = part["hint"] if code is None else "is there memory enough?" if code == -signal.SIGKILL else ""
         return SpecError([Problem(part["key"], part["value"], f"{part['what']}{how}{stood}", hint)])
 
     def _ask_where(self) -> None:

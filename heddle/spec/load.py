@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from heddle.errors import NotFound, Problem, SpecError
+from heddle.errors import NotFound, Problem, SpecError, UsageError
+from heddle.spec.bounds import dotted, excess_problems
 from heddle.spec.checks import cross_checks
 from heddle.spec.derive import with_derived
 from heddle.spec.explain import Fault, explain, told_once, without_echoes
@@ -85,6 +86,7 @@ def load_leniently(
 
     Raises:
         NotFound, SpecError: the file cannot be read, or is no TOML.
+        UsageError: it is of no type that a spec can have.
     """
     origin = _read(source)
     given, problems = parse_overrides(overrides)
@@ -117,14 +119,29 @@ def spec_from_json(text: str) -> ExperimentSpec:
 def _read(source: Path | str | Mapping[str, Any]) -> _Source:
     if isinstance(source, Mapping):
         raw = {str(key): value for key, value in source.items()}
+        _refuse_excess(raw, None)
         return _Source(raw, to_toml(raw), None, {})
+    if not isinstance(source, Path | str):
+        raise UsageError(f"a spec is a file's path, TOML text or a mapping, not {type(source).__name__}")
     file = str(source) if isinstance(source, Path) else None
     text = _text_of(source) if isinstance(source, Path) else source
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError([_syntax_problem(error, text, file)]) from error
+    except (RecursionError, ValueError) as error:  # how tomllib meets thousands of brackets, or of digits
+        raise SpecError([Problem("", None, f"not TOML that can be read: {_short(error)}", file=file)]) from error
+    _refuse_excess(raw, file)
     return _Source(raw, text, file, locate(text))
+
+
+def _refuse_excess(raw: Mapping[str, Any], file: str | None) -> None:
+    if problems := excess_problems(raw, file):
+        raise SpecError(problems)
+
+
+def _short(error: Exception) -> str:
+    return "tables or lists in each other too deep" if isinstance(error, RecursionError) else str(error).split(";")[0]
 
 
 def _text_of(path: Path) -> str:
@@ -133,7 +150,7 @@ def _text_of(path: Path) -> str:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise SpecError([Problem("", None, f"is longer than {MOST_BYTES:,} bytes: no spec", file=str(path))])
-        return data.decode().replace("\r\n", "\n")
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8 text (byte {error.start})"
         raise SpecError([Problem("", None, reason, "save the file as UTF-8", file=str(path))]) from error
@@ -217,14 +234,6 @@ def _place(path: KeyPath, places: Mapping[KeyPath, Location]) -> Location | None
 def _in_order(problems: list[Problem]) -> list[Problem]:
     """File order; what has no place comes last, in the order found."""
     return sorted(problems, key=lambda problem: (problem.line == 0, problem.line, problem.column))
-
-
-def dotted(path: KeyPath) -> str:
-    """ "env.wrappers[0].id" for ("env", "wrappers", 0, "id")."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def _origins(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heddle.errors import Problem
+from heddle.spec.bounds import excess_problems
 from heddle.spec.locate import KeyPath
 
 SET = "--set"
@@ -41,8 +42,20 @@ def parse_overrides(texts: Sequence[str]) -> tuple[list[Override], list[Problem]
         if not equals or not all(parts):
             problems.append(Problem(key.strip(), None, f"cannot read {text!r}", "write key=value", file=SET))
         else:
-            overrides.append(Override(parts, parse_value(value.strip())))
+            override = Override(parts, parse_value(value.strip()))
+            found = excess_problems(nested(override), SET)
+            problems += found
+            overrides += [] if found else [override]
     return overrides, problems
+
+
+def nested(override: Override) -> dict[str, Any]:
+    """The tables that an override makes where there are none."""
+    value = override.value
+    for part in reversed(override.path):
+        value = {part: value}
+    tables: dict[str, Any] = value
+    return tables
 
 
 def parse_value(text: str) -> Any:
@@ -51,7 +64,7 @@ def parse_value(text: str) -> Any:
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # of TOML; of brackets or digits by the thousand
         return text
 
 

@@ -11,7 +11,7 @@ import pytest
 from heddle.errors import HeddleError, SpecError
 from heddle.launch.check import check_all, see_spaces
 from heddle.launch.checked import Checked
-from heddle.launch.trial import RemoteTraceback
+from heddle.launch.trial import TRIES, RemoteTraceback
 from heddle.spec import LoadedSpec, load_spec
 from tests.helpers import eventually
 
@@ -33,6 +33,11 @@ def make(how):
         ctypes.string_at(0)
     if how == "exits":
         os._exit(3)
+    if how.startswith("is killed"):
+        with open("killed", "a") as out:
+            print(file=out)
+        if len(open("killed").readlines()) <= int(how.split()[-1]):
+            os.kill(os.getpid(), 9)
     if how == "raises":
         raise RuntimeError("no licence")
     print("chatter")
@@ -74,7 +79,7 @@ def test_each_spec_of_several_is_tried_whatever_becomes_of_the_one_before(here: 
     assert "within 2 s; it was at told_env.py:14" in said[0]
     assert "its process ended with signal SIGSEGV; it was at told_env.py:16" in said[1]
     assert "its process ended with exit code 3" in said[2]
-    assert "RuntimeError: no licence at told_env.py:20" in said[3]
+    assert "RuntimeError: no licence at told_env.py:25" in said[3]
     # Then nothing of the one that hung is left, and the traceback of the one that raised can be shown
     if sys.platform.startswith("linux"):
         pids = [int(word) for word in (here / "pids").read_text().split()]
@@ -82,6 +87,19 @@ def test_each_spec_of_several_is_tried_whatever_becomes_of_the_one_before(here: 
     assert isinstance(raised, HeddleError)
     assert raised.__cause__ is not None and isinstance(raised.__cause__.__cause__, RemoteTraceback)
     assert "told_env.py" in str(raised.__cause__.__cause__)
+
+
+def test_a_child_that_something_else_kills_says_nothing_about_its_spec_and_is_followed_by_another(here: Path) -> None:
+    first, killed, last = check_all([loaded(""), loaded("is killed 2"), loaded("")])
+    assert isinstance(first, Checked)
+    assert isinstance(killed, Checked)
+    assert isinstance(last, Checked)
+    # But one that is killed every time ends, too
+    (here / "killed").unlink()
+    killed, last = check_all([loaded("is killed 99"), loaded("")])
+    assert "its process ended with signal SIGKILL" in str(killed)
+    assert len((here / "killed").read_text().splitlines()) == TRIES
+    assert isinstance(last, Checked)
 
 
 def test_outside_the_main_thread_too_what_hangs_is_ended() -> None:
