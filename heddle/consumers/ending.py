@@ -149,7 +149,8 @@ def _evaluate_last(loop: Loop) -> None:
             if parts.publisher.version <= evaluator.pinned:  # that one was given up
                 parts.publisher.renumber()
             loop.begin_evaluation()
-        if parts.ledger.num_held >= ctl.max_entries // 4:
+        held = parts.ledger.num_held
+        if held >= ctl.max_entries // 4 or (held and parts.intake.quiet and parts.intake.needs_room(ctl)):
             loop.checkpoint()  # makes room for the rest of it
         if loop.turn_eval(parts.intake.poll(block_ms=POLL_MS)) is not None:
             return

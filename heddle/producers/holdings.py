@@ -4,7 +4,7 @@ Values and rules only: no thread, no broker, no clock.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,18 @@ class Holding:
 def hold(claim: Claim, ttl_ms: int) -> Holding:
     """The holding that a claim begins."""
     return Holding(claim=claim, ttl_ms=ttl_ms, accepted=claim.seq, given=claim.given)
+
+
+def first_to_leave(holdings: Sequence[Holding]) -> Holding:
+    """Which one to give up when another worker has too few: the one claimed last that plays no evaluation.
+
+    An evaluation counts by its last owner's episodes alone, so a shard that changes hands in its middle begins anew;
+    one that did so after each batch would never end.
+
+    Args:
+        holdings: at least one, in the order of their claims.
+    """
+    return next((holding for holding in reversed(holdings) if holding.evaluation is None), holdings[-1])
 
 
 def version_to_play(holding: Holding, facts: Facts) -> int | None:

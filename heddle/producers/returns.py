@@ -11,7 +11,7 @@ from heddle.broker import Broker
 from heddle.errors import BatchesForgotten, BrokerError, EnvError, HeddleError
 from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
-from heddle.producers.holdings import Holding
+from heddle.producers.holdings import Holding, first_to_leave
 from heddle.producers.quota import surplus
 from heddle.producers.report import failure_of
 
@@ -108,8 +108,9 @@ class Returns:
             desk.quota_news = False
             held = [holding for holding in desk.holdings() if not holding.leaving]
             if surplus(len(held), desk.quota, chance=chance):
-                log.info("giving up shard=%s, another worker has too few", held[-1].name)
-                desk.leave(held[-1:], "another worker has too few")
+                given_up = first_to_leave(held)
+                log.info("giving up shard=%s, another worker has too few", given_up.name)
+                desk.leave([given_up], "another worker has too few")
 
     def blame(self, holding: Holding, error: EnvError) -> None:
         """Its environment or policy failed: it leaves with the reason, and this worker lives on."""

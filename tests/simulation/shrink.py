@@ -44,7 +44,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     for name in sorted(plan.permanent):
         yield replace(plan, permanent=plan.permanent - {name})
     for role in ("workers", "coordinators", "trainers"):
-        if getattr(plan, role) > 1:
+        least = 2 if role == "workers" and "shy" in plan.permanent else 1  # somebody must take what there is
+        if getattr(plan, role) > least:
             yield replace(plan, **{role: getattr(plan, role) - 1})
     if plan.evals:
         yield replace(plan, evals=0)

@@ -192,17 +192,20 @@ class Watcher:
         if reply[0] != b"OK":
             return
         self._check_seat(args[0])
-        for at in range(2, len(args), 4):
-            self._settle(args[at], args[at + 1].decode())
+        for place, at in enumerate(range(2, len(args), 4)):
+            self._settle(args[at], keys[3 + place], args[at + 1].decode())
 
     def _dead(self, keys: Args, args: Args, reply: Any) -> None:
         if reply[0] == b"OK" and args[0]:
             self._check_seat(args[0])
-            self._settle(args[2], "dead")
+            self._settle(args[2], keys[4], "dead")
         elif reply[0] == b"OK" and reply[1] == 1:
             must(args[2] not in self.truth.by_entry, "P2: a worker's batch was set aside as foreign", args[2])
 
-    def _settle(self, entry: bytes, outcome: str) -> None:
+    def _settle(self, entry: bytes, blob: bytes, outcome: str) -> None:
+        named = self.truth.by_entry.get(entry)
+        if named is not None and not blob.endswith(b":blob:" + b":".join(str(part).encode() for part in named)):
+            return  # the id was given out again: what has it now is left alone, or the books miss it
         batch = self.truth.settle(entry, outcome)
         must(batch is None or outcome != "dropped", "P2: dropped, and nothing here takes bytes from a batch", batch)
         if batch is not None and outcome == "trained" and self.ack_waits:

@@ -7,7 +7,16 @@ import pytest
 
 from heddle.broker.types import Claim, Kind, Lease
 from heddle.producers.desk import Desk
-from heddle.producers.holdings import Facts, Holding, choose, hold, reason_to_wait, stepping_changes, version_to_play
+from heddle.producers.holdings import (
+    Facts,
+    Holding,
+    choose,
+    first_to_leave,
+    hold,
+    reason_to_wait,
+    stepping_changes,
+    version_to_play,
+)
 from heddle.producers.stage import episodes_of
 from heddle.shard import ShardPlan
 
@@ -51,6 +60,15 @@ def test_at_most_two_batches_of_a_shard_are_unanswered() -> None:
     for outstanding, playable in ((0, True), (1, True), (2, False)):
         one.outstanding = outstanding
         assert (version_to_play(one, Facts("run", policy=1)) is not None) is playable
+
+
+def test_a_shard_in_the_middle_of_an_evaluation_is_given_up_last() -> None:
+    first, second, evaluating = holding(shard=0), holding(shard=1), holding(shard=2, kind="eval")
+    evaluating.evaluation = iter(())
+    assert first_to_leave([first, second, evaluating]) is second
+    assert first_to_leave([evaluating]) is evaluating
+    evaluating.evaluation = None  # between two of them nothing is lost
+    assert first_to_leave([first, second, evaluating]) is evaluating
 
 
 def test_shards_take_turns() -> None:
