@@ -92,7 +92,7 @@ def trial_s(spec: ExperimentSpec) -> float:
     from heddle.producers.limits import BACKSTOP_S
 
     limit_s = max(LEAST_S, TRIAL * spec.env.step_timeout + spec.env.reset_timeout)
-    return limit_s + (BACKSTOP_S if spec.env.isolation == "process" else 0.0)  # a child has deadlines of its own
+    return limit_s + (BACKSTOP_S if spec.env.in_children else 0.0)  # a child has deadlines of its own
 
 
 def see_spaces(spec: ExperimentSpec) -> tuple[Space, Space]:

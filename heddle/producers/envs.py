@@ -24,7 +24,7 @@ from heddle.producers.contract import first_breach
 from heddle.producers.envs_async import awaited
 from heddle.producers.envs_make import call_factory, call_gymnasium, wrap
 from heddle.producers.envs_spaces import describe, describe_action
-from heddle.producers.isolation.shard import IsolatedEnv, check_isolated, make_isolated
+from heddle.producers.isolation.shard import IsolatedEnv, check_isolated, make_isolated, make_spread
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Space
 from heddle.spec import Env, ExperimentSpec
@@ -112,7 +112,7 @@ def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> A
 def make_envs(
     plan: ShardPlan, spec: ExperimentSpec, seed: int, *, layout: Layout | None = None, clock: Clock | None = None
 ) -> Sequence[Any]:
-    """Every environment of a shard; with `layout` in a child, where the spec asks for that.
+    """Every environment of a shard; with `layout` in a child or several, where the spec asks for that.
 
     Args:
         seed: root of all chance of this shard's kind.
@@ -122,6 +122,8 @@ def make_envs(
     """
     if spec.env.isolation == "process" and layout is not None:
         return make_isolated(plan, spec, seed, layout.observation, layout.action, clock=clock)
+    if spec.env.stepping == "processes" and layout is not None:
+        return make_spread(plan, spec, seed, layout.observation, layout.action, clock=clock)
     made: list[Any] = []
     try:
         for env in range(plan.num_envs):
@@ -155,7 +157,7 @@ def check_env(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:
     Raises:
         EnvError: it cannot be made, has spaces that Heddle does not carry, raises, or breaks Gymnasium's contract.
     """
-    return check_isolated(spec) if spec.env.isolation == "process" else check_env_here(spec, steps=steps)
+    return check_isolated(spec) if spec.env.in_children else check_env_here(spec, steps=steps)
 
 
 def check_env_here(spec: ExperimentSpec, *, steps: int = 16) -> tuple[Space, Space]:

@@ -25,7 +25,7 @@ from heddle.producers.noise import PacedTape
 from heddle.producers.play import Play, copied, moved_only
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, record_info
-from heddle.producers.steppers import AsyncStepper, Stepper, ThreadStepper
+from heddle.producers.steppers import AsyncStepper, ProcessStepper, Stepper, ThreadStepper
 from heddle.producers.vector_answers import five_of
 from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan, root_seed
@@ -276,6 +276,8 @@ class ReadyPlayer(Play):
 
     def _look(self, now: float) -> None:
         """Raises Mishap when an environment is at one step or reset for longer than the spec allows."""
+        if self._stepper.has_deadlines:
+            return
         env, oldest = min(self._open.items(), key=lambda item: item[1].since)
         limit_s = self.spec.env.step_timeout if oldest.doing == "step" else self.spec.env.reset_timeout
         if now - oldest.since > limit_s:
@@ -315,4 +317,6 @@ def stepper_for(spec: ExperimentSpec, envs: Sequence[Any]) -> Stepper:
     """What steps environments as the spec says."""
     if spec.env.stepping == "async":
         return AsyncStepper([env.inner for env in envs])
+    if spec.env.stepping == "processes":
+        return ProcessStepper(envs)
     return ThreadStepper(envs, spec.env.threads or MOST_THREADS)

@@ -54,7 +54,7 @@ def _env(spec: ExperimentSpec) -> Iterator[Fault]:
             f"is more than env.num_envs = {spec.env.num_envs}",
             f"use at most {spec.env.num_envs}, or leave it out",
         )
-    if spec.env.memory is not None and spec.env.isolation == "inline":
+    if spec.env.memory is not None and not spec.env.in_children:
         yield Fault(
             ("env", "memory"),
             spec.env.memory,
@@ -116,8 +116,8 @@ def _vector(spec: ExperimentSpec) -> Iterator[Fault]:
 
 def _stepping(spec: ExperimentSpec) -> Iterator[Fault]:
     env = spec.env
-    for key, given in (("threads", env.threads), ("gather", env.gather)):
-        needs = ("threads",) if key == "threads" else ("threads", "async")
+    for key, given in (("threads", env.threads), ("processes", env.processes), ("gather", env.gather)):
+        needs = (key,) if key != "gather" else ("threads", "processes", "async")
         if given and env.stepping not in needs:
             reason = f"has no meaning with stepping = {env.stepping!r}"
             yield Fault(("env", key), given, reason, f"add stepping = {needs[0]!r} to [env], or remove it")

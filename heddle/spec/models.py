@@ -94,9 +94,11 @@ class Env(Frozen):
         agents: how many act in one environment, all by the experiment's policy; id then names what makes a PettingZoo
             parallel environment. Each agent's steps count.
         deterministic: the same seed and actions give the same experience, which is tried out; False: they need not.
-        stepping: inline steps the environments of a shard one after the other; threads steps them beside each other in
-            threads, async as coroutines, and the policy acts for whichever is ready.
+        stepping: inline steps the environments of a shard one after the other, the others beside each other: threads in
+            threads, processes in children of the worker, async as coroutines; the policy acts for whichever is ready.
         threads: of a shard; one for each environment, 64 at most, when not given.
+        processes: children of a shard, each with as many of its environments; as many as there are cores, and one for
+            each environment at most, when not given.
         gather: seconds to wait for more environments once one is ready, so that the policy is asked less often.
     """
 
@@ -113,14 +115,20 @@ class Env(Frozen):
     vector: bool = False
     agents: int | None = Field(default=None, ge=1, le=1024)
     deterministic: bool = True
-    stepping: Literal["inline", "threads", "async"] = "inline"
+    stepping: Literal["inline", "threads", "processes", "async"] = "inline"
     threads: int | None = Field(default=None, ge=1, le=1024)
+    processes: int | None = Field(default=None, ge=1, le=1024)
     gather: Seconds = Field(default=0.0, ge=0, le=1)
 
     @property
     def agents_each(self) -> int:
         """How many act in one environment."""
         return self.agents or 1
+
+    @property
+    def in_children(self) -> bool:
+        """Whether environments run in children of their worker."""
+        return self.isolation == "process" or self.stepping == "processes"
 
     @property
     def at_once(self) -> bool:

@@ -68,7 +68,12 @@ def steps_of(reader: Reader, env: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "env", [{"id": COUNTING, "stepping": "threads"}, {"id": f"{HERE}:Remote", "stepping": "async"}]
+    "env",
+    [
+        {"id": COUNTING, "stepping": "threads"},
+        {"id": COUNTING, "stepping": "processes"},
+        {"id": f"{HERE}:Remote", "stepping": "async"},
+    ],
 )
 def test_every_shard_of_a_worker_is_played_and_every_environment_shows_all_its_steps_in_order(
     broker: Broker, running: Running, env: dict[str, Any]

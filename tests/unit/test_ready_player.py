@@ -1,9 +1,11 @@
 """The player without a barrier gives what the plain player gives, whoever is ready when, and waits for nobody."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,7 +86,7 @@ KINDS = [(threads, Slow), (two_threads, Slow), (AsyncStepper, Remote)]
 
 
 def spec_for(n: int, *, steps: int = 7, sync: bool = False, **env: Any) -> ExperimentSpec:
-    rollout = {"steps": steps, "sync": sync}
+    rollout = {"steps": steps, "sync": sync, "info_keys": ["fuel"]}
     return spec_of(env={"num_envs": n, "id": f"{HERE}:Walk", **env}, rollout=rollout, trainer={"minibatch": 1})
 
 
@@ -272,6 +274,78 @@ def plain_factory() -> Walk:
     return Walk()
 
 
+class Unlucky(Walk):
+    """Raises, hangs or ends its process in the third step of environment 3."""
+
+    def __init__(self, env_index: int, kind: str) -> None:
+        super().__init__()
+        self._kind, self._steps = kind if env_index == 3 else "", 0
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 3 and self._kind == "raise":
+            raise RuntimeError("no such street")
+        if self._steps == 3 and self._kind == "exit":
+            os._exit(7)
+        while self._steps == 3 and self._kind == "hang":
+            time.sleep(0.01)
+        return super().step(action)
+
+
+def in_children(n: int, kind: Any = ReadyPlayer, *, sync: bool = False, **env: Any) -> Any:
+    """A player that makes its environments in children, as workers do."""
+    wanted = spec_for(n, sync=sync, **{"id": f"{HERE}:plain_factory", "stepping": "processes"} | env)
+    return kind(plan_of(n), wanted, Drawn(), layout_for(Drawn(), steps=7, observation=SPACE, info_keys=["fuel"]))
+
+
+@pytest.mark.parametrize(("n", "processes", "sync"), [(1, 1, False), (5, 2, True), (5, 2, False), (3, 3, False)])
+def test_environments_spread_over_children_give_the_same_experience(n: int, processes: int, sync: bool) -> None:
+    player = in_children(n, processes=processes, sync=sync)
+    try:
+        same(streams(player, n, 40), streams(plain(n), n, 40))
+    finally:
+        player.close()
+
+
+def test_environments_of_one_child_give_the_same_experience() -> None:
+    player = in_children(3, Player, stepping="inline", isolation="process")
+    try:
+        same(streams(player, 3, 40), streams(plain(3), 3, 40))  # numbers of no dimensions among them
+    finally:
+        player.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "what"),
+    [("raise", "exception", "no such street"), ("hang", "timeout", "0.5 s"), ("exit", "exit", "code 7")],
+)
+def test_what_happens_to_one_of_several_children_is_told_with_its_environment(kind: str, cause: str, what: str) -> None:
+    player = in_children(
+        5, sync=True, processes=2, id=f"{HERE}:Unlucky", kwargs={"kind": kind}, step_timeout=0.5, reset_timeout=30.0
+    )
+    children = {id(env.home[0]): env.home[0].process.pid for env in player._envs}
+    with pytest.raises(PlayError, match=f"environment 3 .*{what}") as told:
+        for _ in range(5):
+            player.play(1)
+    assert (told.value.failure.cause, told.value.failure.env) == (cause, 3)
+    player.close()
+    assert len(children) == 2
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children.values()))
+
+
+def test_closing_ends_children_of_which_one_is_stuck() -> None:
+    player = in_children(
+        4, processes=2, id=f"{HERE}:Unlucky", kwargs={"kind": "hang"}, step_timeout=60.0, reset_timeout=60.0
+    )
+    children = [env.home[0].process.pid for env in player._envs]
+    for _ in range(3):
+        player.play(1)
+    began = time.monotonic()
+    player.close()
+    assert time.monotonic() - began < 30
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
 def test_coroutines_are_checked_like_any_environment_and_what_has_none_is_refused() -> None:
     observation, _ = check_env(spec_for(2, id=f"{HERE}:Remote", stepping="async"))
     assert observation == SPACE
@@ -289,7 +363,11 @@ def test_coroutines_are_checked_like_any_environment_and_what_has_none_is_refuse
         ({"threads": 4}, "env.threads", "has no meaning with stepping = 'inline'"),
         ({"stepping": "async", "threads": 4}, "env.threads", "has no meaning with stepping = 'async'"),
         ({"gather": 0.1}, "env.gather", "has no meaning with stepping = 'inline'"),
-        ({"stepping": "processes"}, "env.stepping", "inline"),
+        ({"stepping": "processes", "isolation": "process"}, "env.stepping", "cannot be joined with isolation"),
+        ({"processes": 4}, "env.processes", "has no meaning with stepping = 'inline'"),
+        ({"stepping": "processes", "threads": 4}, "env.threads", "has no meaning with stepping = 'processes'"),
+        ({"memory": "1GiB", "stepping": "threads"}, "env.memory", "share the memory of their worker"),
+        ({"stepping": "fibers"}, "env.stepping", "processes"),
     ],
 )
 def test_what_cannot_be_joined_is_refused(env: dict[str, Any], key: str, reason: str) -> None:

@@ -49,6 +49,7 @@ class Block:
         self.finished, self.returns, self.lengths = (arrays[k] for k in ("finished", "returns", "lengths"))
         self.infos = arrays["infos"]
         self.info_keys = tuple(info_keys)
+        self._fixed = frozenset(leaf.name for leaf in self.leaves if not leaf.ragged)
         self.ragged = [leaf for leaf in self.leaves if leaf.ragged]
         arrays |= {leaf.name: boxed([blank_cell(leaf)] * n) for leaf in self.ragged}
         self.observations = {leaf.name: arrays[leaf.name] for leaf in self.leaves}
@@ -68,8 +69,11 @@ class Block:
             self.actions[leaf.name][env] = leaf.pick(choice)
 
     def view(self, env: int) -> Any:
-        """The observation of `env`, as nested as its space: arrays of fixed shape change with the next call."""
-        return unflatten(self._space, lambda name: self.observations[name][env])
+        """The observation of `env`, as nested as its space: arrays of fixed shape change with the next call.
+
+        A number of no dimensions is such an array, too: indexing by `env` alone would copy it.
+        """
+        return unflatten(self._space, lambda name: self.observations[name][(env, ...) if name in self._fixed else env])
 
     @property
     def is_fixed(self) -> bool:

@@ -52,13 +52,13 @@ class Home:
         self.work.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """Remove it and all that was put there, and the folder around it when it was the last."""
-        if self._lock is not None:
+        """Remove it and all that was put there, and the folder around it when it was the last; again is no mistake."""
+        lock, self._lock = self._lock, None  # at once: whoever ends a child and whoever waits for it both come here
+        if lock is not None:
             _remove(self.path)
             with contextlib.suppress(OSError):  # others are there
                 self.path.parent.rmdir()
-            os.close(self._lock)
-            self._lock = None
+            os.close(lock)
 
 
 def sweep(base: Path) -> int:

@@ -4,7 +4,8 @@ It never looks at numbers; what is wrong with them shows where the player looks 
 """
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heddle.clock import Clock
@@ -63,7 +64,7 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         counted = json.loads(_asked(self.process, frames.MAKE, wanted, "make", self.limits.reset_s, spec.env.id))
         self += [IsolatedEnv(self, env, has_counter=bool(counted[env])) for env in range(len(envs))]
 
-    def begin(self, choices: Sequence[Any], envs: Sequence[int]) -> None:
+    def begin(self, choices: Sequence[Any] | Mapping[int, Any], envs: Sequence[int]) -> None:
         """Step `envs` with their `choices`, all in one request; their `step` then gives the answers, in that order."""
         block = self._block
         block.mask.fill(0)
@@ -78,7 +79,7 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         if env in self._pending:
             self._play()
         elif env not in self._answers and self._error is None:
-            self.begin({env: action}, [env])  # type: ignore[arg-type]
+            self.begin({env: action}, [env])
             self._play()
         if env in self._answers:
             return self._answers.pop(env)
@@ -166,6 +167,11 @@ class IsolatedEnv:
         """Its last observation."""
         return self._shard._block.view(self._env) if self._view is None else self._view
 
+    @property
+    def home(self) -> tuple["IsolatedEnvs", int]:
+        """Those it shares a child with, and its place among them."""
+        return self._shard, self._env
+
     def get_state(self) -> bytes:
         """A snapshot, taken in the child. Raises NotSnapshottable."""
         return self._shard.save(self._env)
@@ -197,6 +203,29 @@ def make_isolated(
     """Every environment of a shard, in a child. Raises EnvError."""
     envs = [(plan.first_env + env, env_seed(seed, plan.index, env, 0)) for env in range(plan.num_envs)]
     return IsolatedEnvs(spec, observation, action, envs, clock=clock)
+
+
+def make_spread(
+    plan: ShardPlan, spec: ExperimentSpec, seed: int, observation: Space, action: Space, *, clock: Clock | None = None
+) -> list[IsolatedEnv]:
+    """Every environment of a shard, spread over `env.processes` children as evenly as may be. Raises EnvError."""
+    count = min(plan.num_envs, spec.env.processes or _cores())
+    made: list[IsolatedEnvs] = []
+    try:
+        for child in range(count):
+            places = range(plan.num_envs * child // count, plan.num_envs * (child + 1) // count)
+            envs = [(plan.first_env + env, env_seed(seed, plan.index, env, 0)) for env in places]
+            made.append(IsolatedEnvs(spec, observation, action, envs, clock=clock))
+    except BaseException:
+        for envs_made in made:
+            envs_made.close()
+        raise
+    return [env for envs_made in made for env in envs_made]
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_isolated(spec: ExperimentSpec) -> tuple[Space, Space]:
