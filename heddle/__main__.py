@@ -38,8 +38,22 @@ class QuickExit:
         os._exit(self.code)
 
 
+def fill_streams() -> None:
+    """Give a process that was started with standard streams closed ones that lead nowhere.
+
+    Else the first socket or file that it opens has their number, and what a child prints goes in there.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def main() -> NoReturn:
     """Run `heddle`, and exit."""
+    fill_streams()
     end = QuickExit()
     atexit.register(end.leave)
     heard = signal.getsignal(signal.SIGINT)

@@ -11,11 +11,11 @@ It never opens a connection, and nothing that it says holds a password.
 import logging
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import redis
 
-from heddle.broker.faults import redact
+from heddle.broker.faults import redact, split_options
 from heddle.errors import UsageError
 
 log = logging.getLogger("heddle.broker")
@@ -64,6 +64,7 @@ def open_pool(url: str, **kwargs: Any) -> redis.BlockingConnectionPool:
     Raises:
         UsageError: not a broker URL, or a file that it names is not there.
     """
+    _check_password(url)
     plain, password_file = _split(url)
     try:
         pool = redis.BlockingConnectionPool.from_url(plain, **kwargs)
@@ -87,6 +88,20 @@ def secret_of(pool: redis.BlockingConnectionPool) -> str:
     if isinstance(provider, FilePassword):
         return provider.secret
     return str(pool.connection_kwargs.get("password") or "")
+
+
+def _check_password(url: str) -> None:
+    """A URL's reader ends the host's part at the first of these, and says in its error what it found there.
+
+    Raises:
+        UsageError: the password has one of them.
+    """
+    user = split_options(url)[0].partition("://")[2].rpartition("@")[0]
+    if not url.startswith("unix:") and (bad := sorted({*user} & {*"/?#@[]"})):
+        wants = ", ".join(f"{quote(character, safe='')} for {character}" for character in bad)
+        raise UsageError(
+            f"not a broker URL: {redact(url)}: in a password write {wants}; or name a file: ?{PASSWORD_OPTION}=FILE"
+        )
 
 
 def _split(url: str) -> tuple[str, str | None]:

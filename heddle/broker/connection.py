@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from heddle.broker.address import open_pool, secret_of
 from heddle.broker.durability import Kept, kept_by, misses_replicas
-from heddle.broker.faults import BLOCKED, redact, translate, translated
+from heddle.broker.faults import BLOCKED, redact, split_options, translate, translated
 from heddle.broker.fitness import ServerInfo, check_fit
 from heddle.broker.scripts import Script, script
 from heddle.errors import BrokerBlocked, Denied, UsageError
@@ -250,7 +250,7 @@ def retry_delays(rng: np.random.Generator, *, first_s: float = 0.05, last_s: flo
 
 def _check_database(url: str) -> None:
     """redis-py takes database 0 for one that is no number. Raises UsageError."""
-    database = url.partition("://")[2].partition("?")[0].rpartition("@")[2].partition("/")[2]
+    database = split_options(url)[0].rpartition("@")[2].rpartition("://")[2].partition("/")[2]
     if database and not database.isdecimal():
         raise UsageError(
             f"not a broker URL: {redact(url)}: {database!r} is no database number; write redis://HOST:PORT/0"

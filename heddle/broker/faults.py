@@ -20,6 +20,8 @@ NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "
 """Starts of errors of a server that is starting, changing roles, or busy with somebody's endless script."""
 CHANGING_ROLES = theirs.ReadOnlyError | theirs.MasterDownError | theirs.ClusterDownError | theirs.TryAgainError
 """The same by class: some versions of redis-py cut the start off."""
+THEIRS = (theirs.ConnectionError, theirs.TimeoutError, theirs.ResponseError, theirs.InvalidResponse)
+"""What trouble with a server comes as."""
 TLS_TROUBLE = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate cannot be trusted; name its CA: rediss://HOST:PORT?ssl_ca_certs=FILE",
     "WRONG_VERSION_NUMBER": "it does not speak TLS; write redis:// instead of rediss://",
@@ -30,11 +32,20 @@ TLS_TROUBLE = {
 PIPELINE_PREFIX = re.compile(r"^((?:[A-Z]+ )?)Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 
 
+OPTIONS = re.compile(r"\?(?=[a-z_]+=)")
+
+
 def redact(url: str) -> str:
     """`url` without its password, even where that was not encoded as it should be."""
-    where, mark, options = url.partition("?")
+    where, mark, options = split_options(url)
     shown = [option if not option.startswith("password=") else "password=***" for option in options.split("&")]
     return re.sub(r"^([a-z]+://[^:@/]*):.*@", r"\1:***@", where) + mark + "&".join(shown)
+
+
+def split_options(url: str) -> tuple[str, str, str]:
+    """`url` up to its options, "?" and those; a question mark may also be part of a password that was not encoded."""
+    begins = OPTIONS.search(url)
+    return (url[: begins.start()], "?", url[begins.end() :]) if begins else (url, "", "")
 
 
 @contextmanager
@@ -48,7 +59,7 @@ def translated(url: str, secret: str, *, known: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except (theirs.ConnectionError, theirs.TimeoutError, theirs.ResponseError, OSError) as error:
+    except (*THEIRS, OSError) as error:
         ours = translate(error, url, secret, known=known)
         if ours is None:
             raise
@@ -84,6 +95,8 @@ def translate(error: Exception, url: str, secret: str, *, known: bool = False) -
         return BrokerUnreachable(f"{url} is there and serves nobody now: {reason}")
     if isinstance(error, theirs.ConnectionError | theirs.TimeoutError | OSError):
         return BrokerUnreachable(f"no answer from {url}: {_advised(reason)}")
+    if isinstance(error, theirs.InvalidResponse) and known:
+        return BrokerUnreachable(f"{url} gave an answer that Redis never gives ({reason}): its bytes were damaged")
     return _wrong_address(error, word, reason, url)
 
 
@@ -92,6 +105,10 @@ def _wrong_address(error: Exception, word: str, reason: str, url: str) -> Heddle
     if "DB index" in reason:
         form = "unix:///PATH?db=0" if url.startswith("unix:") else "redis://HOST:PORT/0"
         return UsageError(f"{url} has no database of that number ({reason}); write {form}")
+    if isinstance(error, theirs.InvalidResponse):
+        return BrokerUnfit(f"{url} answers, but not as Redis does ({reason}); is another service at that port?")
+    if reason.lower().startswith("unknown command"):
+        return Denied(f"{url} does not know a command ({reason}); use a plain Redis, no proxy, no renamed commands")
     if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):
         return BrokerUnfit(f"{url} is one node of a cluster of several; use a single server")
     return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from heddle.cli.options import command
+from heddle.cli.options import command, folder_to_fill
 from heddle.cli.roles import need_torch
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def demo(workers: int, directory: str) -> None:
         url=None,
         private=True,
         workers=workers,
-        directory=Path(directory),
+        directory=folder_to_fill(directory, "--dir"),
         title="heddle demo: CartPole-v1",
     )
     outcome = run_here(order, each_step=kill.step)

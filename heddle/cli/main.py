@@ -15,7 +15,7 @@ import click
 from heddle.cli.mistakes import usage_line
 from heddle.cli.root import Session, cli
 from heddle.cli.tables import say
-from heddle.errors import HeddleError, SpecError
+from heddle.errors import HeddleError, SpecError, UsageError
 
 INTERRUPTED = 130
 
@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def run(argv: Sequence[str] | None = None) -> int:
     """Run `heddle` and return the exit code."""
     session = Session()
-    look_in_working_directory()
     try:
+        look_in_working_directory()
         result = cli.main(
             args=None if argv is None else list(argv), prog_name="heddle", standalone_mode=False, obj=session
         )
@@ -47,11 +47,24 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _leave_the_pipe()
         return 0
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):  # of which click makes one
+            raise
+        _leave_the_pipe()
+        return 0
     except HeddleError as error:
         return _say(message_of(error), error.exit_code, session)
     except Exception as error:  # noqa: BLE001 - the top of the process
-        text = f"heddle: unexpected {type(error).__name__}: {' '.join(str(error).split())}"
-        return _say([f"{text}  (a fault of Heddle's own; -v shows where)"], 1, session)
+        return _say([f"heddle: {_unexpected(error)}"], 1, session)
+
+
+def _unexpected(error: Exception) -> str:
+    """What to say of an error that nobody saw coming: of a full disk or of a missing right the system speaks."""
+    if isinstance(error, OSError):
+        place = f": {error.filename}" if error.filename is not None else ""
+        return f"the system refused something: {error.strerror or error}{place}  (-v shows where)"
+    said = " ".join(str(error).split())
+    return f"unexpected {type(error).__name__}: {said}  (a fault of Heddle's own; -v shows where)"
 
 
 def message_of(error: HeddleError) -> list[str]:
@@ -65,8 +78,14 @@ def look_in_working_directory() -> None:
     """Let user code (environments, policies, learners) be imported from the current directory.
 
     Last on the path, so that no file there hides a module that somebody needs.
+
+    Raises:
+        UsageError: it was deleted.
     """
-    here = str(Path.cwd())
+    try:
+        here = str(Path.cwd())
+    except OSError as error:
+        raise UsageError(f"the working directory is gone ({error.strerror}); cd to one that is there") from error
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
 

@@ -4,6 +4,7 @@ It never falls back to another broker: one that was named and does not answer is
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from heddle.cli.root import Command
+from heddle.errors import UsageError
 
 if TYPE_CHECKING:
     from heddle.client import Client
@@ -63,6 +65,22 @@ def set_option(function: F) -> F:
         multiple=True,
         help="Change a value of the spec, e.g. --set trainer.lr=3e-4; may be repeated.",
     )(function)
+
+
+def folder_to_fill(given: str, option: str) -> Path:
+    """The folder that an option names, to be made when something comes into it.
+
+    Raises:
+        UsageError: it cannot be, or nothing can be written there.
+    """
+    folder = place = Path(given)
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UsageError(f"nothing can be kept in {folder}: {place} is no folder; name another one with {option}")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(f"nothing can be kept in {folder}: {place} may not be written; name another with {option}")
+    return folder
 
 
 def find_url(given: str | None) -> str:

@@ -6,12 +6,11 @@ They never start a broker; each ends gently on the first SIGTERM or Ctrl-C and a
 import importlib
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from heddle.cli.options import command, find_url, redis_option
+from heddle.cli.options import command, find_url, folder_to_fill, redis_option
 from heddle.cli.root import set_up_logs
 
 if TYPE_CHECKING:
@@ -87,11 +86,12 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
     """Train EXP; without EXP, train every active experiment that has no trainer, each in a process of its own."""
     url = find_url(redis_url)
     need_torch("heddle trainer")
+    folder = folder_to_fill(directory, "--dir")
     if experiment is None:
         stop = begin_role("heddle.launch.trainers", exit_s=HOST_EXIT_S)
         from heddle.launch.trainers import TrainerHost
 
-        raise click.exceptions.Exit(TrainerHost(url, directory=Path(directory), most=most, stop=stop).run())
+        raise click.exceptions.Exit(TrainerHost(url, directory=folder, most=most, stop=stop).run())
     stop = begin_role("heddle.consumers.trainer", "heddle.consumers.learners", "heddle.launch.check")
     from heddle.broker import open_broker
     from heddle.consumers.trainer import Trainer
@@ -103,9 +103,7 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
         broker.close()
     from heddle.launch.check import see_spaces
 
-    raise click.exceptions.Exit(
-        Trainer(url, found, stop=stop, directory=Path(directory) / found, describe=see_spaces).run()
-    )
+    raise click.exceptions.Exit(Trainer(url, found, stop=stop, directory=folder / found, describe=see_spaces).run())
 
 
 def need_torch(what: str) -> None:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heddle.cli.options import command, existing_file, output_option, print_json, redis_option, set_option
+from heddle.cli.options import (
+    command,
+    existing_file,
+    folder_to_fill,
+    output_option,
+    print_json,
+    redis_option,
+    set_option,
+)
 from heddle.cli.roles import need_torch
 
 if TYPE_CHECKING:
@@ -64,10 +72,10 @@ def run(
         checked=checked,
         url=redis_url,
         workers=workers,
-        directory=Path(directory),
+        directory=folder_to_fill(directory, "--dir"),
         resume=resume,
         to_stderr=output == "json",
-        log_dir=Path(log_dir) if log_dir else None,
+        log_dir=folder_to_fill(log_dir, "--log-dir") if log_dir else None,
         command=_command(click.get_current_context().params),
     )
     outcome = run_here(order)

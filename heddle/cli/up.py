@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from heddle.cli.options import command, connect, redis_option
+from heddle.cli.options import command, connect, folder_to_fill, redis_option
 from heddle.cli.roles import need_torch
 from heddle.cli.root import set_up_logs
 from heddle.errors import HeddleError
@@ -52,6 +52,7 @@ def up(
     """
     if trainer:
         need_torch("heddle up")
+        folder_to_fill(directory, "--dir")
     from heddle.client import FOLDER
     from heddle.errors import UsageError
     from heddle.launch.children import Role

@@ -4,12 +4,11 @@ It never starts a process on another host: `scale` writes a number, supervisors 
 """
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from heddle.cli.options import connect, epilog, find_url, output_option, print_json, redis_option
+from heddle.cli.options import connect, epilog, find_url, folder_to_fill, output_option, print_json, redis_option
 from heddle.cli.roles import HOST_EXIT_S, begin_role
 from heddle.cli.root import Group
 from heddle.cli.tables import duration, print_table, say
@@ -42,7 +41,7 @@ def start(number: int, most: int | None, log_dir: str | None, pool: str, redis_u
     stop = begin_role("heddle.launch.supervisor", exit_s=HOST_EXIT_S)
     from heddle.launch.supervisor import Supervisor
 
-    folder = Path(log_dir) if log_dir else None
+    folder = folder_to_fill(log_dir, "--log-dir") if log_dir else None
     raise click.exceptions.Exit(Supervisor(url, pool, wants=number, most=most, stop=stop, log_dir=folder).run())
 
 

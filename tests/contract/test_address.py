@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import redis
 from heddle.broker import open_broker
 from heddle.broker.server import LocalServer, start_server
 from heddle.broker.server_setup import Address, config_text
-from heddle.errors import BrokerUnreachable, Denied, HeddleError, UsageError
+from heddle.errors import BrokerUnfit, BrokerUnreachable, Denied, HeddleError, UsageError
 from tests.helpers import eventually
 
 SECRET = "canary-7f3a2b"
@@ -110,11 +111,47 @@ def test_a_mistake_in_the_url_is_told_before_anything_is_sent(
     one_line(caught.value)
 
 
+@pytest.mark.parametrize("sign", ["/", "#", "?", "@", "[", "/x@y", "/?a#", "]"])
+@pytest.mark.parametrize("user", ["", "ada"])
+def test_a_password_that_was_not_encoded_is_hidden_all_the_same(sign: str, user: str) -> None:
+    with pytest.raises(UsageError, match=r"in a password write .*%") as caught:
+        open_broker(f"redis://{user}:{SECRET}{sign}{SECRET}@127.0.0.1:1/0", role="test")
+    assert f"redis://{user}:***@127.0.0.1:1/0" in one_line(caught.value)
+
+
 def test_two_passwords_are_one_too_many(tmp_path: Path) -> None:
     (tmp_path / "file").write_text(SECRET)
     with pytest.raises(UsageError, match="leave one of them out") as caught:
         open_broker(f"redis://:{SECRET}@127.0.0.1:1/0?password_file={tmp_path / 'file'}", role="test")
     one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", BrokerUnfit, "not as Redis does"),
+        (b"\x00\xff garbage\r\n", BrokerUnfit, "not as Redis does"),
+        (b"-ERR unknown command 'PING'\r\n", Denied, "no proxy, no renamed commands"),
+        (b"", BrokerUnreachable, "no answer from"),
+    ],
+)
+def test_another_service_at_the_address_is_told_as_such(answer: bytes, kind: type[HeddleError], said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    with listening.accept()[0] as client:
+                        client.recv(4096)
+                        client.sendall(answer)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(kind) as caught:
+            open_broker(f"redis://127.0.0.1:{listening.getsockname()[1]}", role="test")
+        assert said in one_line(caught.value)
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
