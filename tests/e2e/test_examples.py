@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.helpers import eventually
 
 EXAMPLES = ROOT / "examples"
 TESTED = {
-    "breakout.toml",  # tests/unit/test_learning_envs.py: this, hopper and pong
+    "breakout.toml",  # tests/unit/test_learning_envs.py: this, both hoppers and pong
     "cartpole.toml",  # tests/e2e/test_run.py
     "cartpole_bc.toml",  # tests/e2e/test_offline.py
     "cartpole_dqn.toml",
@@ -28,6 +29,7 @@ TESTED = {
     "catch_jax.py",
     "catch_policy.py",
     "hopper.toml",
+    "hopper_sac.toml",
     "longer.py",
     "longer.toml",
     "own_learner.py",
@@ -191,6 +193,19 @@ def test_a_policy_of_ones_own_is_learned(folder: Path) -> None:
     returned = re.search(r'"return": (-?[\d.]+)', done.stdout)
     assert returned is not None
     assert float(returned[1]) > -0.4  # a random paddle catches one ball in five: -0.6
+
+
+def test_sac_takes_a_gradient_step_for_each_step_of_hopper_once_it_begins(folder: Path) -> None:
+    if find_spec("mujoco") is None:
+        pytest.skip("mujoco is not installed")
+    small = ("policy.hidden=[32,32]", "trainer.minibatch=16", "trainer.replay.samples_per_step=16", "eval.episodes=2")
+    short = [*small, "budget.env_steps=640", "trainer.replay.learning_starts=512"]
+    sets = [word for pair in short for word in ("--set", pair)]
+    heddle("run", "hopper_sac.toml", *sets, "--workers", "1", "-o", "json", cwd=folder)
+    lines = [json.loads(line) for line in next(folder.glob("runs/*/metrics.jsonl")).read_text().splitlines()]
+    steps = [int(line["gradient_steps"]) for line in lines if "gradient_steps" in line]
+    assert steps[:7] == [0] * 7
+    assert set(steps[7:]) == {64}, "four environments of 16 steps each"
 
 
 def test_the_client_submits_follows_and_waits(folder: Path, up: str) -> None:

@@ -43,7 +43,7 @@ def test_the_section_has_four_specs() -> None:
     assert len(blocks()) == 4
 
 
-@pytest.mark.parametrize("name", ["breakout", "hopper", "pong"])
+@pytest.mark.parametrize("name", ["breakout", "hopper", "hopper_sac", "pong"])
 def test_each_example_is_taken(name: str) -> None:
     spec = load_spec(ROOT / "examples" / f"{name}.toml").spec
     if not is_installed(spec.env.id):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from heddle.consumers.learners.optimizer import ADAM_EPSILON, FlatAdam
+from heddle.consumers.learners.target import Target
 
 START = """
 import sys
@@ -42,6 +43,38 @@ def test_its_steps_are_those_of_torch_adam_with_clipping_also_after_a_resume() -
         adam.step()
         for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_that_runs_through_another_network_leaves_no_gradient_there() -> None:
+    torch.manual_seed(1)
+    actor, critic = nn.Linear(3, 2), nn.Linear(2, 1)
+    mine, others, inputs = FlatAdam(actor), FlatAdam(critic), torch.randn(5, 3)
+    others.backward(critic(torch.randn(5, 2)).mean())
+    kept = others.grad.clone()
+    mine.backward(critic(actor(inputs)).mean())
+    assert mine.grad.abs().sum() > 0
+    assert torch.equal(others.grad, kept)
+    given = mine.grad.clone()
+    mine.backward(critic(actor(inputs)).mean())
+    assert torch.equal(mine.grad, given), "it is not added to what was there"
+
+
+def test_a_target_moves_towards_what_is_trained_and_is_the_same_in_the_rest() -> None:
+    torch.manual_seed(1)
+    online = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    online[0].weight.requires_grad_(requires_grad=False)
+    optimizer = FlatAdam(online)
+    target = Target(online, optimizer)
+    before = {name: value.clone() for name, value in target.net.state_dict().items()}
+    optimizer.backward(online(torch.randn(8, 3)).square().mean())
+    optimizer.step(10.0)
+    online[0].weight.data.add_(1.0)
+    target.follow(0.25)
+    trained = {name for name, item in online.named_parameters() if item.requires_grad}
+    for name, now in online.state_dict().items():
+        aim = torch.lerp(before[name], now, 0.25) if name in trained else now
+        torch.testing.assert_close(target.net.state_dict()[name], aim)
+        assert name == "1.num_batches_tracked" or not torch.equal(before[name], now)
 
 
 def test_it_does_not_load_the_compiler_that_a_starting_trainer_would_wait_for() -> None:

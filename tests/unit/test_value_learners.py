@@ -226,6 +226,30 @@ def test_the_target_network_follows_at_its_own_pace() -> None:
     assert any(not np.array_equal(before[name], after[name]) for name in before)
 
 
+def test_the_target_critics_follow_a_little_after_each_step() -> None:
+    policy, made = make("sac", replay={"learning_starts": 1}, sac={"tau": 0.25})
+    made.update(play(policy, "sac", seed=0), 0.0)
+    before, sample = made.own_state(), made.replay.sample(32)
+    made.learn(sample, 0.0)
+    after = made.own_state()
+    names = [name.removeprefix("critic:") for name in before if name.startswith("critic:")]
+    assert names
+    for name in names:
+        aim = 0.75 * before[f"target:{name}"] + 0.25 * after[f"critic:{name}"]
+        np.testing.assert_allclose(after[f"target:{name}"], aim, rtol=1e-5, atol=1e-6)
+    assert any(not np.array_equal(before[f"target:{name}"], after[f"target:{name}"]) for name in names)
+
+
+def test_threads_of_the_learner_are_those_of_the_spec() -> None:
+    try:
+        make("dqn", threads=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    make("dqn")
+    assert torch.get_num_threads() == 1
+
+
 def test_the_temperature_falls_while_there_is_more_entropy_than_asked_for_and_can_be_fixed() -> None:
     policy, made = make("sac", replay={"learning_starts": 1}, sac={"target_entropy": -20.0})
     metrics = [made.update(play(policy, "sac", seed=seed), 0.0) for seed in range(3)]

@@ -34,20 +34,15 @@ _BUILTIN: dict[str, Callable[..., Learner]] = {
 _NEEDED = ("min_steps", "update", "get_weights", "set_weights", "state", "load")
 
 
-def make_learner(
-    spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int, threads: int | None = 1
-) -> Learner:
+def make_learner(spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int) -> Learner:
     """The learner that a spec names, starting from the policy's weights; with groups one for each, together as one.
 
-    Args:
-        threads: CPU threads torch may use in this process; None leaves torch's own number. One is fastest for small
-            networks, and leaves the cores to workers.
+    From here on torch uses as many CPU threads in this process as the spec says.
 
     Raises:
         EnvError: it cannot be imported or made, lacks a method, or cannot train this policy.
     """
-    if threads is not None:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(spec.trainer.threads)
     if spec.policy.groups and spec.trainer.learner != "none":
 
         def make(own: ExperimentSpec, part: Policy, number: int) -> Learner:

@@ -6,16 +6,16 @@ Sources: Mnih et al. 2015, Nature 518; van Hasselt et al. 2016, arXiv:1509.06461
 arXiv:1511.06581 (dueling); Schaul et al. 2016, arXiv:1511.05952 (priorities); Hessel et al. 2018, arXiv:1710.02298.
 """
 
-import copy
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from heddle.consumers.learners.off_policy import OffPolicy, follow
+from heddle.consumers.learners.off_policy import OffPolicy
 from heddle.consumers.learners.optimizer import FlatAdam
 from heddle.consumers.learners.replay_sample import Sample
+from heddle.consumers.learners.target import Target
 from heddle.consumers.learners.value_targets import bootstrapped, greedy_value, huber
 from heddle.policies.base import Array, Arrays, Policy
 from heddle.policies.q import EPSILON, action_mask
@@ -36,8 +36,8 @@ class Dqn(OffPolicy):
     def __init__(self, spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int) -> None:
         super().__init__(spec, policy, device=device, seed=seed)
         self.own = self.options.dqn or DqnOptions()
-        self.target = copy.deepcopy(self.model.net)
         self.optimizer = FlatAdam(self.model.net)
+        self.target = Target(self.model.net, self.optimizer)
         self.mask = action_mask(self.model.observation, self.model.action)
         self._steps = 0
 
@@ -50,21 +50,20 @@ class Dqn(OffPolicy):
         with torch.no_grad():
             following = self.seen(sample.following)
             mask = following[self.mask] if self.mask else None
-            ahead = mask_logits(self.target(following, {})["q"], mask)
+            ahead = mask_logits(self.target.net(following, {})["q"], mask)
             online = mask_logits(self.model.answer(following, {})["q"], mask) if self.own.double else None
             target = bootstrapped(table["returns"], table["discount"], greedy_value(ahead, online))
         values = self.model.answer(self.seen(sample.leaves), {})["q"]
         chosen = values.gather(1, table["action"].long().unsqueeze(1)).squeeze(1)
         loss = huber(chosen, target, table["weights"])
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.backward(loss)
         norm = self.optimizer.norm()
         if not self.guard.lets_pass(norm, {"value_loss": loss.detach()}, update=self.updates + 1):
             return None
         self.optimizer.step(self.options.max_grad_norm, norm)
         self._steps += 1
         if self._steps % self.own.target_every == 0:
-            follow(self.target, self.model.net, self.own.tau)
+            self.target.follow(self.own.tau)
         errors = (chosen - target).detach()
         return {"value_loss": loss.detach(), "value": chosen.detach().mean(), "grad_norm": norm}, errors
 
@@ -72,11 +71,11 @@ class Dqn(OffPolicy):
         return 1.0 if random else self.own.epsilon.at(progress / self.own.epsilon_share)
 
     def own_state(self) -> Arrays:
-        target = {f"{_TARGET}{name}": array for name, array in module_weights(self.target).items()}
+        target = {f"{_TARGET}{name}": array for name, array in module_weights(self.target.net).items()}
         return self.optimizer.state() | target | {"steps": np.array(self._steps)}
 
     def load_own(self, tensors: Mapping[str, Array]) -> None:
         self.optimizer.load(tensors)
         named = {name: array for name, array in tensors.items() if name.startswith(_TARGET)}
-        load_module_weights(self.target, {name.removeprefix(_TARGET): array for name, array in named.items()})
+        load_module_weights(self.target.net, {name.removeprefix(_TARGET): array for name, array in named.items()})
         self._steps = int(tensors["steps"])

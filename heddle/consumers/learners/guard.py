@@ -7,7 +7,6 @@ It never changes a weight.
 import math
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from heddle.errors import ExperimentFailed
@@ -48,7 +47,7 @@ class Guard:
             ExperimentFailed: naming update, norm and losses.
         """
         length = float(norm)
-        sound = math.isfinite(length) and all(bool(torch.isfinite(value)) for value in numbers.values())
+        sound = math.isfinite(length) and all(math.isfinite(float(value)) for value in numbers.values())
         if sound and (self._limit is None or length <= self._limit):
             self._in_a_row[of] = 0
             return True

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heddle.consumers.learners.base import State, TrainBatch
 from heddle.consumers.learners.guard import Guard
@@ -175,12 +175,3 @@ class OffPolicy(ABC):
         self.model.normaliser.update(
             {name: batch.observations[name][:, :-1][batch.valid].cpu().numpy() for name in named}
         )
-
-
-@torch.no_grad()
-def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Move the target network's parameters by `tau` towards the online network's; its buffers become the same."""
-    for behind, ahead in zip(target.parameters(), online.parameters(), strict=True):
-        behind.lerp_(ahead, tau)
-    for kept, now in zip(target.buffers(), online.buffers(), strict=True):
-        kept.copy_(now)

@@ -5,7 +5,7 @@ compiler, seconds in which a trainer that shall take over does nothing.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -33,19 +33,17 @@ class FlatAdam:
     """
 
     def __init__(self, net: nn.Module) -> None:
-        self.named = {name: item for name, item in net.named_parameters() if item.requires_grad}
+        self.named = trained(net)
         kinds = {(item.dtype, item.device) for item in self.named.values()}
         if len(kinds) != 1 or next(iter(kinds))[0] != torch.float32:
             shown = ", ".join(sorted(str(kind[0]) for kind in kinds)) or "none"
             raise EnvError(f"needs float32 parameters on one device to be trained, found {shown}", key="policy.id")
-        self.flat = nn.Parameter(torch.cat([item.detach().reshape(-1) for item in self.named.values()]))
+        self.flat = nn.Parameter(flatten(self.named.values()))
         self.grad = torch.zeros_like(self.flat.data)
         self.flat.grad = self.grad
-        for item, values, grads in zip(
-            self.named.values(), self._views(self.flat.data), self._views(self.grad), strict=True
-        ):
-            item.data = values
+        for item, grads in zip(self.named.values(), self._views(self.grad), strict=True):
             item.grad = grads
+        self._trained = list(self.named.values())
         self._lr = FIRST_LR
         self._steps = torch.zeros((), dtype=torch.float32, device=self.grad.device)
         self._moments = {moment: torch.zeros_like(self.grad) for moment in _MOMENTS}
@@ -57,6 +55,11 @@ class FlatAdam:
     def zero_grad(self) -> None:
         """Before each backward pass."""
         self.grad.zero_()
+
+    def backward(self, loss: Tensor) -> None:
+        """The loss's gradient by these parameters, instead of what was there; none by others that it runs through."""
+        self.grad.zero_()
+        loss.backward(inputs=self._trained)  # type: ignore[no-untyped-call]
 
     def norm(self) -> Tensor:
         """Length of the gradient, a scalar."""
@@ -115,6 +118,23 @@ class FlatAdam:
             self._moments[moment] = torch.cat(parts).to(self.grad.device)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        shapes = [item.shape for item in self.named.values()]
-        parts = torch.split(flat, [math.prod(shape) for shape in shapes])
-        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        return _views(flat, self.named.values())
+
+
+def trained(net: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that need gradients, by name."""
+    return {name: item for name, item in net.named_parameters() if item.requires_grad}
+
+
+def flatten(parameters: Collection[nn.Parameter]) -> Tensor:
+    """Move parameters into one flat tensor, which they are views of from now on."""
+    flat = torch.cat([item.detach().reshape(-1) for item in parameters])
+    for item, values in zip(parameters, _views(flat, parameters), strict=True):
+        item.data = values
+    return flat
+
+
+def _views(flat: Tensor, parameters: Collection[nn.Parameter]) -> list[Tensor]:
+    shapes = [item.shape for item in parameters]
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -5,7 +5,6 @@ It never reads a stream or publishes: the trainer does, and what it publishes is
 Source: Haarnoja et al. 2018, arXiv:1812.05905.
 """
 
-import copy
 import math
 from collections.abc import Mapping
 
@@ -13,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from heddle.consumers.learners.base import to_numpy
-from heddle.consumers.learners.off_policy import OffPolicy, follow
+from heddle.consumers.learners.off_policy import OffPolicy
 from heddle.consumers.learners.optimizer import FlatAdam
 from heddle.consumers.learners.replay_sample import Sample
+from heddle.consumers.learners.target import Target
 from heddle.consumers.learners.value_targets import bootstrapped
 from heddle.errors import EnvError
 from heddle.policies.base import Array, Arrays, Policy
@@ -24,8 +24,6 @@ from heddle.policies.torch_module import load_module_weights, module_weights
 from heddle.policies.torch_sac import TwinCritics, squashed
 from heddle.spec import ExperimentSpec
 from heddle.spec.learning import SacOptions
-
-_NETS = ("critic", "target")
 
 
 class _Temperature(nn.Module):
@@ -49,13 +47,13 @@ class Sac(OffPolicy):
         self.own = self.options.sac or SacOptions()
         torch.manual_seed(seed)  # the critics' first weights
         self.critic = TwinCritics(policy).to(device)
-        self.target = copy.deepcopy(self.critic)
         self.temperature = _Temperature(self.own.first_temperature).to(device)
         self.optimizers = {
             "actor": FlatAdam(self.model.net),
             "critic": FlatAdam(self.critic),
             "temperature": FlatAdam(self.temperature),
         }
+        self.target = Target(self.critic, self.optimizers["critic"])
         self.generator = torch.Generator().manual_seed(seed)
         self.aim = -float(policy.size) if self.own.target_entropy is None else self.own.target_entropy
         self._low, self._high = (torch.from_numpy(bound).to(device) for bound in (policy.low, policy.high))
@@ -65,9 +63,9 @@ class Sac(OffPolicy):
         rates = {"critic": lr if self.own.critic_lr is None else self.own.critic_lr.at(progress)}
         for name, optimizer in self.optimizers.items():
             optimizer.set_lr(rates.get(name, lr))
-        now = self.seen(sample.leaves)
-        critic = self._learn_critic(sample, now)
-        actor = self._learn_actor(now) if critic is not None else None
+        now, heat = self.seen(sample.leaves), self.alpha()
+        critic = self._learn_critic(sample, now, heat)
+        actor = self._learn_actor(now, heat) if critic is not None else None
         if critic is None or actor is None:
             return None
         losses, errors = critic
@@ -79,7 +77,9 @@ class Sac(OffPolicy):
             return torch.tensor(self.own.temperature, device=self.model.device)
         return self.temperature.log.detach().exp()[0]
 
-    def _learn_critic(self, sample: Sample, now: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor] | None:
+    def _learn_critic(
+        self, sample: Sample, now: dict[str, Tensor], heat: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor] | None:
         table = self.tensors({"returns": sample.returns, "discount": sample.discount, "weights": sample.weights})
         chosen = torch.from_numpy(sample.leaves["action"]).to(self.model.device).float().flatten(1)
         chosen = torch.clamp(chosen, self._low, self._high)  # as the environment was given it, whoever chose it
@@ -87,7 +87,7 @@ class Sac(OffPolicy):
         with torch.no_grad():
             following = self.seen(sample.following)
             action, log_prob = self._act(following)
-            ahead = torch.min(*self.target(following, action)) - self.alpha() * log_prob
+            ahead = torch.min(*self.target.net(following, action)) - heat * log_prob
             target = bootstrapped(table["returns"], table["discount"], ahead)
         one, two = self.critic(now, done)
         both = (one - target).square() + (two - target).square()
@@ -95,13 +95,13 @@ class Sac(OffPolicy):
         norm = self._step("critic", loss, "value_loss")
         if norm is None:
             return None
-        follow(self.target, self.critic, self.own.tau)
+        self.target.follow(self.own.tau)
         errors = (0.5 * (one + two) - target).detach()
         return {"value_loss": loss.detach(), "value": one.detach().mean(), "grad_norm": norm}, errors
 
-    def _learn_actor(self, now: dict[str, Tensor]) -> dict[str, Tensor] | None:
+    def _learn_actor(self, now: dict[str, Tensor], heat: Tensor) -> dict[str, Tensor] | None:
         action, log_prob = self._act(now)
-        loss = (self.alpha() * log_prob - torch.min(*self.critic(now, action))).mean()
+        loss = (heat * log_prob - torch.min(*self.critic(now, action))).mean()
         if self._step("actor", loss, "policy_loss") is None:
             return None
         mean = log_prob.detach().mean()
@@ -119,9 +119,7 @@ class Sac(OffPolicy):
 
     def _step(self, which: str, loss: Tensor, name: str) -> Tensor | None:
         optimizer = self.optimizers[which]
-        for other in self.optimizers.values():
-            other.zero_grad()  # the actor's loss runs through the critics, too
-        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.backward(loss)  # the actor's runs through the critics, which do not learn from it
         norm = optimizer.norm()
         if not self.guard.lets_pass(norm, {name: loss.detach()}, update=self.updates + 1, of=which):
             return None
@@ -146,7 +144,7 @@ class Sac(OffPolicy):
             load_module_weights(net, _under(f"{which}:", tensors))
 
     def _nets(self) -> dict[str, nn.Module]:
-        return dict(zip(_NETS, (self.critic, self.target), strict=True))
+        return {"critic": self.critic, "target": self.target.net}
 
 
 def _under(prefix: str, tensors: Mapping[str, Array]) -> Arrays:
