@@ -37,20 +37,24 @@ class VectorCounter(gymnasium.vector.VectorWrapper):
 
     EnvPool clips rewards and ends episodes with a life on its own; where its infos tell what the game itself said,
     that is counted.
+
+    Attributes:
+        over: [n] bool, whose episode the last call ended beneath, so that it resets itself if it ever does. A wrapper
+            above may end others, which go on with their game.
     """
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
         self._mode = mode_of(env, "")
         self._sums, self._steps = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
-        self._resets = np.zeros(env.num_envs, np.bool_)
+        self.over = np.zeros(env.num_envs, np.bool_)
         self._finished: dict[int, tuple[float, int]] = {}
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         mask = (kwargs.get("options") or {}).get("reset_mask")
         for env in range(self.num_envs) if mask is None else np.flatnonzero(mask):
             self._close(int(env))
-        self._resets[:] = False
+        self.over = np.zeros(self.num_envs, np.bool_)
         return self.env.reset(**kwargs)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -58,14 +62,13 @@ class VectorCounter(gymnasium.vector.VectorWrapper):
         _, rewards, terminated, truncated, info = answer
         is_raw = _tells_the_game(self.env, info)
         gained = np.asarray(info["reward"] if is_raw else rewards, np.float64)
-        counts = ~self._resets
+        counts = ~self.over if self._mode == "NextStep" else np.ones(self.num_envs, np.bool_)
         self._sums += np.where(counts, gained, 0.0)
         self._steps += counts
         over = np.logical_or(np.asarray(info["terminated"]) != 0 if is_raw else terminated, truncated)
         for env in np.flatnonzero(over & counts):
             self._close(int(env))
-        if self._mode == "NextStep":
-            self._resets = np.logical_or(terminated, truncated)
+        self.over = np.logical_or(terminated, truncated)
         return answer
 
     def take(self, env: int) -> tuple[float, int] | None:

@@ -14,7 +14,14 @@ from heddle.errors import EnvError
 from heddle.producers.closing import close_env
 from heddle.producers.contract import BadAnswer, difference, flattened, observation_problem, permitted, some_actions
 from heddle.producers.envs_spaces import describe, describe_action
-from heddle.producers.envs_vector import keep_last_observations, make_vector, mode_of, reset_all, reset_some
+from heddle.producers.envs_vector import (
+    counter_in,
+    keep_last_observations,
+    make_vector,
+    mode_of,
+    reset_all,
+    reset_some,
+)
 from heddle.producers.scrutiny import note_info
 from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of
 from heddle.shard import env_seed, plan_shards
@@ -83,7 +90,7 @@ def _play(
     vector: Any, *, observation: Space, action: Space, seeds: Sequence[int], steps: int, spec: ExperimentSpec
 ) -> list[NDArray[Any]]:
     """Everything seen, one flat array a call, the first from reset."""
-    n, mode = len(seeds), mode_of(vector, spec.env.id)
+    n, mode, counter = len(seeds), mode_of(vector, spec.env.id), counter_in(vector)
     keep_last_observations(vector)
     choices = some_actions(action, steps * n, np.random.default_rng(seeds[0]))
     rows = _rows(_called("reset", partial(reset_all, vector, seeds)), observation, n, "reset")
@@ -100,9 +107,10 @@ def _play(
         )
         if not np.isfinite(rewards).all():
             raise BadAnswer(f"{where} returned the rewards {rewards.tolist()}, expected finite numbers")
-        _expect_infos(answer[4], ended | cut, mode, spec.rollout.info_keys)
+        resets = ended | cut if counter is None else (ended | cut) & counter.over
+        _expect_infos(answer[4], resets, mode, spec.rollout.info_keys)
         seen.append(np.concatenate([_flat(observation, rows), rewards, ended, cut]))
-        for env in np.flatnonzero(cut & ~ended) if mode == "SameStep" else ():
+        for env in np.flatnonzero(cut & ~ended & resets) if mode == "SameStep" else ():
             final_of(answer[4], int(env), leaves(observation))
         if mode == "Disabled" and (ended | cut).any():
             again = partial(reset_some, vector, ended | cut, [seed + step for seed in seeds])
@@ -145,10 +153,10 @@ def _flat(space: Space, rows: Sequence[Any]) -> NDArray[Any]:
     return np.concatenate([flattened(space, row) for row in rows])
 
 
-def _expect_infos(info: Mapping[str, Any], over: NDArray[np.bool_], mode: str, keys: Sequence[str]) -> None:
+def _expect_infos(info: Mapping[str, Any], resets: NDArray[np.bool_], mode: str, keys: Sequence[str]) -> None:
     """Raises BadAnswer where a wanted value is not one number."""
     scratch = np.zeros((1, 1))
-    for env in range(len(over)) if keys else ():
-        own = info_of(info, env, ended=bool(over[env]) and mode == "SameStep")
+    for env in range(len(resets)) if keys else ():
+        own = info_of(info, env, ended=bool(resets[env]) and mode == "SameStep")
         for key in keys:
             note_info(scratch, (0, 0), key, own)

@@ -8,6 +8,9 @@ It never yields a transition across episodes, whatever the environment does when
 - SAME_STEP: the ending call shows the next episode already; the true last observation is in the info.
 - DISABLED: whoever ended is reset here, before the next call.
 
+A wrapper of the first two may end an episode with which the environment beneath goes on, as at a lost life. Nothing is
+reset then: what the ending call shows is the last observation of one episode and the first one of the next.
+
 Environments that reset themselves are seeded once, when the shard begins. All else is as in `player.py`, which is the
 reference this one is tested against.
 """
@@ -169,40 +172,42 @@ class VectorPlayer(Play):
         envs, moving = np.flatnonzero(playing), np.flatnonzero(moved)
         store(reel, observations, envs, (self._at + moved)[envs], n)
         reel.rewards[moving, self._at[moving]] = rewards[moving]
+        resets = over if self._counter is None else over & self._counter.over
         if reel.infos:
-            self._note_infos(reel, info, moving, over)
+            self._note_infos(reel, info, moving, resets)
         self._at = self._at + moved
         self._begin_each(reel, np.flatnonzero(began & playing))
-        self.standing.own["pending"] = over | (pending & idle) if self._mode == "NextStep" else pending
+        self.standing.own["pending"] = resets | (pending & idle) if self._mode == "NextStep" else pending
         if over.any():
             ended = np.flatnonzero(over & playing)
-            self._end_each(reel, ended, terminated, truncated, info)
+            self._end_each(reel, ended, terminated, truncated, (info, resets))
             if self._mode == "Disabled":
                 self._reset(reel, over, playing)  # which tells a counter beneath a wrapper that cut the episode off
             self._count_each(reel, ended)
-            if self._mode != "NextStep":
-                self._begin_each(reel, ended)
+            self._begin_each(reel, np.flatnonzero(over & playing & ~self.standing.own["pending"]))
         if self._episodes.one_is_done:
             self._episodes.one_is_done = False
             playing[:] = False
             playing[self._episodes.active()] = True
 
-    def _note_infos(self, reel: Reel, info: Mapping[str, Any], moving: Indexes, over: Mask) -> None:
+    def _note_infos(self, reel: Reel, info: Mapping[str, Any], moving: Indexes, resets: Mask) -> None:
         for env in moving.tolist():
             self._env, self._row = env, int(self._at[env])
-            own = info_of(info, env, ended=bool(over[env]) and self._mode == "SameStep")
+            own = info_of(info, env, ended=bool(resets[env]) and self._mode == "SameStep")
             for key, array in reel.infos:
                 note_info(array, (env, int(self._at[env])), key, own)
 
-    def _end_each(self, reel: Reel, ended: Indexes, terminated: Mask, truncated: Mask, info: Mapping[str, Any]) -> None:
-        """The step that `ended` have just made ended their episodes: note it."""
-        arrays = reel.arrays
+    def _end_each(
+        self, reel: Reel, ended: Indexes, terminated: Mask, truncated: Mask, told: tuple[Mapping[str, Any], Mask]
+    ) -> None:
+        """The step that `ended` have just made ended their episodes: note it; `told`: infos, and who is reset."""
+        arrays, (info, resets) = reel.arrays, told
         for env in ended.tolist():
             step = int(self._at[env]) - 1
             self._env, self._row = env, step
             arrays["terminated"][env, step], arrays["truncated"][env, step] = terminated[env], truncated[env]
             if truncated[env] and not terminated[env]:
-                is_gone = self._mode == "SameStep"
+                is_gone = self._mode == "SameStep" and resets[env]
                 reel.keep_final(env, step, final_of(info, env, self.layout.observation_leaves) if is_gone else None)
 
     def _count_each(self, reel: Reel, ended: Indexes) -> None:

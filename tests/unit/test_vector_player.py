@@ -1,5 +1,6 @@
 """The player of vector environments gives what the plain player gives, in each way of ending an episode."""
 
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -9,6 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from heddle.clock import ManualClock
 from heddle.layout import Layout, Segments
+from heddle.producers.envs import EpisodeCounter
+from heddle.producers.envs_vector import VectorCounter
 from heddle.producers.play import Play
 from heddle.producers.player import Player
 from heddle.producers.vector_player import VectorPlayer
@@ -224,3 +227,57 @@ def test_an_episode_that_a_wrapper_cuts_off_is_told_at_its_own_end_where_the_pla
     over = arrays["terminated"] | arrays["truncated"]
     assert over.any()
     np.testing.assert_array_equal(np.isfinite(arrays["episode_return"]), over)
+
+
+class Parts(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Cuts episodes off after three steps and lets the game go on, as a lost life does; what plain players play."""
+
+    steps, is_over, last = 0, True, None
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        if self.is_over:
+            self.is_over, (self.last, _) = False, self.env.reset(**kwargs)
+        return deepcopy(self.last), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self.last, reward, terminated, truncated, info = self.env.step(action)
+        self.is_over = terminated or truncated
+        return self.last, reward, terminated, truncated or self.steps >= 3, info
+
+
+class VectorParts(gymnasium.vector.VectorWrapper):
+    """`Parts`, around a vector environment."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps = np.zeros(self.num_envs, np.int64)
+        self.resets = np.zeros(self.num_envs, np.bool_)
+        return self.env.reset(**kwargs)
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, terminated, truncated, info = self.env.step(actions)
+        self.steps = np.where(self.resets, 0, self.steps + 1)
+        over = terminated | truncated
+        self.resets = over if self.env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP else self.resets
+        cut = truncated | (self.steps >= 3)
+        self.steps[over | cut] = 0
+        return observations, rewards, terminated, cut, info
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("steps", [1, 7])
+def test_a_game_that_goes_on_behind_a_wrappers_ending_loses_no_step(mode: AutoresetMode, steps: int) -> None:
+    n, chooser = 4, Drawn()
+    spec = spec_of(env={"num_envs": n}, rollout={"steps": steps}, trainer={"minibatch": 1})
+    layout: Layout = layout_for(chooser, steps=steps, observation=SPACE, info_keys=["fuel"])
+    plain = Player(
+        plan_of(n), spec, Drawn(), layout, envs=[Parts(EpisodeCounter(OnceSeeded(Walk()))) for _ in range(n)]
+    )
+    made = VectorParts(VectorCounter(vector(n, mode)))
+    expected = streams(plain, n, 150)
+    found = streams(VectorPlayer(plan_of(n), spec, chooser, layout, vector=made), n, 150)
+    same(found, expected)
+    ended = sum(int(np.isfinite(one["episode_return"]).sum()) for one in found)
+    parts = sum(int((one["terminated"] | one["truncated"]).sum()) for one in found)
+    assert 0 < ended < parts, "some parts ended with their game, others did not"
