@@ -23,6 +23,8 @@ from heddle.spec import ExperimentSpec
 
 log = logging.getLogger("heddle.trainer")
 
+READ_PATIENCE_S = 30.0
+"""So long a recording that cannot be read is tried again: a folder on the network may be away for a moment."""
 FINGERPRINT = "data"
 """Under this name a checkpoint keeps which files it was trained on."""
 
@@ -73,7 +75,7 @@ class OfflineLoop(Loop):
         """Raises RecordingChanged: the updates that the checkpoint holds were made from other files."""
         parts.setting = replace(parts.setting, spec=_in_updates(parts.setting.spec, source))
         super().__init__(parts)
-        self._source = source
+        self._source, self._unread_since = source, -1.0
         self._expect_the_same_files()
         parts.saver.always[FINGERPRINT] = source.fingerprint
 
@@ -101,7 +103,8 @@ class OfflineLoop(Loop):
         try:
             segments = self._source.batch(number)
         except DataError as error:
-            raise ExperimentFailed(f"update {number + 1}: {error}") from error
+            return self._try_again(error)
+        self._unread_since = -1.0
         read_s = parts.clock.monotonic() - began
         parts.seat.doing("update")
         metrics = parts.training.update([Loaded(_pointer(number, segments), segments)], parts.progress)
@@ -117,6 +120,17 @@ class OfflineLoop(Loop):
         parts.ledger.flush()
         self._tell()
         return True
+
+    def _try_again(self, error: DataError) -> bool:
+        """There is nothing to train on now. Raises ExperimentFailed when that lasts."""
+        now = self.parts.clock.monotonic()
+        if self._unread_since < 0:
+            self._unread_since = now
+        where = f"update {self.parts.progress.update + 1}: {error}"
+        if now - self._unread_since >= READ_PATIENCE_S:
+            raise ExperimentFailed(f"{where} (tried again for {READ_PATIENCE_S:g} s)") from error
+        self._say("warn", f"{where}; it is tried again for {READ_PATIENCE_S:g} s")
+        return False
 
 
 def _pointer(number: int, segments: Segments) -> Pointer:

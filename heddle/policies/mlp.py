@@ -21,15 +21,15 @@ from heddle.policies.base import Acted, Array, Arrays, OutputSpec
 from heddle.policies.features import Features
 from heddle.policies.heads import choose
 from heddle.policies.normalise import Normaliser
+from heddle.policies.numpy_weights import NumpyWeights
 from heddle.policies.outputs import network_size, split_output
-from heddle.policies.weights import check, split_norm
 from heddle.spaces import Space
 
 Float32 = NDArray[np.float32]
 SCALAR = OutputSpec("float32")
 
 
-class MlpPolicy:
+class MlpPolicy(NumpyWeights):
     """Policy and value networks of equal shape, side by side or on one trunk.
 
     Args:
@@ -81,21 +81,6 @@ class MlpPolicy:
         answer = split_output(self.heads, chosen, self._weights.get("log_std"))
         actions, log_prob = choose(self.heads, answer, observations, None if deterministic else noise)
         return Acted(actions, {"log_prob": log_prob, "value": value})
-
-    def get_weights(self) -> Arrays:
-        norm = self._normaliser.weights() if self._normaliser else {}
-        return {name: array.copy() for name, array in self._weights.items()} | norm
-
-    def set_weights(self, weights: Mapping[str, Array]) -> None:
-        proper, norm = split_norm(weights)
-        check(proper, self._weights)
-        normaliser = None
-        if norm:
-            normaliser = Normaliser(self.observation)
-            normaliser.load(norm)
-        self._weights = {name: np.array(proper[name]) for name in self._weights}
-        self._normaliser = normaliser
-        self._pack()
 
     def module(self) -> Any:
         """The same network, with the same weights, as a torch module."""

@@ -17,14 +17,14 @@ from heddle.policies.features import Features
 from heddle.policies.heads import MASKED_LOGIT, apply_mask
 from heddle.policies.net import Net, initial_net
 from heddle.policies.normalise import Normaliser
-from heddle.policies.weights import check, split_norm
+from heddle.policies.numpy_weights import NumpyWeights
 from heddle.spaces import ACTION, Discrete, Space
 
 EPSILON = "epsilon"
 """Name of the share of random actions among the weights: float32, no dimension."""
 
 
-class QPolicy:
+class QPolicy(NumpyWeights):
     """Values of the actions of a Discrete space.
 
     Args:
@@ -88,21 +88,6 @@ class QPolicy:
         found = self._answers(observations)
         values = found["q"] if "q" in found else combine(found["value"], found["advantage"])
         return apply_mask(values, observations[self.mask]) if self.mask else values
-
-    def get_weights(self) -> Arrays:
-        norm = self._normaliser.weights() if self._normaliser else {}
-        return {name: array.copy() for name, array in self._weights.items()} | norm
-
-    def set_weights(self, weights: Mapping[str, Array]) -> None:
-        proper, norm = split_norm(weights)
-        check(proper, self._weights)
-        normaliser = None
-        if norm:
-            normaliser = Normaliser(self.observation)
-            normaliser.load(norm)
-        self._weights = {name: np.array(proper[name]) for name in self._weights}
-        self._normaliser = normaliser
-        self._pack()
 
     def module(self) -> Any:
         """The same network, with the same weights, as a torch module."""

@@ -15,7 +15,7 @@ from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec
 from heddle.policies.features import Features
 from heddle.policies.net import Net, initial_net
 from heddle.policies.normalise import Normaliser
-from heddle.policies.weights import check, split_norm
+from heddle.policies.numpy_weights import NumpyWeights
 from heddle.spaces import ACTION, Box, Space
 
 RANDOM = "random"
@@ -23,7 +23,7 @@ LOG_STD_LIMITS = (-20.0, 2.0)
 """As in the paper's code and Stable-Baselines3."""
 
 
-class SacPolicy:
+class SacPolicy(NumpyWeights):
     """Actions of a bounded float Box: low + (tanh(mean + std * noise) + 1) / 2 * (high - low).
 
     Attributes:
@@ -82,21 +82,6 @@ class SacPolicy:
         actions = self.low + share * (self.high - self.low)
         shape = (len(actions), *self.action.shape)
         return Acted({ACTION: actions.reshape(shape).astype(self.action.dtype, copy=False)})
-
-    def get_weights(self) -> Arrays:
-        norm = self._normaliser.weights() if self._normaliser else {}
-        return {name: array.copy() for name, array in self._weights.items()} | norm
-
-    def set_weights(self, weights: Mapping[str, Array]) -> None:
-        proper, norm = split_norm(weights)
-        check(proper, self._weights)
-        normaliser = None
-        if norm:
-            normaliser = Normaliser(self.observation)
-            normaliser.load(norm)
-        self._weights = {name: np.array(proper[name]) for name in self._weights}
-        self._normaliser = normaliser
-        self._pack()
 
     def module(self) -> Any:
         """The actor, with the same weights, as a torch module."""

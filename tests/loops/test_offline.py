@@ -14,8 +14,11 @@ from heddle.broker.server import LocalServer
 from heddle.checkpoint import Checkpoint, newest
 from heddle.cli.main import run
 from heddle.client import Client
+from heddle.consumers.data.source import DataSource
 from heddle.consumers.data.store import read_manifest
 from heddle.consumers.restoring import CheckpointMissing
+from heddle.errors import DataError
+from heddle.layout import Segments
 from heddle.spaces import to_json
 from tests.data_kit import ACTION, OBSERVATION, record_cartpole
 from tests.helpers import eventually
@@ -146,3 +149,25 @@ def test_a_recording_that_vanishes_fails_the_run_with_its_name(
     experiment = submitted(broker, spec_of(tmp_path / "nowhere", updates=3), valkey_server.url, "clone")
     assert InThread(valkey_server.url, experiment, tmp_path / "run").join(30) == 1
     assert "nowhere holds no recorded experience" in broker.experiments.ctl(experiment).reason
+
+
+def test_a_recording_that_is_away_for_a_moment_is_waited_for_and_one_that_stays_away_is_not(
+    broker: Broker, valkey_server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_cartpole(recording := tmp_path / "demos", episodes=3)
+    read, asked = DataSource.batch, []
+
+    def failing(source: DataSource, number: int) -> Segments:
+        asked.append(number)
+        if len(asked) in (2, 3) or number == 3:
+            raise DataError("cannot read part-1.parquet: Stale file handle")
+        return read(source, number)
+
+    monkeypatch.setattr(DataSource, "batch", failing)
+    experiment = submitted(broker, spec_of(recording, updates=3), valkey_server.url, "clone")
+    assert InThread(valkey_server.url, experiment, tmp_path / "run").join(60) == 0
+    assert asked == [0, 1, 1, 1, 2]
+    monkeypatch.setattr("heddle.consumers.offline.READ_PATIENCE_S", 0.0)
+    again = submitted(broker, spec_of(recording, updates=4), valkey_server.url, "again")
+    assert InThread(valkey_server.url, again, tmp_path / "again").join(60) == 1
+    assert "update 4: cannot read part-1.parquet: Stale file handle" in broker.experiments.ctl(again).reason

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from heddle.cli.main import run
+from heddle.consumers.data.files import workshop
 from heddle.consumers.data.joiner import Joiner
 from heddle.consumers.data.minari import export, whole_episodes
 from heddle.consumers.data.schema import columns_of
@@ -69,6 +70,30 @@ def test_episodes_that_were_cut_can_be_left_out_and_a_folder_is_not_written_over
         export(tmp_path / "to", tmp_path / "none")
     with pytest.raises(UsageError, match="no Minari id"):
         export(tmp_path / "to", tmp_path / "other", dataset_id="a b")
+
+
+def test_an_export_that_fails_leaves_nothing_and_what_a_dead_one_left_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / "to", LAYOUT, [Player().batch() for _ in range(3)])
+    (tmp_path / ".minari.partial" / "0").mkdir(parents=True)
+    (tmp_path / ".minari.partial" / "0" / "part-0.parquet").write_text("of a process that was killed")
+    with monkeypatch.context() as broken:
+        broken.setattr("heddle.consumers.data.minari._episode_metadata", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            export(tmp_path / "to", tmp_path / "minari")
+    assert [path.name for path in tmp_path.iterdir()] == ["to"]
+    number, _ = export(tmp_path / "to", tmp_path / "minari")
+    assert minari.MinariDataset(tmp_path / "minari").total_episodes == number
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["minari", "to"]
+
+
+def test_two_exports_to_one_place_do_not_mix(tmp_path: Path) -> None:
+    record(tmp_path / "to", LAYOUT, [Player().batch()])
+    with workshop(tmp_path / "minari") as made, pytest.raises(Conflict, match="another process makes"):
+        (made / "file").touch()
+        export(tmp_path / "to", tmp_path / "minari")
+    assert (tmp_path / "minari" / "file").exists()
 
 
 SPACES: list[tuple[Space, Space]] = [

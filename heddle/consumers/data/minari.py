@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from heddle.consumers.data.files import workshop, write_json, write_parquet
 from heddle.consumers.data.joiner import Piece
-from heddle.consumers.data.store import Manifest, data_files, read_manifest, read_pieces, write_json
+from heddle.consumers.data.store import Manifest, data_files, read_manifest, read_pieces
 from heddle.errors import Conflict, DataError, UsageError
 from heddle.spaces import (
     ACTION,
@@ -44,10 +44,12 @@ Rows = Callable[[str], NDArray[Any]]
 def export(folder: Path, target: Path, *, dataset_id: str | None = None, with_cut: bool = True) -> tuple[int, int]:
     """Write the recording in `folder` as a Minari dataset; how many episodes and steps.
 
+    It is there whole or not at all: what a process that died left beside `target` is cleared by the next one.
+
     Raises:
         UsageError: `dataset_id` is none of Minari's.
-        Conflict: `target` is there already.
-        DataError: `folder` is no recording, or Minari has no such space.
+        Conflict: `target` is there already, or another process makes it.
+        DataError: `folder` is no recording, Minari has no such space, or the disk does not take it.
     """
     if dataset_id is not None and not _ID.fullmatch(dataset_id):
         raise UsageError(f"{dataset_id!r} is no Minari id such as mine/cartpole-v0")
@@ -56,16 +58,16 @@ def export(folder: Path, target: Path, *, dataset_id: str | None = None, with_cu
     metadata = _metadata(manifest, observation, action, dataset_id)
     if target.exists():
         raise Conflict(f"{target} is there already; give another folder with --to")
-    target.mkdir(parents=True)
-    steps = number = 0
-    for pieces in whole_episodes(folder, manifest):
-        if pieces[-1].end == "cut" and not with_cut:
-            continue
-        steps += _write_episode(target / str(number), number, pieces, observation, action)
-        number += 1
-    size = sum(path.stat().st_size for path in target.rglob("*.parquet"))
-    metadata |= {"total_episodes": number, "total_steps": steps, "dataset_size": round(size / 1e6, 1)}
-    write_json(target / "metadata.json", metadata)
+    with workshop(target) as made:
+        steps = number = 0
+        for pieces in whole_episodes(folder, manifest):
+            if pieces[-1].end == "cut" and not with_cut:
+                continue
+            steps += _write_episode(made / str(number), number, pieces, observation, action)
+            number += 1
+        size = sum(path.stat().st_size for path in made.rglob("*.parquet"))
+        metadata |= {"total_episodes": number, "total_steps": steps, "dataset_size": round(size / 1e6, 1)}
+        write_json(made / "metadata.json", metadata)
     return number, steps
 
 
@@ -148,7 +150,7 @@ def _write_episode(folder: Path, number: int, pieces: list[Piece], observation: 
         padded = {name: pa.array(np.append(values, np.nan)) for name, values in infos.items()}
         table["infos"] = pa.StructArray.from_arrays(list(padded.values()), names=list(padded))
     folder.mkdir()
-    pq.write_table(pa.table(table), folder / "part-0.parquet", compression="zstd")
+    write_parquet(folder / "part-0.parquet", pa.table(table))
     write_json(folder / "metadata.json", _episode_metadata(number, steps, pieces))
     return steps
 

@@ -8,11 +8,9 @@ that dies at any line leaves the commit before. Files that it does not name are 
     DIR/open/part-*.parquet     the episodes under way at the last commit
 """
 
-import contextlib
 import fcntl
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from heddle.consumers.data.files import write_json, write_parquet
 from heddle.consumers.data.joiner import Piece, State
 from heddle.consumers.data.schema import DataColumn, from_table, schema_of, to_table
 from heddle.errors import Conflict, DataError
@@ -187,18 +186,8 @@ class Store:
 
     def _write(self, part: str, name: str, table: pa.Table) -> int:
         """One file, durably; its bytes."""
-        path, temporary = self.folder / part / name, self.folder / part / f".{name}.tmp"
-        try:
-            with temporary.open("wb") as file:
-                pq.write_table(table, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            _sync(path.parent)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+        path = self.folder / part / name
+        write_parquet(path, table)
         return path.stat().st_size
 
     def _write_manifest(self, manifest: Manifest) -> None:
@@ -216,25 +205,3 @@ class Store:
 def data_files(folder: Path, manifest: Manifest) -> list[Path]:
     """Every file of steps, in the order of recording."""
     return [folder / _DATA / str(file["name"]) for file in manifest.files]
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a file by JSON, durably. Raises DataError."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync(path.parent)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
