@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from heddle.consumers.data.joiner import Piece
+from heddle.consumers.data.piece import Piece
 from heddle.consumers.data.schema import columns_of
 from heddle.consumers.data.store import Manifest, Store
 from heddle.layout import make_layout
@@ -38,7 +38,7 @@ def record_cartpole(folder: Path, *, episodes: int, files: int = 2, seed: int = 
     pieces: list[Piece] = []
     for number in [*numbers, -1]:
         if number < 0:
-            store.commit(pieces, [])
+            store.commit(pieces, [], {})
             pieces = []
             continue
         pieces.append(_play(env, manifest.state.episode, seed + number, good=good))

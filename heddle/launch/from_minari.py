@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.consumers.data.joiner import Piece
+from heddle.consumers.data.piece import Piece
 from heddle.consumers.data.schema import columns_of
 from heddle.consumers.data.store import Manifest, Store
 from heddle.errors import Conflict, DataError, EnvError, MissingExtra, NotFound
@@ -80,10 +80,10 @@ def _fill(store: Store, layout: Layout, dataset: Any) -> Manifest:
         manifest.state.episode += 1
         manifest.state.cut += piece.end == "cut"
         if sum(one.steps for one in pieces) >= COMMIT_STEPS:
-            store.commit(pieces, [])
+            store.commit(pieces, [], {})
             pieces = []
     manifest.done = True
-    store.commit(pieces, [])
+    store.commit(pieces, [], {})
     return manifest
 
 

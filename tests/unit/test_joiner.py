@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heddle.consumers.data.joiner import Joiner, Piece, State
+from heddle.consumers.data.joiner import Joiner, State
+from heddle.consumers.data.piece import Piece
 from heddle.consumers.data.schema import columns_of
 from heddle.consumers.data.store import MANIFEST, Manifest, Store, data_files, read_manifest, read_pieces
 from heddle.consumers.tap import TapBatch
@@ -22,6 +23,9 @@ T = 4
 LAYOUT = make_layout(
     Box((2,), "float32"), Discrete(3), steps=T, outputs={"log_prob": ("float32", ())}, info_keys=("speed",)
 )
+
+
+COLUMNS = columns_of(LAYOUT)
 
 
 class Player:
@@ -241,7 +245,7 @@ def test_a_restart_at_any_batch_gives_the_same_recording(tmp_path: Path) -> None
         assert whole == []
         whole += joiner.add(batch)
         store.manifest.state = joiner.state
-        store.commit(whole, joiner.open_pieces())
+        store.commit(whole, joiner.news(), joiner.under_way())
         store.close()
     found = [
         piece
@@ -258,11 +262,109 @@ def test_a_restart_at_any_batch_gives_the_same_recording(tmp_path: Path) -> None
         assert (one.version == other.version).all()
 
 
+def open_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "open").iterdir()}
+
+
+def test_a_commit_writes_what_is_new_and_never_again_what_was_under_way(tmp_path: Path) -> None:
+    player, joiner, store = Player((40, 6)), Joiner(LAYOUT), Store(tmp_path)
+    store.begin(manifest())
+    seen: dict[str, bytes] = {}
+    for _ in range(8):
+        store.commit(joiner.add(player.batch()), joiner.news(), joiner.under_way())
+        now = open_files(tmp_path)
+        (fresh,) = now.keys() - seen.keys()
+        assert all(seen[name] == content for name, content in now.items() if name in seen)
+        steps = sum(piece.steps for piece in read_pieces(tmp_path / "open" / fresh, columns_of(LAYOUT)))
+        assert steps <= 2 * T
+        seen |= now
+    assert store.manifest is not None and store.manifest.open_files == sorted(open_files(tmp_path))
+    # And when all of it is over, nothing is left there
+    while joiner.under_way():
+        store.commit(joiner.add(player.batch()), joiner.news(), joiner.under_way())
+        assert player.seq < 100
+    assert open_files(tmp_path) == {}
+    store.close()
+
+
+def test_no_more_is_held_than_the_bound_whatever_the_episodes_are(tmp_path: Path) -> None:
+    player = Player((1_000, 7, 1_000))
+    bound = 3 * T * 3 * 40
+    joiner = Joiner(LAYOUT, open_bytes=bound)
+    pieces: list[Piece] = []
+    for _ in range(40):
+        pieces += joiner.add(player.batch())
+        assert sum(array.nbytes for piece in joiner.open_pieces() for array in piece.arrays.values()) <= bound
+    assert any(piece.end == "more" for piece in pieces)
+    pieces += joiner.close()
+    assert sum(piece.steps for piece in pieces) == 40 * T * 3
+    for episode in {piece.episode for piece in pieces}:
+        own = [piece for piece in pieces if piece.episode == episode]
+        assert [piece.step for piece in own] == np.cumsum([0, *(piece.steps for piece in own)])[:-1].tolist()
+
+
+def steps_in(folder: Path) -> list[tuple[float, float, int]]:
+    pieces = [piece for path in data_files(folder, read_manifest(folder)) for piece in read_pieces(path, COLUMNS)]
+    return sorted((float(seen[0]), float(seen[1]), piece.env) for piece in pieces for seen in piece.arrays["obs"])
+
+
+@pytest.mark.parametrize("restart_every", [1, 3])
+def test_pieces_given_out_for_room_and_files_made_one_lose_nothing_over_restarts(
+    restart_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heddle.consumers.data.store.MOST_OPEN_FILES", 3)
+    player, bound = Player((33, 6, 1_000)), 6 * T * 40
+    store, joiner = Store(tmp_path), Joiner(LAYOUT, open_bytes=bound)
+    store.begin(manifest())
+    for number in range(30):
+        whole = joiner.add(player.batch())
+        assert store.manifest is not None
+        store.manifest.state = joiner.state
+        store.commit(whole, joiner.news(), joiner.under_way())
+        store.compact()
+        assert len(store.manifest.open_files) <= 3
+        if number % restart_every == 0:
+            store.close()
+            store = Store(tmp_path)
+            assert store.manifest is not None
+            joiner = Joiner(LAYOUT, store.manifest.state, store.open_pieces(), open_bytes=bound)
+    store.commit(joiner.close(), [], {})
+    store.close()
+    assert open_files(tmp_path) == {}
+    again, plain = Player((33, 6, 1_000)), Joiner(LAYOUT)
+    played = [piece for _ in range(30) for piece in plain.add(again.batch())] + plain.close()
+    expected = sorted((float(seen[0]), float(seen[1]), piece.env) for piece in played for seen in piece.arrays["obs"])
+    assert steps_in(tmp_path) == expected
+
+
+def test_a_recording_of_the_format_before_goes_on(tmp_path: Path) -> None:
+    player, joiner, store = Player((40, 6)), Joiner(LAYOUT), Store(tmp_path)
+    store.begin(manifest())
+    whole = joiner.add(player.batch())
+    assert store.manifest is not None
+    store.manifest.state = joiner.state
+    store.commit(whole, joiner.news(), joiner.under_way())
+    store.close()
+    told = json.loads((tmp_path / MANIFEST).read_text())
+    (name,) = told.pop("open_files")
+    del told["under_way"]
+    (tmp_path / MANIFEST).write_text(json.dumps(told | {"format": "heddle-experience/1", "open_file": name}))
+    store = Store(tmp_path)
+    assert store.manifest is not None
+    joiner = Joiner(LAYOUT, store.manifest.state, store.open_pieces())
+    assert {piece.env: piece.steps for piece in joiner.open_pieces()} == {0: T, 1: T}
+    store.commit([*joiner.add(player.batch()), *joiner.close()], joiner.news(), joiner.under_way())
+    store.close()
+    assert len(steps_in(tmp_path)) == 2 * 2 * T
+
+
 def recorded(folder: Path, *, batches: int = 6) -> Path:
     player, joiner, store = Player(), Joiner(LAYOUT), Store(folder)
     store.begin(manifest())
     for _ in range(2):
-        store.commit([p for _ in range(batches // 2) for p in joiner.add(player.batch())], joiner.open_pieces())
+        store.commit(
+            [p for _ in range(batches // 2) for p in joiner.add(player.batch())], joiner.news(), joiner.under_way()
+        )
     store.close()
     return folder
 

@@ -36,10 +36,10 @@ def record(folder: Path, layout: Layout, batches: list[TapBatch]) -> None:
     store.begin(Manifest(PROVENANCE, spaces, columns_of(layout), "tap"))
     half = len(batches) // 2
     for some in (batches[:half], batches[half:]):
-        store.commit([piece for batch in some for piece in joiner.add(batch)], joiner.open_pieces())
+        store.commit([piece for batch in some for piece in joiner.add(batch)], joiner.news(), joiner.under_way())
     assert store.manifest is not None
     store.manifest.done, store.manifest.state = True, joiner.state
-    store.commit(joiner.close(), [])
+    store.commit(joiner.close(), [], {})
     store.close()
 
 

@@ -13,54 +13,20 @@ old one goes on under its lower epoch, and what it gives then is new.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heddle.consumers.data.piece import Arrays, Open, Piece, size_of
 from heddle.consumers.ordering import Mark, mark_of
 from heddle.consumers.tap import TapBatch
 from heddle.layout import Layout, Segments
 
-Begin = Literal["reset", "joined", "continued"]
-"""How an episode begins: at a reset; somewhere, for what was before is not recorded; where a cut one ended."""
-End = Literal["terminated", "truncated", "cut", "more"]
-"""How a piece ends: as the environment said; cut by a death, a missed batch or the end; or the next one follows."""
-Arrays = dict[str, NDArray[Any]]
-
 PIECE_STEPS = 10_000
 """A longer episode is given out in pieces: so much is held of each environment at most."""
-
-
-@dataclass(slots=True)
-class Piece:
-    """Consecutive steps of one episode, all of it unless it is very long.
-
-    Attributes:
-        episode: its number in the recording.
-        step: number of the first step within the episode.
-        shard, epoch, env, agent, kind: where and by whom it was played.
-        begin: of the episode; "" in a later piece of it.
-        end: of the piece; "" while it is open.
-        steps: how many.
-        arrays: by column, [steps, ...]; observation leaves without the last one.
-        version: [steps] int64.
-        last: the observation after the last step, by leaf; None where the environment's was not kept (terminated).
-    """
-
-    episode: int
-    step: int
-    shard: int
-    epoch: int
-    env: int
-    agent: int
-    kind: str
-    begin: str
-    end: str
-    steps: int
-    arrays: Arrays
-    version: NDArray[np.int64]
-    last: Arrays | None
+OPEN_BYTES = 256 * 2**20
+"""So much is held of all episodes under way; above it the largest are given out in pieces."""
 
 
 @dataclass(slots=True)
@@ -97,30 +63,6 @@ class State:
         return 0 if mark is None else mark.seq
 
 
-@dataclass(slots=True)
-class _Open:
-    """An episode under way: the chunks of its piece so far."""
-
-    head: Piece
-    chunks: list[Arrays]
-    versions: list[NDArray[np.int64]]
-
-    def is_long(self, steps: int) -> bool:
-        """Whether it is time to give out what there is of it."""
-        return self.head.steps >= steps and len(self.chunks) > 1
-
-    def piece(self, end: str) -> Piece:
-        """What there is of it, in one."""
-        head = self.head
-        arrays = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
-        last = None if end == "terminated" else head.last
-        version = np.concatenate(self.versions)
-        return Piece(
-            *(head.episode, head.step, head.shard, head.epoch, head.env, head.agent, head.kind, head.begin, end),
-            *(head.steps, arrays, version, last),
-        )
-
-
 class Joiner:
     """Joins the segments of one experiment.
 
@@ -131,6 +73,7 @@ class Joiner:
         layout: of the batches.
         state, pieces: what an earlier joiner left; nothing for a new one.
         piece_steps: an episode is given out in pieces of about so many.
+        open_bytes: of all episodes under way no more is held, but for the newest chunk of each.
     """
 
     def __init__(
@@ -140,14 +83,17 @@ class Joiner:
         pieces: Sequence[Piece] = (),
         *,
         piece_steps: int = PIECE_STEPS,
+        open_bytes: int = OPEN_BYTES,
     ) -> None:
         self.state = state or State()
         self._leaves = [column.name for column in layout.columns if column.per == "step+1"]
         self._steps = [column.name for column in layout.columns if column.per == "step"]
-        self._piece_steps = piece_steps
+        self._piece_steps, self._open_bytes = piece_steps, open_bytes
         self._open = {
-            _key(piece.shard, piece.env, piece.agent): _Open(piece, [piece.arrays], [piece.version]) for piece in pieces
+            _key(piece.shard, piece.env, piece.agent): Open(piece, [piece.arrays], [piece.version], told=1)
+            for piece in pieces
         }
+        self._held_bytes = sum(one.size_bytes for one in self._open.values())
 
     def add(self, batch: TapBatch) -> list[Piece]:
         """The pieces that are whole with this batch; one that was added before adds nothing."""
@@ -166,11 +112,22 @@ class Joiner:
         state.marks[shard] = mark_of(batch).after(mark).to_json()
         for row in range(batch.segments.rows):
             whole += self._add_row(batch, row)
-        return whole
+        return whole + self._make_room()
 
     def open_pieces(self) -> list[Piece]:
         """What is under way; a joiner that is given these goes on from here."""
         return [one.piece("") for one in self._open.values()]
+
+    def news(self) -> list[Piece]:
+        """What came of the episodes under way since this was asked last; never the same steps twice."""
+        found = [one.piece("", since=one.told) for one in self._open.values() if one.told < len(one.chunks)]
+        for one in self._open.values():
+            one.told = len(one.chunks)
+        return found
+
+    def under_way(self) -> dict[int, int]:
+        """Episode -> the first step of it that was not given out."""
+        return {one.head.episode: one.head.step for one in self._open.values()}
 
     def close(self) -> list[Piece]:
         """Cut everything that is under way: nothing more comes."""
@@ -190,7 +147,25 @@ class Joiner:
     def _cut(self, key: str) -> Piece:
         self.state.cut += 1
         self.state.begins[key] = "joined"
-        return self._open.pop(key).piece("cut")
+        return self._taken(key).piece("cut")
+
+    def _taken(self, key: str) -> Open:
+        one = self._open.pop(key)
+        self._held_bytes -= one.size_bytes
+        return one
+
+    def _make_room(self) -> list[Piece]:
+        """Pieces of the largest episodes under way, while there is more than shall be held."""
+        given: list[Piece] = []
+        while self._held_bytes > self._open_bytes:
+            key = max((key for key, one in self._open.items() if len(one.chunks) > 1), key=self._size, default=None)
+            if key is None:
+                break
+            given.append(self._split(key))
+        return given
+
+    def _size(self, key: str) -> int:
+        return self._open[key].size_bytes
 
     def _add_row(self, batch: TapBatch, row: int) -> Iterator[Piece]:
         arrays = batch.segments.arrays
@@ -227,9 +202,10 @@ class Joiner:
         steps = span.stop - span.start
         version = np.full(steps, int(arrays["version"][row]), np.int64)
         last = {name: np.array(arrays[name][row, span.stop]) for name in self._leaves}
+        self._held_bytes += size_of(chunk)
         one = self._open.get(key)
         if one is None:
-            self._open[key] = _Open(self._begin(key, batch, who, steps, last), [chunk], [version])
+            self._open[key] = Open(self._begin(key, batch, who, steps, last), [chunk], [version])
             return
         one.chunks.append(chunk)
         one.versions.append(version)
@@ -245,7 +221,7 @@ class Joiner:
         return Piece(episode, 0, batch.shard, batch.epoch, *who, batch.kind, begin, "", steps, {}, nothing, last)
 
     def _end(self, key: str, segments: Segments, row: int, step: int) -> Piece:
-        one = self._open.pop(key)
+        one = self._taken(key)
         self.state.begins[key] = "reset"
         if segments.arrays["terminated"][row, step]:
             return one.piece("terminated")
@@ -258,10 +234,10 @@ class Joiner:
         newest, versions, head = one.chunks.pop(), one.versions.pop(), one.head
         steps = len(versions)
         given = replace(head, steps=head.steps - steps, last={name: newest[name][0] for name in self._leaves})
-        self._open[key] = _Open(
-            replace(head, step=head.step + given.steps, steps=steps, begin=""), [newest], [versions]
-        )
-        return _Open(given, one.chunks, one.versions).piece("more")
+        self._held_bytes -= one.size_bytes
+        rest = replace(head, step=head.step + given.steps, steps=steps, begin="")
+        self._open[key] = Open(rest, [newest], [versions], told=max(0, one.told - len(one.chunks)))
+        return Open(given, one.chunks, one.versions).piece("more")
 
 
 def _missing(mark: Mark | None, batch: TapBatch) -> int | None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heddle.consumers.data.files import workshop, write_json, write_parquet
-from heddle.consumers.data.joiner import Piece
+from heddle.consumers.data.piece import Piece
 from heddle.consumers.data.store import Manifest, data_files, read_manifest, read_pieces
 from heddle.errors import Conflict, DataError, UsageError
 from heddle.spaces import (

@@ -14,7 +14,8 @@ import numpy as np
 
 from heddle.broker import Broker
 from heddle.clock import Clock, SystemClock
-from heddle.consumers.data.joiner import Joiner, Piece
+from heddle.consumers.data.joiner import Joiner
+from heddle.consumers.data.piece import Piece
 from heddle.consumers.data.schema import columns_of
 from heddle.consumers.data.store import ENDED, Manifest, Store
 from heddle.consumers.patience import GivenUp
@@ -169,8 +170,9 @@ class Recorder:
         manifest = self._manifest
         manifest.state = self._joiner.state
         manifest.refused = self._refused_before + self._tap.refused
-        self._store.commit(self._whole, self._joiner.open_pieces())
+        self._store.commit(self._whole, self._joiner.news(), self._joiner.under_way())
         self._tap.done()
+        self._store.compact()
         self._whole, self._bytes, self._committed_at = [], 0, self._clock.monotonic()
         self._tell(manifest)
         if self._reached_episodes():
@@ -186,7 +188,7 @@ class Recorder:
         if self._is_over():
             self._joiner.state.missed += self._unseen()
         manifest.done, manifest.state = True, self._joiner.state
-        self._store.commit(cut, [])
+        self._store.commit(cut, [], {})
         self._tell(manifest)
         try:
             self._tap.remove()

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from heddle.consumers.data.joiner import Piece
+from heddle.consumers.data.piece import Piece
 from heddle.errors import DataError
 from heddle.layout import Layout
 
