@@ -61,14 +61,15 @@ def test_a_loss_that_runs_through_another_network_leaves_no_gradient_there() -> 
 
 def test_a_target_moves_towards_what_is_trained_and_is_the_same_in_the_rest() -> None:
     torch.manual_seed(1)
-    online = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    online[0].weight.requires_grad_(requires_grad=False)
+    first = nn.Linear(3, 4)
+    first.weight.requires_grad = False
+    online = nn.Sequential(first, nn.BatchNorm1d(4), nn.Linear(4, 2))
     optimizer = FlatAdam(online)
     target = Target(online, optimizer)
     before = {name: value.clone() for name, value in target.net.state_dict().items()}
     optimizer.backward(online(torch.randn(8, 3)).square().mean())
     optimizer.step(10.0)
-    online[0].weight.data.add_(1.0)
+    first.weight.data.add_(1.0)
     target.follow(0.25)
     trained = {name for name, item in online.named_parameters() if item.requires_grad}
     for name, now in online.state_dict().items():
