@@ -1,4 +1,4 @@
-"""`wait`, `pause`, `resume`, `stop`, `rm`: one command to one experiment.
+"""`wait`, `pause`, `resume`, `stop`, `rm`: one command to one experiment, to several, or to a group.
 
 They never wait for what they asked for to have happened; `wait` does.
 """
@@ -26,7 +26,7 @@ SEEN = ("waiting", "stalled", "degraded")
 """States that follow from what is seen; nobody writes them down."""
 
 experiment_argument = click.argument("experiment", metavar="EXP")
-optional_argument = click.argument("experiment", metavar="[EXP]", required=False)
+several_argument = click.argument("experiments", metavar="[EXP]...", nargs=-1)
 
 
 def group_option(function: F) -> F:
@@ -56,7 +56,7 @@ def seconds(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 
 @command("wait", example="heddle wait cartpole --for completed --timeout 10m\nheddle wait --group lr")
-@optional_argument
+@several_argument
 @group_option
 @click.option(
     "--for", "state", type=click.Choice((*STATES, *SEEN)), default="ended", show_default=True, help="The state."
@@ -65,17 +65,15 @@ def seconds(_context: click.Context, _parameter: click.Parameter, value: str | N
 @output_option
 @redis_option
 def wait(
-    experiment: str | None, group: str | None, state: str, timeout: float | None, output: str, redis_url: str | None
+    experiments: Sequence[str], group: str | None, state: str, timeout: float | None, output: str, redis_url: str | None
 ) -> None:
-    """Wait until EXP, or every experiment of a group, is in a state. Exit code 1 when it ends in another one, 7 at the
-    time-out."""
-    check_one_of(experiment, group)
+    """Wait until each EXP, or every experiment of a group, is in a state. Exit code 1 when one ends in another state, 7
+    at the time-out."""
+    check_one_of(experiments, group)
     wanted = None if state == "ended" else state
     with connect(redis_url) as client:
-        if group is not None:
-            statuses = wait_for_all(client, [one.id for one in client.group(group).experiments()], wanted, timeout)
-        else:
-            statuses = [client.experiment(str(experiment)).wait(wanted, timeout)]
+        found = _named(client, experiments) if group is None else client.group(group).experiments()
+        statuses = wait_for_all(client, [one.id for one in found], wanted, timeout)
     if output == "json":
         print_json({"experiments": [{**asdict(status), "phase": status.state} for status in statuses]})
         return
@@ -108,58 +106,85 @@ def wait_for_all(
 
 
 @command("pause", example="heddle pause cartpole-7f3a2b\nheddle pause --group lr")
-@optional_argument
+@several_argument
 @group_option
 @redis_option
-def pause(experiment: str | None, group: str | None, redis_url: str | None) -> None:
-    """Stop collecting for EXP until `heddle resume`; nothing is lost."""
-    check_one_of(experiment, group)
+def pause(experiments: Sequence[str], group: str | None, redis_url: str | None) -> None:
+    """Stop collecting for each EXP until `heddle resume`; nothing is lost."""
+    check_one_of(experiments, group)
     with connect(redis_url) as client:
         if group is not None:
             _tell_each(client.group(group).pause(), group, "pauses")
             return
-        found = client.experiment(str(experiment))
-        found.pause()
-        say(f"{found.id} pauses; go on with: heddle resume {found.id}")
+        _one_by_one(_named(client, experiments), _pause)
+
+
+def _pause(one: "Experiment") -> str:
+    one.pause()
+    return f"{one.id} pauses; go on with: heddle resume {one.id}"
 
 
 @command("resume", example="heddle resume cartpole-7f3a2b\nheddle resume --group lr")
-@optional_argument
+@several_argument
 @group_option
 @redis_option
-def resume(experiment: str | None, group: str | None, redis_url: str | None) -> None:
-    """Let EXP go on after a pause."""
-    check_one_of(experiment, group)
+def resume(experiments: Sequence[str], group: str | None, redis_url: str | None) -> None:
+    """Let each EXP go on after a pause."""
+    check_one_of(experiments, group)
     with connect(redis_url) as client:
         if group is not None:
             _tell_each(client.group(group).resume(), group, "goes on")
             return
-        found = client.experiment(str(experiment))
-        found.resume()
-        click.echo(f"{found.id} goes on")
+        _one_by_one(_named(client, experiments), _resume)
+
+
+def _resume(one: "Experiment") -> str:
+    one.resume()
+    return f"{one.id} goes on"
 
 
 @command("stop", example="heddle stop cartpole-7f3a2b && heddle wait cartpole-7f3a2b\nheddle stop --group lr")
-@optional_argument
+@several_argument
 @group_option
 @redis_option
-def stop(experiment: str | None, group: str | None, redis_url: str | None) -> None:
-    """End EXP: workers let go, the trainer trains on what came, saves a checkpoint and leaves."""
-    check_one_of(experiment, group)
+def stop(experiments: Sequence[str], group: str | None, redis_url: str | None) -> None:
+    """End each EXP: workers let go, the trainer trains on what came, saves a checkpoint and leaves."""
+    check_one_of(experiments, group)
     with connect(redis_url) as client:
         if group is not None:
             _tell_each(client.group(group).stop(), group, "stops")
             return
-        found = client.experiment(str(experiment))
-        before = found.status()
-        found.stop()
-        go_on = f"heddle enqueue --resume {found.id}"
-        if before.ended:
-            say(f"{found.id} is {before.state} already; go on from its last checkpoint with: {go_on}")
-        elif before.command == "stop":
-            say(f"{found.id} is stopping already; see it with: heddle status {found.id}")
-        else:
-            say(f"{found.id} stops; its last checkpoint can be continued: {go_on}")
+        _one_by_one(_named(client, experiments), _stop)
+
+
+def _stop(one: "Experiment") -> str:
+    before = one.status()
+    one.stop()
+    go_on = f"heddle enqueue --resume {one.id}"
+    if before.ended:
+        return f"{one.id} is {before.state} already; go on from its last checkpoint with: {go_on}"
+    if before.command == "stop":
+        return f"{one.id} is stopping already; see it with: heddle status {one.id}"
+    return f"{one.id} stops; its last checkpoint can be continued: {go_on}"
+
+
+def _named(client: "Client", names: Sequence[str]) -> list["Experiment"]:
+    """The experiments of these names and ids, each once. Raises NotFound, before anything is done to any of them."""
+    found = [client.experiment(name) for name in names]
+    return list({one.id: one for one in found}.values())
+
+
+def _one_by_one(experiments: Sequence["Experiment"], tell: Callable[["Experiment"], str]) -> None:
+    """Tell each, and say what that did; the first refusal is raised once the others were told, too."""
+    refused = []
+    for one in experiments:
+        try:
+            say(tell(one))
+        except Conflict as error:
+            refused.append(error)
+    if refused:
+        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        raise Conflict(f"{refused[0]}{more}")
 
 
 def _tell_each(experiments: Sequence[str], group: str, what: str) -> None:
@@ -170,7 +195,7 @@ def _tell_each(experiments: Sequence[str], group: str, what: str) -> None:
 
 
 @command("rm", example="heddle rm cartpole-7f3a2b\nheddle rm --yes --group lr")
-@click.argument("experiments", metavar="[EXP]...", nargs=-1)
+@several_argument
 @group_option
 @click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Also while it is active, without asking.")
 @redis_option

@@ -147,6 +147,30 @@ def test_the_way_on_from_a_run_that_is_over_can_be_typed(say: Say, broker: Broke
     assert "cannot be undone" in say("resume", active)[2]
 
 
+def test_one_command_goes_to_every_experiment_that_is_named(say: Say, broker: Broker) -> None:
+    over = ended(broker, steps=10, checkpoint="x")
+    one, other = submit(broker), say("enqueue", str(spec_file()), "--no-check", "--name", "other")[1].strip()
+    for command, heard in (("pause", "pause"), ("resume", "run"), ("stop", "stop")):
+        code, out, _ = say(command, one, other, "other")
+        assert (code, [line.split()[0] for line in out.splitlines()]) == (0, [one, other])
+        assert {broker.experiments.ctl(each).command for each in (one, other)} == {heard}
+        code, out, err = say(command, "nobody", one)
+        assert (code, out, "no experiment 'nobody'" in err) == (4, "", True)
+    code, out, err = say("pause", over, over)
+    assert (code, out, err.count(over) >= 1) == (8, "", True)
+    for each in (one, other):
+        broker.conn.main.hset(keys.status(each), "state", "stopped")
+    assert say("wait", one, other)[:2] == (0, f"{one} is stopped\n{other} is stopped\n")
+    assert say("wait", one, "nobody")[0] == 4
+
+
+def test_what_one_experiment_refuses_does_not_keep_the_command_from_the_others(say: Say, broker: Broker) -> None:
+    over, active = ended(broker, steps=10, checkpoint="x"), submit(broker)
+    code, out, err = say("pause", over, active)
+    assert (code, "pauses" in out, over in err) == (8, True, True)
+    assert broker.experiments.ctl(active).command == "pause"
+
+
 # ---- removing
 
 
