@@ -30,12 +30,14 @@ dev: $(VENV)/.ready-dev
 # What a user has; it is all that the demo needs.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(if $(UV),$(UV) venv -q --python $(PY) $(VENV),$(PY) -m venv $(VENV))
+	@echo "installing torch and what Heddle needs into $(VENV), once; this takes a minute or some"
 	$(INSTALL) -c constraints.txt torch
 	$(INSTALL) -c constraints.txt -e '.[torch]'
 	touch $@
 
 # The tests want more: tools, and every package of environments, networks and data that Heddle works with.
 $(VENV)/.ready-dev: $(VENV)/.ready
+	@echo "installing the tools and packages of the tests into $(VENV), once; this takes some minutes"
 	$(INSTALL) -c constraints.txt -e '.[torch,dev]'
 	touch $@
 

@@ -88,7 +88,7 @@ def translate(error: Exception, url: str, secret: str, *, known: bool = False) -
         if known:
             return BrokerUnreachable(f"{url} does not take the password any more that it took before ({reason})")
         return Denied(
-            f"{url} asks for another password ({reason}); write redis://:PASSWORD@HOST:PORT, or "
+            f"{url} asks for {'another' if secret else 'a'} password ({reason}); write redis://:PASSWORD@HOST:PORT, or "
             "redis://HOST:PORT?password_file=FILE"
         )
     if isinstance(error, theirs.BusyLoadingError | CHANGING_ROLES) or word in NOT_SERVING:

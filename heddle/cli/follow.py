@@ -1,4 +1,4 @@
-"""Following an experiment on the screen: a live view on a terminal, a line a second elsewhere.
+"""Following an experiment on the screen: a live view on a terminal, lines elsewhere: one a second, and fewer with time.
 
 It never starts or ends anything.
 """
@@ -15,6 +15,9 @@ from heddle.cli.live import plain_line, render
 from heddle.clock import Clock, SystemClock
 
 PLAIN_S = 1.0
+PLAIN_SHARE = 1 / 60
+"""Of the time passed, between two lines: a file that a run of days writes to stays readable."""
+PLAIN_MOST_S = 60.0
 DRAW_S = 0.25
 STEP_S = 0.05
 MARGIN = 2
@@ -45,8 +48,11 @@ class Screen:
         self._to_stderr = to_stderr
         self._clock = clock or SystemClock()
         self._live: Live | None = None
+        self._began = self._clock.monotonic()
         self._due = 0.0
+        self._line_due = 0.0
         self._events_shown = 0
+        self._state_shown = ""
 
     def update(self) -> None:
         """Draw when it is time to."""
@@ -55,7 +61,7 @@ class Screen:
             self._due = now + (DRAW_S if self._live is not None else PLAIN_S)
             self._draw()
 
-    def _draw(self) -> None:
+    def _draw(self, *, at_the_end: bool = False) -> None:
         facts = self._reader.facts()
         if self._live is not None:
             width = max(MARGIN, self._console.width - MARGIN)
@@ -65,7 +71,11 @@ class Screen:
         for event in facts.events[-new:] if new else ():
             click.echo(f"  {event}", err=self._to_stderr)
         self._events_shown = facts.events_told
-        click.echo(plain_line(facts), err=self._to_stderr)
+        now = self._clock.monotonic()
+        if at_the_end or facts.state != self._state_shown or now >= self._line_due:
+            click.echo(plain_line(facts), err=self._to_stderr)
+            self._state_shown = facts.state
+            self._line_due = now + min(PLAIN_MOST_S, max(PLAIN_S, PLAIN_SHARE * (now - self._began)))
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Screen"]:
@@ -82,7 +92,7 @@ class Screen:
             try:
                 yield self
             finally:
-                self._draw()
+                self._draw(at_the_end=True)
 
 
 def follow(reader: FactsReader, *, title: str, until: Callable[[], bool]) -> None:

@@ -46,11 +46,16 @@ def import_object(name: str, *, key: str = "env.id") -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            near = [other for other in dir(found) if not other.startswith("_")]
+            near = [other for other in dir(found) if not other.startswith("_") and not _is_module(found, other)]
             raise EnvError(
                 f"module {module_name} has no {part!r}", key=key, value=name, hint=nearest(part, near)
             ) from None
     return found
+
+
+def _is_module(found: object, name: str) -> bool:
+    """What a module imports under a short name, such as np, is what nobody meant."""
+    return isinstance(getattr(found, name, None), ModuleType)
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -23,7 +23,8 @@ def judge_trainer(facts: Facts) -> Judgement:
     start = f"start one: heddle trainer {facts.id}"
     if not sitter.trainer and not sitter.left_ms:
         since = facts.status.started_ms or facts.status.since_ms
-        return Judgement("trainer", "absent", "no trainer has taken the seat yet", start, since_ms=since)
+        do = f"start one, unless `heddle up` or `heddle trainer` runs: heddle trainer {facts.id}"
+        return Judgement("trainer", "absent", "no trainer has taken the seat yet", do, since_ms=since)
     subject = f"trainer {sitter.trainer}"
     if not sitter.left_ms:
         if sitter.gone_ms:

@@ -344,6 +344,9 @@ def test_refusals_for_want_of_memory_disk_or_replicas_are_told_apart_from_mistak
     assert isinstance(translate(redis.exceptions.ResponseError(busy), "u", ""), BrokerUnreachable)
     assert isinstance(translate(redis.exceptions.BusyLoadingError("LOADING"), "u", ""), BrokerUnreachable)
     assert isinstance(translate(redis.exceptions.ResponseError("MOVED 1 host:1"), "u", ""), BrokerUnfit)
+    for secret, asked in (("", "asks for a password"), ("x9", "asks for another password")):
+        noauth = redis.exceptions.AuthenticationError("NOAUTH Authentication required.")
+        assert asked in str(translate(noauth, "u", secret))
     assert translate(redis.exceptions.ResponseError("WRONGTYPE Operation"), "u", "") is None
 
 

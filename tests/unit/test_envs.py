@@ -496,6 +496,17 @@ def test_user_modules_are_found_in_the_current_directory(tmp_path: Path, monkeyp
         assert refused.value.problems[0].key == "policy.id"
 
 
+def test_a_name_that_a_module_lacks_is_held_against_its_own_not_against_what_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_a_user_6.py").write_text("import numpy as np\n\ndef make(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    for asked, hint in (("mak", "did you mean make?"), ("npe", "")):
+        with pytest.raises(EnvError, match=f"module of_a_user_6 has no '{asked}'") as refused:
+            import_object(f"of_a_user_6:{asked}")
+        assert refused.value.problems[0].hint == hint
+
+
 @pytest.mark.parametrize(
     ("name", "is_object"),
     [
