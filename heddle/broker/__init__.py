@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from heddle.broker.events import Events
     from heddle.broker.experience import Experience
     from heddle.broker.experiments import Experiments
+    from heddle.broker.overview import Overview
     from heddle.broker.policies import Policies
     from heddle.broker.pools import Pools
     from heddle.broker.seats import Seats
@@ -105,6 +106,13 @@ class Broker:
         from heddle.broker.coordinators import Coordinators
 
         return Coordinators(self.conn)
+
+    @cached_property
+    def overview(self) -> "Overview":
+        """The whole fleet in a few round trips, for dashboards."""
+        from heddle.broker.overview import Overview
+
+        return Overview(self.conn)
 
     def close(self) -> None:
         """Let every connection go; leases are left to their owners to release."""

@@ -92,7 +92,15 @@ ROLES: Mapping[str, Rights] = {
                 "ticket_note",
                 "ticket_peek",
             ),
-            *("presence_beat", "supervisor_wants", "worker_beat", "worker_bury", "worker_drain", "group_tidy"),
+            *(
+                "presence_beat",
+                "supervisor_wants",
+                "worker_beat",
+                "worker_bury",
+                "worker_drain",
+                "group_tidy",
+                "pool_death",
+            ),
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xdel", "xack", "xreadgroup", "xgroup|create", "hdel", "zrem")
         + ("zremrangebyscore", "subscribe", "unsubscribe"),

@@ -3,7 +3,9 @@
 This module never renews by itself: the keeper does. Every call works when the broker is out of memory.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
@@ -11,6 +13,9 @@ from heddle.broker.records import integer, text
 
 LEADER_TTL_MS = 3_000
 """How long leadership outlives the leader's last renewal: takeover stays below 4 s."""
+
+LEADER_FIELDS = ("id", "epoch", "until")
+"""Fields of the leader's hash that tell who leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,15 @@ class Coordinators:
     def leader(self) -> Leader | None:
         """Who leads, or led last; None when nobody ever did or the last one left."""
         pipe = self._conn.pipeline()
-        pipe.hmget(keys.COORDINATOR, "id", "epoch", "until")
+        pipe.hmget(keys.COORDINATOR, *LEADER_FIELDS)
         pipe.time()
         (coordinator, epoch, until), (seconds, micros) = pipe.execute()
-        if coordinator is None:
-            return None
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Leader(text(coordinator), integer(epoch), max(0, integer(until) - now_ms), integer(until))
+        return read_leader((coordinator, epoch, until), int(seconds) * 1000 + int(micros) // 1000)
+
+
+def read_leader(values: Sequence[Any], now_ms: int) -> Leader | None:
+    """Those fields as a value; None when nobody ever led or the last one left."""
+    coordinator, epoch, until = values
+    if coordinator is None:
+        return None
+    return Leader(text(coordinator), integer(epoch), max(0, integer(until) - now_ms), integer(until))

@@ -128,7 +128,7 @@ class Events:
                 page = self._conn.main.xrevrange(keys.LOG, max=f"({place}" if place else "+", count=step)
             else:
                 page = self._conn.main.xrange(keys.LOG, min=f"({place}", count=step)
-            events = [_read_event(entry_id, fields) for entry_id, fields in entries(page)]
+            events = [read_event(entry_id, fields) for entry_id, fields in entries(page)]
             if not events:
                 break
             place = events[-1].entry_id
@@ -144,7 +144,7 @@ class Events:
             page = entries(self._conn.main.xrevrange(keys.LOG, max=place, count=LOG_STEP))
             if not page:
                 break
-            events = [_read_event(entry_id, fields) for entry_id, fields in page]
+            events = [read_event(entry_id, fields) for entry_id, fields in page]
             found += [event for event in events if matches(event)]
             place = f"({page[-1][0]}"
         return sorted(reversed(found[:count]), key=lambda event: event.time_ms)  # of one ms: as they were added
@@ -202,20 +202,20 @@ class Events:
             reply = self._conn.blocking().xread({key: after_id}, count=count, block=min(block_ms, MAX_BLOCK_MS))
         else:
             reply = self._conn.main.xread({key: after_id}, count=count)
-        return [_read_metric(*entry) for entry in entries(reply[0][1])] if reply else []
+        return [read_metric(*entry) for entry in entries(reply[0][1])] if reply else []
 
     def metrics_last(self, experiment: str) -> dict[str, float]:
         """The last value of every metric, of those measured in the last `LAST_ENTRIES` updates."""
         page = self._conn.main.xrevrange(keys.metrics(experiment), count=LAST_ENTRIES)
         last: dict[str, float] = {}
         for entry in reversed(entries(page)):
-            last.update(_read_metric(*entry).values)
+            last.update(read_metric(*entry).values)
         return last
 
     def metrics_newest(self, experiment: str) -> Metric | None:
         """The newest of the metrics, with what those shortly before it measured beside; None when there is none."""
         page = entries(self._conn.main.xrevrange(keys.metrics(experiment), count=8))
-        found = [_read_metric(*entry) for entry in page]
+        found = [read_metric(*entry) for entry in page]
         if not found:
             return None
         values = {name: value for metric in reversed(found) for name, value in metric.values.items()}
@@ -242,7 +242,8 @@ def _line_fields(line: Line) -> dict[str, str]:
     return fields | ({"ago": str(line.ago_ms)} if line.ago_ms else {})
 
 
-def _read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
+def read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
+    """An entry of the log as a value."""
     return Event(
         entry_id=entry_id,
         time_ms=_time_ms(entry_id) - integer(fields.get("ago")),
@@ -254,7 +255,8 @@ def _read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
     )
 
 
-def _read_metric(entry_id: str, fields: Mapping[str, str]) -> Metric:
+def read_metric(entry_id: str, fields: Mapping[str, str]) -> Metric:
+    """An entry of a metrics stream as a value."""
     measured = json.loads(fields.get("values") or "{}")
     values = {name: float("nan") if value is None else float(value) for name, value in measured.items()}
     return Metric(entry_id, _time_ms(entry_id), integer(fields.get("update")), values)

@@ -42,6 +42,9 @@ WANTS = "wants:"
 HOST = "host:"
 """And of those that hold what its host has."""
 
+DIED = "died:"
+"""And of those that count workers which ended by themselves, by how."""
+
 
 class Pools:
     """Every call about pools and workers, on one connection."""
@@ -72,12 +75,19 @@ class Pools:
         pipe.zrem(keys.pool_workers(pool), worker)
         pipe.execute()
 
-    def bury(self, worker: str, how: str) -> None:
+    def bury(self, worker: str, how: str, *, pool: str = "", kind: str = "") -> None:
         """Say how a worker ended, so that nobody takes it for alive; only the parent of the process may.
 
         Kept as long as the list of the pool shows it. Writes nothing when the broker is out of memory and forgot it.
+
+        Args:
+            pool, kind: count it there as one that ended by itself, under one of a few words; "" for not at all.
         """
-        self._conn.script("worker_bury", [keys.worker(worker)], [PRUNE_MS, how])
+        pipe = self._conn.pipeline()
+        pipe.script("worker_bury", [keys.worker(worker)], [PRUNE_MS, how])
+        if kind:
+            pipe.script("pool_death", [keys.pool(pool)], [f"{DIED}{kind}"])
+        pipe.execute()
 
     def worker(self, worker: str) -> WorkerInfo | None:
         """One worker by id; None when nothing is known of it."""

@@ -6,6 +6,7 @@ Who holds the seat is decided by `seat_epoch` in ctl, raised in the same script 
 own key with its TTL only tells when another trainer may take it. Every call works when the broker is out of memory.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from heddle.broker import keys
@@ -127,20 +128,24 @@ class Seats:
         pipe.hgetall(keys.trainer(experiment))
         pipe.pttl(keys.seat(experiment))
         known, left_ms = pipe.execute()
-        fields = texts(known)
-        return Sitter(
-            trainer=fields.get("trainer", ""),
-            left_ms=max(0, int(left_ms)),
-            since_ms=integer(fields.get("since")),
-            seen_ms=integer(fields.get("seen")),
-            gone_ms=integer(fields.get("left")),
-            doing=fields.get("doing", ""),
-            doing_ms=integer(fields.get("doing_ms")),
-        )
+        return read_sitter(texts(known), int(left_ms))
 
     @staticmethod
     def _keys(experiment: str) -> list[str]:
         return [keys.ctl(experiment), keys.seat(experiment), keys.trainer(experiment)]
+
+
+def read_sitter(fields: Mapping[str, str], left_ms: int) -> Sitter:
+    """The hash of who sits or sat last, and what is left of the seat's key."""
+    return Sitter(
+        trainer=fields.get("trainer", ""),
+        left_ms=max(0, left_ms),
+        since_ms=integer(fields.get("since")),
+        seen_ms=integer(fields.get("seen")),
+        gone_ms=integer(fields.get("left")),
+        doing=fields.get("doing", ""),
+        doing_ms=integer(fields.get("doing_ms")),
+    )
 
 
 def _gone(experiment: str) -> Gone:

@@ -58,6 +58,9 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "ls": Entry("heddle.cli.experiments", "ls", "List experiments."),
         "results": Entry("heddle.cli.results", "results", "Show what a group reached, with mean and interval."),
         "status": Entry("heddle.cli.experiments", "status", "Show how one experiment is doing."),
+        "top": Entry(
+            "heddle.cli.top.command", "top", "Watch everything on one screen, with keys to sort, open, pause, scale."
+        ),
         "logs": Entry("heddle.cli.logs", "logs", "Show and follow what every role says."),
         "plot": Entry("heddle.cli.plot", "plot", "Draw learning curves."),
         "compare": Entry("heddle.cli.plot", "compare", "Compare runs: curves with intervals, final table, specs."),

@@ -48,6 +48,13 @@ def cause(child: Child, lost: str) -> str:
     return f"its worker ended with {how} while stepping it (if it did that, {hint}); last line: {last[:300]}"
 
 
+def kind(child: Child, lost: str = "") -> str:
+    """How a worker ended by itself, in one of four words, for counting."""
+    if lost:
+        return "silent"
+    return "left" if not child.code else "signal" if child.code < 0 else "exit"
+
+
 def how(child: Child, lost: str = "") -> str:
     """For the list of workers, in one short line."""
     if lost:

@@ -65,7 +65,7 @@ class Liaison:
         self._workers: tuple[str, ...] = ()
         self._is_eager = False
         self._next_beat = 0.0
-        self._to_release: deque[tuple[str, str | None, str]] = deque()
+        self._to_release: deque[tuple[str, str | None, str, str]] = deque()
         self._to_tell: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
         self._wake = threading.Event()
         self._ending = False
@@ -111,15 +111,16 @@ class Liaison:
         with self._lock:
             return self._hearing.silence(worker, self._clock.monotonic())
 
-    def release(self, worker: str, why: str | None = None, *, how: str) -> None:
+    def release(self, worker: str, why: str | None = None, *, how: str, kind: str = "") -> None:
         """Have the shards of a dead worker freed, and the worker shown as dead; asked again until the broker answers.
 
         Args:
             why: how it died, kept with a shard that is to blame for it.
             how: how it ended, for the list of workers.
+            kind: in one word, to be counted; "" for one that ended because it was asked to.
         """
         with self._lock:
-            self._to_release.append((worker, why, how))
+            self._to_release.append((worker, why, how, kind))
         self._wake.set()
 
     def tell(self, level: str, worker: str, message: str) -> None:
@@ -168,9 +169,9 @@ class Liaison:
 
     def _free(self) -> None:
         while self._to_release:
-            worker, why, how = self._to_release[0]
+            worker, why, how, kind = self._to_release[0]
             freed = self._broker.shards.release_worker(worker, error=why)
-            self._broker.pools.bury(worker, how)
+            self._broker.pools.bury(worker, how, pool=self._pool, kind=kind)
             if freed:
                 log.info("released shards=%d of dead worker=%s", len(freed), worker)
             self._to_release.popleft()

@@ -16,7 +16,7 @@ import numpy as np
 from heddle.broker import Broker, open_broker
 from heddle.clock import Clock, SystemClock
 from heddle.launch import process
-from heddle.launch.epitaph import cause, epitaph, how
+from heddle.launch.epitaph import cause, epitaph, how, kind
 from heddle.launch.host import HostWatch, cores
 from heddle.launch.liaison import Liaison
 from heddle.launch.process import ONE_THREAD, Child, describe_exit
@@ -246,7 +246,8 @@ class Supervisor:
                 self._watch(slot, child)
                 continue
             slot.child, killed_for, slot.lost = None, slot.lost, ""
-            self._liaison.release(child.name, cause(child, killed_for), how=how(child, killed_for))
+            told = {"how": how(child, killed_for), "kind": "" if child.ending else kind(child, killed_for)}
+            self._liaison.release(child.name, cause(child, killed_for), **told)
             if child.lifetime_s() >= HEALTHY_S:
                 slot.failures = 0
             level = logging.WARNING if child.code else logging.INFO

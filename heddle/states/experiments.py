@@ -45,7 +45,7 @@ def judge(facts: Facts) -> Picture:
         name: judge_worker(info, facts.sight, facts.pool.supervisors) for name, info in facts.pool.workers.items()
     }
     alive = sum(one.state in ("alive", "waiting", "unknown") for one in workers.values())
-    trainer, leader, pool = judge_trainer(facts), judge_leader(facts), judge_pool(facts, alive)
+    trainer, leader, pool = judge_trainer(facts), judge_leader(facts.sight, facts.leader), judge_pool(facts, alive)
     shards = {
         shard.shard: judge_shard(shard, facts, workers=workers, trainer=trainer, leader=leader)
         for shard in facts.shards

@@ -3,9 +3,9 @@
 Pure; a trainer that keeps its seat and never comes back from an update is not well.
 """
 
-from heddle.broker.coordinators import LEADER_TTL_MS
+from heddle.broker.coordinators import LEADER_TTL_MS, Leader
 from heddle.broker.seats import SEAT_TTL_MS
-from heddle.states.facts import Facts
+from heddle.states.facts import Facts, Sight
 from heddle.states.judgement import BROKER_WAS_AWAY, Judgement, unknown
 
 SLOW_UPDATES = 5
@@ -50,16 +50,19 @@ def judge_trainer(facts: Facts) -> Judgement:
     return Judgement(subject, "training", since_ms=since_ms)
 
 
-def judge_leader(facts: Facts) -> Judgement:
-    """Whether a coordinator leads: leading or absent."""
-    leader = facts.leader
+def judge_leader(sight: Sight, leader: Leader | None) -> Judgement:
+    """Whether a coordinator leads: leading or absent.
+
+    Args:
+        leader: who leads or led last; None when the last one left or none ever was.
+    """
     start = "start one: heddle coordinator"
     if leader is None:
         return Judgement("coordinator", "absent", "no coordinator leads", start)
     subject = f"coordinator {leader.coordinator}"
-    if leader.left_ms or facts.sight.now_ms - leader.until_ms < LEADER_GRACE_MS:
+    if leader.left_ms or sight.now_ms - leader.until_ms < LEADER_GRACE_MS:
         return Judgement(subject, "leading")
-    if facts.sight.seen_for_ms < LEADER_TTL_MS:
+    if sight.seen_for_ms < LEADER_TTL_MS:
         return unknown(subject, BROKER_WAS_AWAY, since_ms=leader.until_ms)
     why = f"coordinator {leader.coordinator} does not renew its lead: it ended, is frozen or is cut off"
     return Judgement(subject, "absent", why, start, since_ms=leader.until_ms)

@@ -83,6 +83,7 @@ def test_names_at_the_top_are_those_of_the_page(say: Say, broker: Broker, experi
         "workers ls": ("workers", "ls"),
         "batches EXP": ("batches", experiment),
         "logs": ("logs",),
+        "top": ("top",),
         "why EXP": ("why", experiment),
         "results": ("results",),
         "enqueue exp.toml": ("enqueue", spec, "--no-check"),

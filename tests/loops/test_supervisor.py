@@ -54,7 +54,7 @@ class FakeBroker:
             supervisor_beat=self._beat,
             supervisor_bye=lambda _, name: self.byes.append(name),
             pulses=self._pulses,
-            bury=lambda worker, how: self.buried.append((worker, how)),
+            bury=lambda worker, how, **_: self.buried.append((worker, how)),
         )
 
     @property

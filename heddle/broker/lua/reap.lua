@@ -1,6 +1,7 @@
 -- Take a shard from an owner that died: its lease key is gone, or the one who started the worker vouches for its death.
 -- A death counts only if the shard was being stepped and its owner got no batch accepted; too many: quarantined.
 -- Runs when the memory is full: ZREM comes first.
+-- Totals for people: `reaped` counts leases that ran out, `vouched` deaths that a parent saw, `quarantined` shards.
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
 --       7 waiting (sorted set); by name: the shard's snapshot (string)
 -- ARGV  1 shard index  2 leader epoch, "" when vouched  3 vouched dead worker, "" for whoever's lease is over
@@ -55,5 +56,9 @@ if s[10] and state ~= 'queued' then
 end
 if state == 'queued' then
   redis.call('HSET', KEYS[5], ARGV[1], '- ' .. now)
+end
+redis.call('HINCRBY', KEYS[6], ARGV[3] == '' and 'reaped' or 'vouched', 1)
+if state == 'quarantined' then
+  redis.call('HINCRBY', KEYS[6], 'quarantined', 1)
 end
 return {'OK', state, s[2], s[3], said, s[6] or '0'}

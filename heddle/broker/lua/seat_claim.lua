@@ -1,6 +1,6 @@
 -- Take the trainer's seat, if nobody living holds it, and raise the fence in ctl at the same moment.
 -- The same trainer gets the same epoch again. Runs when the memory is full: HDEL of nothing comes first.
--- KEYS  1 ctl (hash)  2 seat (hash with TTL)  3 trainer (hash): who sat last, for people
+-- KEYS  1 ctl (hash)  2 seat (hash with TTL)  3 trainer (hash): who sat last and how many did, for people
 -- ARGV  1 trainer, unique per process  2 ttl ms  3 epoch that this one shall be above
 -- Reply {"OK", epoch} | {"HELD", epoch, trainer, ms left} | {"GONE"}
 if redis.call('EXISTS', KEYS[1]) == 0 then
@@ -24,4 +24,5 @@ redis.call('HSET', KEYS[2], 'trainer', ARGV[1], 'epoch', epoch)
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
 redis.call('HSET', KEYS[3], 'trainer', ARGV[1], 'since', string.format('%.0f', now), 'seen', string.format('%.0f', now),
   'left', '', 'doing', 'start', 'doing_ms', '0')
+redis.call('HINCRBY', KEYS[3], 'seats', 1)
 return {'OK', epoch}

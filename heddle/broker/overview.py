@@ -1,0 +1,270 @@
+"""Overview: the whole fleet in a few round trips, however many experiments and workers it has; for dashboards.
+
+It never writes, not even to tidy, so that whoever may only look can use it; and it judges nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from heddle.broker import keys
+from heddle.broker.connection import Connection
+from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
+from heddle.broker.events import LAST_ENTRIES, Event, Metric, read_event, read_metric
+from heddle.broker.pointers import read_flow
+from heddle.broker.pools import DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
+from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker
+from heddle.broker.records import SPEC_FIELDS, Status, entries, integer, read_ctl, read_status, text, texts
+from heddle.broker.seats import Sitter, read_sitter
+from heddle.broker.types import Ctl, Flow
+
+EVENTS = 200
+"""Lines of the log in one look."""
+METRICS = 1_000
+"""Updates of one experiment in one look."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGlance:
+    """The broker's server at one moment.
+
+    Attributes:
+        now_ms, uptime_ms: its clock; since when it is up.
+        used_bytes, max_bytes: of its memory; 0 for no limit.
+        ops_per_second, clients: of late; now.
+        read_bytes, written_bytes: over the network since its start.
+        aof_enabled: it keeps what it takes on disk.
+        version: which server it is.
+        leader: the coordinator that leads, or led last.
+        experiments: ids, newest first.
+        queued: experiments that wait for a coordinator.
+        events: new lines of the log, oldest first.
+    """
+
+    now_ms: int
+    uptime_ms: int
+    used_bytes: int
+    max_bytes: int
+    ops_per_second: int
+    clients: int
+    read_bytes: int
+    written_bytes: int
+    aof_enabled: bool
+    version: str
+    leader: Leader | None
+    experiments: tuple[str, ...]
+    queued: int
+    events: tuple[Event, ...] = ()
+
+    @property
+    def out_of_memory(self) -> bool:
+        """It refuses writes that need memory."""
+        return 0 < self.max_bytes <= self.used_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentGlance:
+    """One experiment without its shards.
+
+    Attributes:
+        status, ctl, flow, sitter: as elsewhere.
+        leased: shards that somebody plays; shards: all of them.
+        waiting: shards that wait for room, and since when.
+        seats: how often a trainer took the seat.
+        totals: what became of its shards' ownerships, by name: reaped, vouched, quarantined.
+        metrics: updates that are new since the last look, oldest first.
+    """
+
+    status: Status
+    ctl: Ctl
+    flow: Flow
+    sitter: Sitter
+    leased: int
+    shards: int
+    waiting: Mapping[int, int]
+    seats: int = 0
+    totals: Mapping[str, int] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGlance:
+    """One pool without what its workers say.
+
+    Attributes:
+        info: its numbers.
+        wanted: how many workers it shall have, None when nobody says.
+        hosts: what each supervisor that is here says of its host.
+        seen: workers by when they were heard of, server ms.
+        deaths: workers that supervisors saw end by themselves, by how; a total.
+    """
+
+    info: PoolInfo
+    wanted: int | None
+    hosts: Mapping[str, HostReport | None]
+    seen: Mapping[str, int]
+    deaths: Mapping[str, int] = field(default_factory=dict)
+
+
+TOTALS = ("reaped", "vouched", "quarantined")
+"""Fields of the flow hash that count what became of ownerships."""
+
+
+class Overview:
+    """Looks at much in one round trip each, on one connection."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def server(self, *, after_event: str | None = None) -> ServerGlance:
+        """The server, who leads, and which experiments there are. One round trip.
+
+        Args:
+            after_event: lines of the log after this entry; None for the newest ones.
+        """
+        pipe = self._conn.pipeline()
+        pipe.time()
+        pipe.info()
+        pipe.hmget(keys.COORDINATOR, *LEADER_FIELDS)
+        pipe.zrange(keys.EXPERIMENTS, 0, -1, desc=True)
+        pipe.xlen(keys.QUEUE)
+        if after_event is None:
+            pipe.xrevrange(keys.LOG, count=EVENTS)
+        else:
+            pipe.xrange(keys.LOG, min=f"({after_event}", count=EVENTS)
+        (seconds, micros), info, leader, ids, queued, log = pipe.execute()
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        events = [read_event(*entry) for entry in entries(log)]
+        return ServerGlance(
+            now_ms=now_ms,
+            uptime_ms=1000 * int(info.get("uptime_in_seconds", 0)),
+            used_bytes=int(info.get("used_memory", 0)),
+            max_bytes=int(info.get("maxmemory", 0)),
+            ops_per_second=int(info.get("instantaneous_ops_per_sec", 0)),
+            clients=int(info.get("connected_clients", 0)),
+            read_bytes=int(info.get("total_net_input_bytes", 0)),
+            written_bytes=int(info.get("total_net_output_bytes", 0)),
+            aof_enabled=bool(int(info.get("aof_enabled", 0))),
+            version=str(self._conn.server),
+            leader=read_leader(leader, now_ms),
+            experiments=tuple(text(member) for member in ids),
+            queued=int(queued),
+            events=tuple(events if after_event is not None else reversed(events)),
+        )
+
+    def experiments(self, after: Mapping[str, str | None]) -> dict[str, ExperimentGlance]:
+        """Some experiments; those that were removed are left out. One round trip.
+
+        Args:
+            after: by id, the entry of the metrics after which they are new; None for the last `LAST_ENTRIES` updates.
+        """
+        pipe = self._conn.pipeline()
+        for experiment, last in after.items():
+            _ask_experiment(pipe, experiment, last)
+        replies = pipe.execute() if after else []
+        found = {}
+        for place, (experiment, last) in enumerate(after.items()):
+            some = replies[_ASKED * place : _ASKED * (place + 1)]
+            if some[1]:
+                found[experiment] = _glance(experiment, some, is_first=last is None)
+        return found
+
+    def statuses(self, experiments: Sequence[str]) -> dict[str, Status]:
+        """How some experiments are, as it was written down; those that were removed are left out. One round trip."""
+        pipe = self._conn.pipeline()
+        for experiment in experiments:
+            _ask_status(pipe, experiment)
+        replies = pipe.execute() if experiments else []
+        found = {}
+        for place, experiment in enumerate(experiments):
+            status, ctl, spec = replies[3 * place : 3 * place + 3]
+            if ctl:
+                found[experiment] = _status(experiment, status, ctl, spec)
+        return found
+
+    def pools(self, names: Sequence[str], now_ms: int) -> dict[str, PoolGlance]:
+        """Some pools. One round trip."""
+        pipe = self._conn.pipeline()
+        for name in names:
+            pipe.hgetall(keys.pool(name))
+            pipe.zrangebyscore(keys.pool_supervisors(name), f"({now_ms - SUPERVISOR_PRUNE_MS}", "+inf")
+            pipe.zrangebyscore(keys.pool_workers(name), f"({now_ms - PRUNE_MS}", "+inf", withscores=True)
+        replies = pipe.execute() if names else []
+        found = {}
+        for place, name in enumerate(names):
+            raw, supervisors, workers = replies[3 * place : 3 * place + 3]
+            found[name] = _pool(name, texts(raw), sorted(text(one) for one in supervisors), workers)
+        return found
+
+    def workers(self, pool: str, seen: Mapping[str, int], now_ms: int) -> dict[str, WorkerInfo]:
+        """What some workers of a pool said last. One round trip.
+
+        Args:
+            seen: when each was heard of, from its pool.
+        """
+        pipe = self._conn.pipeline()
+        for worker in seen:
+            pipe.hgetall(keys.worker(worker))
+        replies = pipe.execute() if seen else []
+        return {
+            worker: read_worker(pool, worker, texts(raw), seen_ms, now_ms)
+            for (worker, seen_ms), raw in zip(seen.items(), replies, strict=True)
+        }
+
+
+_ASKED = 9
+
+
+def _ask_status(pipe: Any, experiment: str) -> None:
+    pipe.hgetall(keys.status(experiment))
+    pipe.hgetall(keys.ctl(experiment))
+    pipe.hmget(keys.spec(experiment), *SPEC_FIELDS)
+
+
+def _ask_experiment(pipe: Any, experiment: str, last: str | None) -> None:
+    _ask_status(pipe, experiment)
+    pipe.hgetall(keys.flow(experiment, 0))
+    pipe.zrange(keys.waiting(experiment, 0), 0, -1, withscores=True)
+    pipe.zcard(keys.due(experiment, 0))
+    pipe.hgetall(keys.trainer(experiment))
+    pipe.pttl(keys.seat(experiment))
+    if last is None:
+        pipe.xrevrange(keys.metrics(experiment), count=LAST_ENTRIES)
+    else:
+        pipe.xrange(keys.metrics(experiment), min=f"({last}", count=METRICS)
+
+
+def _status(experiment: str, status: Any, ctl: Any, spec: Any) -> Status:
+    named = {name: text(value) for name, value in zip(SPEC_FIELDS, spec, strict=True)}
+    return read_status(experiment, texts(status), texts(ctl), named)
+
+
+def _glance(experiment: str, replies: Sequence[Any], *, is_first: bool) -> ExperimentGlance:
+    status, ctl, spec, flow, waiting, leased, trainer, seat_ms, metrics = replies
+    fields, counters, sat = texts(ctl), texts(flow), texts(trainer)
+    measured = [read_metric(*entry) for entry in entries(metrics)]
+    return ExperimentGlance(
+        status=_status(experiment, status, ctl, spec),
+        ctl=read_ctl(fields),
+        flow=read_flow(counters, len(waiting)),
+        sitter=read_sitter(sat, int(seat_ms)),
+        leased=int(leased),
+        shards=integer(fields.get("shards")),
+        waiting={int(text(shard)): int(since_us) // 1000 for shard, since_us in waiting},
+        seats=integer(sat.get("seats")),
+        totals={name: integer(counters.get(name)) for name in TOTALS},
+        metrics=tuple(reversed(measured) if is_first else measured),
+    )
+
+
+def _pool(name: str, fields: Mapping[str, str], supervisors: Sequence[str], workers: Any) -> PoolGlance:
+    info = read_pool(name, fields)
+    wants = [integer(fields.get(f"{WANTS}{one}")) for one in supervisors]
+    wanted = info.desired if info.desired is not None else sum(wants) if wants else None
+    return PoolGlance(
+        info=info,
+        wanted=wanted,
+        hosts={one: read_host(fields.get(f"{HOST}{one}", "")) for one in supervisors},
+        seen={text(worker): int(seen_ms) for worker, seen_ms in workers},
+        deaths={field.removeprefix(DIED): integer(count) for field, count in fields.items() if field.startswith(DIED)},
+    )
