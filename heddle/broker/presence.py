@@ -25,6 +25,7 @@ class WorkerBeat:
         steps: environment steps since it started; ms_per_step: of late, wall milliseconds per environment step.
         play_s, wait_s: seconds since it started in which it played, and in which it held shards and could play none.
         outcomes: what became of its batches and shards since it started, by name, e.g. accepted, fenced, lost.
+        profile: how often its playing thread was seen at what since it started: env, policy, encode, wait, ...
         reason: why it does not play, "" when there is nothing to say.
         ttl_ms: of the shortest of its leases: silent for longer, it holds nothing any more.
         doing, subject, doing_ms: the one call into user code that runs, e.g. step, of which shard ("exp/3"), and how
@@ -47,6 +48,7 @@ class WorkerBeat:
     play_s: float = 0.0
     wait_s: float = 0.0
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    profile: Mapping[str, int] = field(default_factory=dict)
     supervisor: str = ""
     reason: str = ""
     ttl_ms: int = 10_000
@@ -223,6 +225,7 @@ def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int,
             play_s=number(fields.get("play_s")),
             wait_s=number(fields.get("wait_s")),
             outcomes=_counts(fields.get("outcomes", "")),
+            profile=_counts(fields.get("profile", "")),
             supervisor=fields.get("supervisor", ""),
             reason=fields.get("reason", ""),
             ttl_ms=integer(fields.get("ttl_ms")) or 10_000,

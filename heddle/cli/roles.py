@@ -72,7 +72,9 @@ def worker(pool: str, redis_url: str | None) -> None:
     stop = begin_role("heddle.producers.worker")
     from heddle.producers.worker import Worker
 
-    raise click.exceptions.Exit(Worker(url, pool, worker_id=os.environ.get(WORKER_ID_ENV) or None, stop=stop).run())
+    raise click.exceptions.Exit(
+        Worker(url, pool, worker_id=os.environ.get(WORKER_ID_ENV) or None, stop=stop, is_sampled=True).run()
+    )
 
 
 @command("trainer", example="heddle trainer cartpole-7f3a\nheddle trainer            # every experiment that needs one")

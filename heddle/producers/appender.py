@@ -120,6 +120,11 @@ class Appender:
         with self._changed:
             return sum(len(queue) for queue in self._queues.values())
 
+    @property
+    def is_sending(self) -> bool:
+        """True while a batch is on its way to the broker."""
+        return self._sending is not None
+
     def stop(self, timeout_s: float = 2.0) -> int:
         """End the thread; returns how many batches were left undelivered."""
         with self._changed:

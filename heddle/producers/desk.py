@@ -80,7 +80,7 @@ class Desk:
     Attributes:
         changed: the lock of all this, notified whenever a shard may have become playable.
         counters, quota: as their names say.
-        stepping: the shard being played at this moment.
+        stepping: the shard being played at this moment. is_waiting: the playing thread waits for one to play.
         notes: what this worker has to tell; its heartbeat sends them.
         moved_at: monotonic seconds at which the worker's loop was last seen to move.
     """
@@ -92,6 +92,7 @@ class Desk:
         self.quota = Quota()
         self.quota_news = False
         self.stepping: Key | None = None
+        self.is_waiting = False
         self.moved_at = 0.0
         self._holdings: dict[Key, Holding] = {}
         self._facts: dict[str, Facts] = {}

@@ -6,7 +6,7 @@ It never claims or releases; it writes the quota down at the desk and asks the s
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from heddle.broker import Broker
 from heddle.broker.pools import WorkerBeat
@@ -26,12 +26,20 @@ SUPERVISOR_ENV = "HEDDLE_SUPERVISOR"
 
 
 def describe(
-    desk: Desk, *, worker: str, pool: str, draining: bool, action: Action | None = None, now: float = 0.0
+    desk: Desk,
+    *,
+    worker: str,
+    pool: str,
+    draining: bool,
+    action: Action | None = None,
+    now: float = 0.0,
+    profile: Mapping[str, int] | None = None,
 ) -> WorkerBeat:
     """What a worker says of itself now.
 
     Args:
         action: the call into user code that runs at `now`, monotonic seconds.
+        profile: what the sampler counted.
     """
     held, counters = desk.holdings(), desk.counters
     still_s = max(0.0, now - (desk.moved_at if action is None else action.since))
@@ -50,6 +58,7 @@ def describe(
         play_s=round(counters.play_s, 3),
         wait_s=round(counters.wait_s, 3),
         outcomes=counters.outcomes(),
+        profile=dict(profile or {}),
         supervisor=os.environ.get(SUPERVISOR_ENV, ""),
         reason=reason_to_wait(held, desk.facts_by_experiment()) if state == "waiting" else "",
         ttl_ms=min((holding.ttl_ms for holding in held), default=DEFAULT_TTL_MS),

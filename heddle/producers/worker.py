@@ -31,6 +31,7 @@ from heddle.producers.identity import process_name
 from heddle.producers.lane_turns import LaneTurns
 from heddle.producers.listener import Listener
 from heddle.producers.returns import Returns
+from heddle.producers.sampler import Sampler, seen_of
 from heddle.producers.stage import Stage
 from heddle.producers.turn import Turns
 from heddle.stop import StopFlag
@@ -56,6 +57,7 @@ class Worker:
         connect: opens the broker instead of `url`.
         exit_process: ends the process from a thread other than the main one.
         entropy: gives that many random bytes.
+        is_sampled: have a thread look what the playing one is at, for `heddle profile`.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Worker:
         entropy: Callable[[int], bytes] = os.urandom,
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
+        is_sampled: bool = False,
     ) -> None:
         self.pool = pool
         self.id = worker_id or process_name(os.uname().nodename, os.getpid(), entropy(4))
@@ -85,6 +88,7 @@ class Worker:
         self._failure: BaseException | None = None
         self._failures = 0
         self._turn_number = 0
+        self._is_sampled = is_sampled
 
     def run(self) -> int:
         """Work until asked to end; returns the exit code.
@@ -140,6 +144,7 @@ class Worker:
         self._keeper = Keeper(self._renew, ttl_s=ttl_s, on_lost=self._keeper_ended, on_back=back, clock=clock)
         self._listener = Listener(broker, desk, on_news=self._appender.nudge, on_failure=self._fail)
         self._watchdog = Watchdog(self._turns.doing, self._ending.stuck, clock=clock)
+        self._sampler = Sampler(partial(seen_of, self._turns, desk, self._appender))
         self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop, on_failure=self._fail)
 
     def _start_parts(self) -> None:
@@ -148,6 +153,8 @@ class Worker:
         for part in (self._appender, self._keeper, self._listener, self._watchdog, self._heartbeat):
             part.start()
         self._ending.start()
+        if self._is_sampled:
+            self._sampler.start()
 
     def _drain(self) -> None:
         """Deliver what was played and give every shard back, for at most `drain_s`."""
@@ -165,7 +172,7 @@ class Worker:
         undelivered = self._appender.stop()
         if undelivered:
             log.warning("left undelivered batches=%d", undelivered)
-        for part in (self._heartbeat, self._listener, self._keeper):
+        for part in (self._sampler, self._heartbeat, self._listener, self._keeper):
             part.stop()
         for holding in [*self.desk.take_dropped(), *self.desk.holdings()]:
             self._lanes.close(holding)
@@ -232,7 +239,9 @@ class Worker:
         with self.desk.changed:
             may_claim = not self.desk.holdings() and self._claimer.next_look <= began
             if self.desk.choose() is None and not may_claim and not self.desk.ready_to_release():
+                self.desk.is_waiting = True
                 self.desk.changed.wait(min(WAIT_S, max(0.001, self._claimer.next_look - began)))
+                self.desk.is_waiting = False
         waited_s = self._clock.monotonic() - began
         self.desk.counters.wait_s += waited_s
         self.desk.counters.waited_s += waited_s
@@ -299,4 +308,7 @@ class Worker:
         if self._turns.is_playing:
             self.desk.moved_at = now
         draining = self._stop.draining
-        return describe(self.desk, worker=self.id, pool=self.pool, draining=draining, action=action, now=now)
+        about = {"worker": self.id, "pool": self.pool}
+        return describe(
+            self.desk, **about, draining=draining, action=action, now=now, profile=self._sampler.counts.copy()
+        )

@@ -58,6 +58,13 @@ def test_a_quarantined_shard_is_on_every_screen_until_it_is_released(tmp_path: P
         with started("run", "exp.toml", "--no-check", "-n", "2", cwd=tmp_path, url=url) as run:
             out = run.says("shard 3 is quarantined: ", timeout_s=90)
             assert "the arm fell off" in out
+            seen = heddle_json("profile", "arms", "--seconds", "2", cwd=tmp_path, url=url)["workers"]
+            assert len(seen) == 2
+            for worker in seen:
+                phases = [
+                    share for what, share in worker.items() if what not in ("worker", "steps_per_second", "sending")
+                ]
+                assert sum(phases) == pytest.approx(1.0)
             run.says("degraded", timeout_s=60)
             (listed,) = heddle_json("ls", cwd=tmp_path, url=url)["experiments"]
             experiment = listed["experiment"]

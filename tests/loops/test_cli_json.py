@@ -85,6 +85,7 @@ def test_names_at_the_top_are_those_of_the_page(say: Say, broker: Broker, experi
         "logs": ("logs",),
         "top": ("top",),
         "why EXP": ("why", experiment),
+        "profile EXP": ("profile", experiment, "--seconds", "1"),
         "results": ("results",),
         "enqueue exp.toml": ("enqueue", spec, "--no-check"),
         "enqueue exp.toml --seeds 2": ("enqueue", spec, "--seeds", "2", "--no-check"),
@@ -123,7 +124,7 @@ def test_names_of_what_is_listed_are_those_of_the_page(say: Say, broker: Broker,
 def test_a_worker_is_flat_with_its_pid_beside_its_id(say: Say, experiment: str) -> None:
     (worker,) = told(say, "workers", "ls")["workers"]
     assert (worker["worker"], worker["host"], worker["pid"], worker["phase"]) == ("host-1w1-aa", "host", 17, "idle")
-    assert [name for name, value in worker.items() if isinstance(value, dict)] == ["outcomes"]  # numbers by name
+    assert [name for name, value in worker.items() if isinstance(value, dict)] == ["outcomes", "profile"]
 
 
 def test_lines_are_one_document_or_one_a_line_and_each_has_the_version(say: Say, experiment: str) -> None:
