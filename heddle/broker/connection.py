@@ -264,6 +264,7 @@ def _client(url: str, role: str, *, extra_s: float) -> Client:
         "socket_read_size": READ_BYTES,
         "max_connections": MAX_CONNECTIONS,
         "client_name": f"heddle-{role}",
+        "encoding_errors": "backslashreplace",  # a user's error may name a file by bytes that are no text
     }
     if not url.startswith("unix:"):
         kwargs["socket_keepalive"] = True

@@ -457,6 +457,19 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert redact(url) == shown
 
 
+def test_what_a_users_error_says_is_stored_even_where_it_is_no_text(broker: Broker, raw: redis.Redis) -> None:
+    # Given an error that names a file by bytes that are no text, as `open` raises it
+    admit(broker)
+    lease = claim_next(broker).lease
+    said = "no file caf\udce9.xml"
+    # When the shard is given back with it, and told
+    broker.shards.release(lease, error=said)
+    broker.events.log(E, "worker", "w", "error", said)
+    # Then both are there, readable
+    assert b"no file caf\\udce9.xml" in raw.hgetall(keys.shard(E, 0, lease.shard)).values()
+    assert any("caf\\udce9.xml" in event.message for event in broker.events.read(E))
+
+
 def test_delays_double_up_to_a_bound_and_never_fall_in_step() -> None:
     first, second = (retry_delays(np.random.default_rng(seed), first_s=0.1, last_s=1.0) for seed in (1, 2))
     delays = [next(first) for _ in range(40)]
