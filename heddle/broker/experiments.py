@@ -5,6 +5,7 @@ All time is the server's, and a call that a crash cut short may be repeated.
 """
 
 import difflib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from heddle.broker import keys, queue, removal, submission
 from heddle.broker.connection import Connection
+from heddle.broker.faults import Damaged
 from heddle.broker.records import (
     SPEC_FIELDS,
     Command,
@@ -30,6 +32,8 @@ from heddle.broker.records import (
 )
 from heddle.broker.types import Ctl
 from heddle.errors import Conflict, Gone, LeaderLost, NotFound, SeatLost
+
+log = logging.getLogger("heddle.broker")
 
 
 class Experiments:
@@ -112,14 +116,20 @@ class Experiments:
         raise NotFound(f"no experiment {name_or_id!r}; {hint}")
 
     def ls(self) -> list[Status]:
-        """Every experiment, newest first; one that dissolved before it was submitted whole is not shown."""
+        """Every experiment, newest first; neither one that dissolved before it was submitted whole, nor one whose keys
+        somebody damaged, which must not hide the others: whoever asks for it alone is told."""
         main = self._conn.main
         ids = [text(member) for member in main.zrange(keys.EXPERIMENTS, 0, -1, desc=True)]
         pipe = self._conn.pipeline()
         for experiment in ids:
             self._ask_status(pipe, experiment)
-        replies = pipe.execute() if ids else []
-        found = [self._status_of(ids[i], replies[3 * i : 3 * i + 3]) for i in range(len(ids))]
+        replies = pipe.execute(raise_on_error=False) if ids else []
+        found = []
+        for place, experiment in enumerate(ids):
+            try:
+                found.append(self._status_of(experiment, replies[3 * place : 3 * place + 3]))
+            except Damaged as error:
+                log.warning("left out experiment=%s error=%s", experiment, error)
         return [status for status in found if status is not None]
 
     # ---- read
@@ -284,6 +294,9 @@ class Experiments:
 
     @staticmethod
     def _status_of(experiment: str, replies: list[Any]) -> Status | None:
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
         status, ctl, spec = replies
         if not ctl:
             return None

@@ -32,6 +32,10 @@ TLS_TROUBLE = {
 PIPELINE_PREFIX = re.compile(r"^((?:[A-Z]+ )?)Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 
 
+class Damaged(HeddleError, theirs.ResponseError):
+    """Somebody put something of another kind in the place of a key. It is that key's trouble, not the server's."""
+
+
 OPTIONS = re.compile(r"\?(?=[a-z_]+=)")
 
 
@@ -107,6 +111,8 @@ def _wrong_address(error: Exception, word: str, reason: str, url: str) -> Heddle
         return UsageError(f"{url} has no database of that number ({reason}); write {form}")
     if isinstance(error, theirs.InvalidResponse):
         return BrokerUnfit(f"{url} answers, but not as Redis does ({reason}); is another service at that port?")
+    if word == "WRONGTYPE":
+        return Damaged(f"{url} holds a key of another kind than Heddle put there, `heddle rm EXP` clears up: {reason}")
     if reason.lower().startswith("unknown command"):
         return Denied(f"{url} does not know a command ({reason}); use a plain Redis, no proxy, no renamed commands")
     if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):

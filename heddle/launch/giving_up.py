@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.broker import Broker
+from heddle.broker.faults import Damaged
 from heddle.checkpoint import highest_epoch
 from heddle.errors import BrokerError, Conflict, Denied, Gone, NotFound, SpecError
 from heddle.launch.children import Ending
@@ -100,7 +101,7 @@ def has_given_up(broker: Broker, experiment: str, host: str, directory: Path, re
         if not most or count < most:
             return False
         return give_up(broker, experiment, host, directory, count=count, why=ending.why)
-    except (BrokerError, Denied, NotFound, Gone, SpecError):
+    except (BrokerError, Damaged, Denied, NotFound, Gone, SpecError):
         return False  # it is counted, and the next ending asks again
 
 

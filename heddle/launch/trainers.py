@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.faults import Damaged
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError
 from heddle.launch.children import Ending, Role, end_all
@@ -107,7 +108,7 @@ class TrainerHost:
             active = [
                 one.experiment for one in reversed(broker.experiments.ls()) if one.state in WANTED and not one.outcome
             ]
-            seated = [experiment for experiment in active if broker.seats.holder(experiment) is not None]
+            seated = [experiment for experiment in active if _is_seated(broker, experiment)]
         except BrokerError as error:
             if not failures:
                 log.warning("cannot reach the broker, trainers run on error=%s", error)
@@ -142,6 +143,15 @@ class TrainerHost:
             del self._repeats[experiment]
         elif repeats.count:
             role.hold_off(repeats.count)
+
+
+def _is_seated(broker: Broker, experiment: str) -> bool:
+    """Whether there is no trainer to start for it: one whose seat cannot be read gets none, and disturbs nobody."""
+    try:
+        return broker.seats.holder(experiment) is not None
+    except Damaged as error:
+        log.debug("starting no trainer experiment=%s error=%s", experiment, error)
+        return True
 
 
 def _tell(experiment: str, line: str) -> None:

@@ -4,6 +4,7 @@ It never shows and never changes anything.
 """
 
 from heddle.broker import Broker
+from heddle.broker.faults import Damaged
 from heddle.broker.pools import WorkerInfo
 from heddle.broker.records import Status
 from heddle.errors import Gone, NotFound
@@ -36,6 +37,8 @@ def look_at_all(broker: Broker) -> tuple[Sight, list[tuple[Status, Judgement]]]:
             found.append((status, judge(facts).experiment))
         except (Gone, NotFound):
             found.append((status, unknown(f"experiment {status.experiment}", "it is being removed")))
+        except Damaged as error:
+            found.append((status, unknown(f"experiment {status.experiment}", str(error))))
     return seen, found
 
 

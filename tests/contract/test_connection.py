@@ -12,7 +12,7 @@ import redis
 
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.connection import retry_delays
-from heddle.broker.faults import redact, translate
+from heddle.broker.faults import Damaged, redact, translate
 from heddle.broker.fitness import identify
 from heddle.broker.scripts import names, script
 from heddle.broker.server import LocalServer, restart, start_server
@@ -347,7 +347,8 @@ def test_refusals_for_want_of_memory_disk_or_replicas_are_told_apart_from_mistak
     for secret, asked in (("", "asks for a password"), ("x9", "asks for another password")):
         noauth = redis.exceptions.AuthenticationError("NOAUTH Authentication required.")
         assert asked in str(translate(noauth, "u", secret))
-    assert translate(redis.exceptions.ResponseError("WRONGTYPE Operation"), "u", "") is None
+    assert isinstance(translate(redis.exceptions.ResponseError("WRONGTYPE Operation"), "u", ""), Damaged)
+    assert translate(redis.exceptions.ResponseError("ERR syntax error"), "u", "") is None
 
 
 def test_a_replica_is_named_without_the_command_and_left_for_whoever_answers_at_the_address_next(

@@ -14,6 +14,9 @@ from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.client import Client
 from heddle.errors import BrokerUnreachable, Conflict, NotFound
+from heddle.launch.children import Ending
+from heddle.launch.giving_up import Repeats, has_given_up
+from heddle.launch.trainers import _is_seated
 from tests.broker_kit import claim_next
 from tests.trainer_kit import submit
 from tests.unit.test_local_runs import left
@@ -346,3 +349,23 @@ def test_a_run_is_continued_by_its_id_alone_with_its_own_spec_changed_where_aske
     )
     code, _, err = say("enqueue")
     assert code == 2 and "heddle enqueue exp.toml" in err
+
+
+@pytest.mark.parametrize("key", [keys.ctl, keys.status, keys.seat, keys.spec, "waiting", "flow", "queued", "due"])
+def test_an_experiment_whose_keys_somebody_damaged_hides_no_other(
+    broker: Broker, say: Say, key: str | Callable[[str], str]
+) -> None:
+    # Given two experiments, and something else in the place of a key of the first
+    hurt, sound = (submit(broker, experiment={"name": name}) for name in ("hurt", "sound"))
+    name = getattr(keys, key)(hurt, 0) if isinstance(key, str) else key(hurt)
+    broker.conn.main.delete(name)
+    broker.conn.main.set(name, "x")
+    # Then the list has the second one, the first is told in one line, and goes by `rm`
+    code, out, err = say("ls")
+    assert (code, err) == (0, "")
+    assert sound in out
+    code, out, err = say("status", hurt)
+    assert "unexpected" not in err and err.count("\n") <= 1
+    assert say("rm", "--yes", hurt)[0] in (0, 1, 4)
+    assert not has_given_up(broker, hurt, "host", Path("runs"), Repeats(), Ending("trainer", 1, "why"))
+    assert isinstance(_is_seated(broker, hurt), bool)
