@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heddle.broker.types import Ctl, Flow, Pointer
 from heddle.clock import Clock
 from heddle.consumers.ledger import Ledger
-from heddle.consumers.ordering import key_of
+from heddle.consumers.marks import key_of
 from heddle.consumers.quorum import Decision, Facts, Rules, Why, decide, decide_remainder, version_of
 from heddle.consumers.reader import Loaded, Reader
 from heddle.policies.lag import NO_GAP, Gap

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from heddle.broker import Broker
 from heddle.broker.pointers import identity_of
 from heddle.broker.types import Pointer, Settled
-from heddle.consumers.ordering import Key, Mark, Ordering, key_of
+from heddle.consumers.marks import Key, Mark, key_of
+from heddle.consumers.ordering import Ordering
 from heddle.errors import BrokerFull, BrokerUnreachable
 
 log = logging.getLogger("heddle.trainer")
@@ -104,6 +105,15 @@ class Ledger:
         else:
             self._held.append((pointer, usual))
 
+    def rewind(self, pointer: Pointer) -> None:
+        """The broker has forgotten this entry before it could be used: what was taken for a repeat of it, or of what
+        was read behind it, is none."""
+        self._disown(self.ordering.rewind(pointer))
+
+    def withdraw(self, pending: Sequence[Pointer]) -> None:
+        """What waits for a batch before it, and is not among all that is `pending`, was forgotten likewise."""
+        self._disown(self.ordering.withdraw(pending))
+
     def release(self) -> None:
         """A durable manifest covers what the marks cover (or nothing waits for one): let it be acked."""
         kept: list[tuple[Pointer, Settled]] = []
@@ -172,6 +182,11 @@ class Ledger:
         """Versions whose evaluation cannot be whole any more, for a batch of theirs was buried or dropped."""
         spoilt, self._spoilt = self._spoilt, set()
         return spoilt
+
+    def _disown(self, pointers: Sequence[Pointer]) -> None:
+        """These were held as repeats, and are new."""
+        keys = {key_of(pointer) for pointer in pointers}
+        self._held = [(one, outcome) for one, outcome in self._held if key_of(one) not in keys]
 
     def _excuse(self, pointer: Pointer) -> None:
         if pointer.kind == "train":

@@ -1,132 +1,16 @@
 """Ordering: in which order the batches of each shard are consumed, what is a repeat, and what is missing.
 
 Pure: it never reads a stream. The reader offers what it was given, takes what is in order, and says what became of it.
-
-A batch is known by (shard, epoch, nonce, seq). Within a shard `seq` goes up by one, also from one epoch to the next,
-except that a new epoch starts lower when the broker lost the tail: then the same seq under a higher epoch is new data.
-So a change of epoch counts as a hole until it was looked for what may be missing there.
+A change of epoch counts as a hole until it was looked for what may be missing there: a new owner may have begun lower.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-Place = tuple[int, int]
-"""(epoch, seq): what orders the batches of one shard."""
-Key = tuple[str, int, int, str, int]
-
-FIRST_SEQ = 1
-"""seq of the first batch that a shard ever gives."""
-OWNERS_KEPT = 8
-"""Of so many earlier owners of a shard a mark says where they stand, as the broker itself does."""
-
-
-class Identity(Protocol):
-    """What ordering looks at; `broker.types.Pointer` has it."""
-
-    @property
-    def entry_id(self) -> str: ...
-    @property
-    def shard(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def nonce(self) -> str: ...
-    @property
-    def seq(self) -> int: ...
-
+from heddle.consumers.marks import FIRST_SEQ, Identity, Key, Mark, entry_order, follows, key_of, mark_of
 
 P = TypeVar("P", bound=Identity)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The last batch of a shard that is finally dealt with; everything at or before it is, too.
-
-    Attributes:
-        epoch, nonce, seq: which batch.
-        entry: its id in the stream; "" where an older manifest did not say.
-        above: the highest epoch of the shard that was ever dealt with, where that is not this one's.
-        earlier: the last batch of other owners that was dealt with, (epoch, nonce, seq) of each, the newest last.
-    """
-
-    epoch: int
-    nonce: str
-    seq: int
-    entry: str = field(default="", compare=False)
-    above: int = field(default=0, compare=False)
-    earlier: tuple[tuple[int, str, int], ...] = field(default=(), compare=False)
-
-    @property
-    def place(self) -> Place:
-        return (self.epoch, self.seq)
-
-    def covers(self, pointer: Identity) -> bool:
-        """True when `pointer` is at or before this mark: seen again, it is a repeat.
-
-        Of an owner that is known its seq alone counts. Where the broker lost its tail and with it the next owner's
-        claim, the owner before goes on, and what it gives first may have been consumed: it gives it again under an id
-        above the mark's, and what it gives after that is new.
-        The same epoch under another nonce is another owner's: the broker lost a claim and its clock stepped back.
-        An epoch above all that were ever seen is a later owner's, and what it gives is new, whatever its id: where the
-        broker lost its tail and its clock stepped back, ids begin again below the mark's. Between other epochs the
-        stream's order counts, for that is the order of acceptance: when the broker lost a claim, an earlier owner goes
-        on under its lower epoch, and what it gives then is new.
-        """
-        known = self.earlier_seq(pointer)
-        if known is not None:
-            return pointer.seq <= known
-        if pointer.epoch == self.epoch:
-            return pointer.nonce == self.nonce and pointer.seq <= self.seq
-        if pointer.epoch > max(self.epoch, self.above):
-            return False
-        if self.entry and pointer.entry_id:
-            return entry_order(pointer.entry_id) <= entry_order(self.entry)
-        return pointer.epoch < self.epoch
-
-    def earlier_seq(self, pointer: Identity) -> int | None:
-        """seq of the last batch dealt with of `pointer`'s owner, where that is an earlier one that is known."""
-        for epoch, nonce, seq in self.earlier:
-            if (epoch, nonce) == (pointer.epoch, pointer.nonce):
-                return seq
-        return None
-
-    def to_json(self) -> list[Any]:
-        """As a manifest holds it."""
-        found = [self.epoch, self.nonce, self.seq, self.entry]
-        if self.earlier:
-            return [*found, self.above, [list(one) for one in self.earlier]]
-        return [*found, self.above] if self.above else found
-
-    def after(self, before: "Mark | None") -> "Mark":
-        """This one, with what `before`, which it takes the place of, knew of the shard's owners."""
-        if before is None:
-            return self
-        highest, mine = max(before.epoch, before.above), (self.epoch, self.nonce)
-        owners = (*before.earlier, (before.epoch, before.nonce, before.seq))
-        earlier = tuple(one for one in owners if one[:2] != mine)[-OWNERS_KEPT:]
-        return replace(self, above=highest if highest > self.epoch else 0, earlier=earlier)
-
-    @classmethod
-    def from_json(cls, value: Any) -> "Mark":
-        """The opposite of `to_json`. Raises ValueError or TypeError."""
-        epoch, nonce, seq, *rest = value
-        entry, above, earlier = [*rest, *["", 0, []][len(rest) :]][:3]  # an older manifest says less
-        owners = tuple((int(one), str(who), int(last)) for one, who, last in earlier)
-        return cls(int(epoch), str(nonce), int(seq), str(entry), int(above), owners)
-
-
-def follows(before: Mark | None, after: Mark) -> bool:
-    """True when nothing can be missing between two batches of a shard.
-
-    Args:
-        before: what was consumed last; None when nothing was.
-        after: what would be consumed next; not covered by `before`.
-    """
-    if before is None:
-        return after.seq <= FIRST_SEQ
-    # Another owner may have begun lower, where the broker lost the tail: whether this is its first one cannot be told.
-    return (after.epoch, after.nonce, after.seq) == (before.epoch, before.nonce, before.seq + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +34,15 @@ class Hole:
 
 @dataclass(slots=True)
 class _Line(Generic[P]):
-    """One shard: where reading stands, what waits behind a hole, and what was given out and is not settled."""
+    """One shard: where reading stands, what waits behind a hole, what was given out and is not settled, and which
+    repeats are in hand."""
 
     cursor: Mark | None = None
     mark: Mark | None = None
     waiting: dict[Mark, P] = field(default_factory=dict)
     open: dict[Key, P] = field(default_factory=dict)  # in the order in which they were given out
     settled: set[Key] = field(default_factory=set)
+    repeats: dict[Key, P] = field(default_factory=dict)
     forgiven: Mark | None = None
     moved: bool = False
 
@@ -164,19 +50,13 @@ class _Line(Generic[P]):
         """The batch whose turn it is, or that a hole keeps from it; None when nothing waits."""
         return min(self.waiting, key=lambda mark: (mark.place, mark.nonce)) if self.waiting else None
 
+    def is_repeat(self, pointer: P) -> bool:
+        """True when this batch was consumed, or waits already, maybe under another id."""
+        return (self.cursor is not None and self.cursor.covers(pointer)) or mark_of(pointer) in self.waiting
+
     def is_open_to(self, mark: Mark) -> bool:
         """True when nothing is missing before `mark`, or what is was declared lost."""
         return follows(self.cursor, mark) or self.forgiven == mark
-
-
-def mark_of(pointer: Identity) -> Mark:
-    """The mark that stands at `pointer`."""
-    return Mark(pointer.epoch, pointer.nonce, pointer.seq, pointer.entry_id)
-
-
-def key_of(pointer: Identity) -> Key:
-    """What tells an entry from every other one, even from one of the same id after the broker lost its tail."""
-    return (pointer.entry_id, pointer.shard, pointer.epoch, pointer.nonce, pointer.seq)
 
 
 class Ordering(Generic[P]):
@@ -206,11 +86,11 @@ class Ordering(Generic[P]):
                 continue  # a take-over finds again what was not acked yet
             self._in_hand.add(key)
             line = self._lines.setdefault(pointer.shard, _Line())
-            mark = mark_of(pointer)
-            if (line.cursor is not None and line.cursor.covers(pointer)) or mark in line.waiting:
+            if line.is_repeat(pointer):
                 repeats.append(pointer)
+                line.repeats[key] = pointer
             else:
-                line.waiting[mark] = pointer
+                line.waiting[mark_of(pointer)] = pointer
         return repeats
 
     def ready(self) -> list[P]:
@@ -250,22 +130,41 @@ class Ordering(Generic[P]):
             line.settled.discard(first)
             line.mark = mark_of(line.open.pop(first)).after(line.mark)
 
-    def rewind(self, pointer: P) -> None:
+    def rewind(self, pointer: P) -> list[P]:
         """Take back that this entry, and what was given out behind it, was given out: the broker has forgotten it.
 
         It may come again under another id, and is new then. What is behind it and still there is to be offered again.
+
+        Returns:
+            Those that were repeats of what is taken back, and are none any more: they are to be offered again, too.
         """
         line, key = self._lines[pointer.shard], key_of(pointer)
         if key not in line.open:
-            return
+            return []
         given = list(line.open)
         for one in given[given.index(key) :]:
             del line.open[one]
             line.settled.discard(one)
             self._in_hand.discard(one)
-        line.cursor = line.mark
+        line.cursor, line.forgiven = line.mark, None
         for still in line.open.values():
             line.cursor = mark_of(still).after(line.cursor)
+        return self._let_go(line)
+
+    def withdraw(self, pending: Iterable[P]) -> list[P]:
+        """Forget those that wait behind a hole and are not among `pending`, all that the broker has handed out: it has
+        forgotten them, and maybe that it handed out what the hole lacks, which is not lost then.
+
+        Returns:
+            As `rewind`.
+        """
+        known, new = {key_of(pointer) for pointer in pending}, []
+        for line in self._lines.values():
+            gone = [mark for mark, pointer in line.waiting.items() if key_of(pointer) not in known]
+            for mark in gone:
+                self._in_hand.discard(key_of(line.waiting.pop(mark)))
+            new += self._let_go(line) if gone else []
+        return new
 
     def is_open(self, pointer: P) -> bool:
         """True when this entry was given out and neither settled with all before it nor taken back."""
@@ -274,7 +173,10 @@ class Ordering(Generic[P]):
 
     def forget(self, pointer: P) -> None:
         """The broker acked this entry: should it ever be seen again, it is a repeat."""
-        self._in_hand.discard(key_of(pointer))
+        key = key_of(pointer)
+        self._in_hand.discard(key)
+        if (line := self._lines.get(pointer.shard)) is not None:
+            line.repeats.pop(key, None)
 
     def covered(self, pointer: P) -> bool:
         """True when the shard's mark stands at or after this entry."""
@@ -285,13 +187,14 @@ class Ordering(Generic[P]):
         """By shard, for the manifest; never a batch that is only read or waiting."""
         return {shard: line.mark for shard, line in self._lines.items() if line.mark is not None}
 
+    def _let_go(self, line: _Line[P]) -> list[P]:
+        """The repeats of a shard that are none any more."""
+        new = [one for one in line.repeats.values() if not line.is_repeat(one)]
+        for pointer in new:
+            self.forget(pointer)
+        return new
+
     @property
     def num_waiting(self) -> int:
         """Entries that were read and stand behind a hole."""
         return sum(len(line.waiting) for line in self._lines.values())
-
-
-def entry_order(entry_id: str) -> tuple[int, int]:
-    """A stream id as numbers, for sorting."""
-    milliseconds, _, count = entry_id.partition("-")
-    return (int(milliseconds), int(count or 0))

@@ -12,8 +12,8 @@ from heddle.broker import Broker, keys
 from heddle.broker.types import Pointer
 from heddle.clock import Clock
 from heddle.consumers.ledger import Ledger
+from heddle.consumers.marks import key_of
 from heddle.consumers.opening import Opener
-from heddle.consumers.ordering import key_of
 from heddle.consumers.patience import Patience
 from heddle.errors import BatchError, BrokerFull
 from heddle.layout import Layout, Segments
@@ -121,7 +121,9 @@ class Reader:
         ordering = self._ledger.ordering
         given = ordering.ready()
         if ordering.holes():
-            self._offer(self._take_over())
+            pending = self._take_over()
+            self._ledger.withdraw(pending)
+            self._offer(pending)
             given += ordering.ready()
         while ordering.holes():
             self._declare_lost()
@@ -178,7 +180,8 @@ class Reader:
             self._ledger.repeat(pointer)
 
     def _declare_lost(self) -> None:
-        """All that was appended before what we have read was pending, and was taken over: the rest is gone."""
+        """All that was appended before what waits was pending, for the broker knows that it handed that out, and was
+        taken over: the rest is gone."""
         holes = self._ledger.ordering.holes()
         for hole in holes:
             if hole.before is not None and hole.after.seq == hole.before.seq + 1:
@@ -249,7 +252,7 @@ class Reader:
         for pointer, is_there in zip(empty, there, strict=True):
             if not is_there:
                 log.info("took back a batch that the broker forgot shard=%d seq=%d", pointer.shard, pointer.seq)
-                self._ledger.ordering.rewind(pointer)
+                self._ledger.rewind(pointer)
                 self._stranded = True
 
     def _decode(self, pointer: Pointer, blob: bytes) -> Segments:

@@ -12,7 +12,7 @@ from typing import Any
 
 from heddle import checkpoint as files
 from heddle.checkpoint import Checkpoint
-from heddle.consumers.ordering import Mark
+from heddle.consumers.marks import Mark
 from heddle.consumers.progress import Progress
 from heddle.errors import CheckpointError, SeatLost
 from heddle.policies.base import Arrays

@@ -6,7 +6,8 @@ from typing import Any
 from heddle.broker import Broker
 from heddle.clock import SystemClock
 from heddle.consumers.ledger import Ledger
-from heddle.consumers.ordering import Mark, Ordering
+from heddle.consumers.marks import Mark
+from heddle.consumers.ordering import Ordering
 from heddle.consumers.patience import Patience
 from heddle.consumers.reader import Loaded, Reader
 from heddle.shard import ShardPlan

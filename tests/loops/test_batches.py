@@ -13,7 +13,7 @@ from heddle.batch import encode
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
-from heddle.consumers.ordering import Mark
+from heddle.consumers.marks import Mark
 from tests.helpers import eventually
 from tests.loops.desk import Desk
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit

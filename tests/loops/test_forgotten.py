@@ -14,7 +14,7 @@ import pytest
 from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.broker.types import AppendReply
-from heddle.consumers.ordering import Mark
+from heddle.consumers.marks import Mark
 from tests.helpers import eventually
 from tests.loops.desk import Desk, Memory
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
@@ -55,6 +55,34 @@ def forget_at_fetch(desk: Desk, memory: Memory, monkeypatch: pytest.MonkeyPatch,
         return found
 
     monkeypatch.setattr(experience, "fetch", forgets)
+
+
+def test_what_somebody_else_read_is_not_lost_when_the_server_forgets_that_while_it_is_looked_for(
+    broker: Broker, fleet: Fleet, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a batch that nobody was handed yet, as the server will remember it
+    desk, experience = Desk(broker, fleet), broker.experience
+    fleet.give(0, 1)
+    assert desk.poll() == [(0, 1)]
+    desk.train()
+    fleet.give(0, 1)
+    memory, take_over = Memory(raw), experience.take_over
+    assert len(experience.read(fleet.experiment, 0, "trainer", "somebody", count=8, block_ms=0)) == 1
+    fleet.give(0, 1)
+
+    def forgets(*where: Any) -> Any:
+        monkeypatch.setattr(experience, "take_over", take_over)
+        memory.go_back()
+        give_again(fleet, 0)
+        return take_over(*where)
+
+    # When it goes back to that while it is asked for what is missing, and the owner gives the last one again
+    monkeypatch.setattr(experience, "take_over", forgets)
+    assert desk.poll() == []
+    # Then both come, in order
+    assert desk.poll() == [(0, 2), (0, 3)]
+    desk.train()
+    assert fleet.flow().trained.batches == 3
 
 
 @pytest.mark.parametrize("when", ["before the entry is looked for", "later"])

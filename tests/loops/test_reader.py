@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from heddle.broker import Broker, keys
-from heddle.consumers.ordering import Mark
+from heddle.consumers.marks import Mark
 from heddle.errors import SeatLost
 from tests.loops.desk import Desk
 from tests.trainer_kit import Fleet, submit

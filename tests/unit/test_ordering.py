@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from heddle.consumers.ordering import OWNERS_KEPT, Mark, Ordering, entry_order, follows
+from heddle.consumers.marks import OWNERS_KEPT, Mark, entry_order, follows
+from heddle.consumers.ordering import Ordering
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,60 @@ def test_what_the_broker_forgot_while_it_was_read_is_new_when_it_comes_again() -
     assert ordering.ready() == again
     ordering.settle(again[0])
     assert ordering.marks() == {0: Mark(1, "n", 3)}
+
+
+def test_a_repeat_of_what_is_taken_back_is_new() -> None:
+    ordering: Ordering[Entry] = Ordering()
+    first, second, third = line((1, 1), (1, 2), (1, 3))
+    ordering.offer([first, second, third])
+    assert ordering.ready() == [first, second, third]
+    known, again = again_at(first, "2000-0"), again_at(third, "2001-0")
+    assert ordering.offer([known, again]) == [known, again]
+    assert ordering.rewind(second) == [again]
+    assert ordering.offer([known, again, again_at(second, "2000-5")]) == []
+    assert places(ordering.ready()) == [(1, 2), (1, 3)]
+
+
+def test_what_waits_for_others_and_was_forgotten_with_their_reading_makes_no_hole() -> None:
+    # Somebody else read (1, 2); (1, 3) came; then the broker went back to before it handed out either.
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 1)})
+    second, third = line((1, 2), (1, 3))
+    ordering.offer([third])
+    assert ordering.ready() == [] and len(ordering.holes()) == 1
+    assert ordering.withdraw([]) == []
+    assert ordering.holes() == [] and ordering.ready() == []
+    again = again_at(third, "2000-0")
+    assert ordering.offer([second, again]) == []
+    assert ordering.ready() == [second, again]
+
+
+def test_what_waits_for_others_and_is_there_still_waits_on() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 1)})
+    second, third = line((1, 2), (1, 3))
+    ordering.offer([third])
+    assert ordering.withdraw([second, third]) == []
+    assert ordering.offer([second, third]) == []
+    assert ordering.ready() == [second, third]
+
+
+def test_a_repeat_of_what_waited_and_was_forgotten_is_new() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 1)})
+    (third,) = line((1, 3))
+    again = again_at(third, "2000-0")
+    assert ordering.offer([third, again]) == [again]
+    assert ordering.withdraw([again]) == [again]
+    assert ordering.offer([again]) == []
+    assert read_on(ordering) == [again]
+
+
+def test_a_hole_that_was_lost_is_looked_for_anew_after_going_back() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 1)})
+    (third,) = line((1, 3))
+    ordering.offer([third])
+    assert read_on(ordering) == [third]
+    ordering.rewind(third)
+    assert ordering.offer([again_at(third, "2000-0")]) == []
+    assert ordering.ready() == [] and len(ordering.holes()) == 1
 
 
 def test_going_back_to_the_first_batch_goes_back_to_what_was_resumed() -> None:

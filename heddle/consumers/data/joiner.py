@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.consumers.data.piece import Arrays, Open, Piece, size_of
-from heddle.consumers.ordering import Mark, mark_of
+from heddle.consumers.marks import Mark, mark_of
 from heddle.consumers.tap import TapBatch
 from heddle.layout import Layout, Segments
 
