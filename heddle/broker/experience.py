@@ -114,11 +114,16 @@ class Experience:
 
     def are_there(self, experiment: str, p: int, pointers: Sequence[Pointer]) -> list[bool]:
         """Whether each is in the stream still, and not forgotten by a broker that lost its tail."""
-        found = []
-        for pointer in pointers:
-            entries: Any = self._conn.main.xrange(keys.experience(experiment, p), pointer.entry_id, pointer.entry_id)
-            now = [pointer_of(experiment, p, text(entry), texts(fields)) for entry, fields in entries]
-            found.append(any(one is not None and identity_of(one) == identity_of(pointer) for one in now))
+        now = self.find(experiment, p, [pointer.entry_id for pointer in pointers])
+        pairs = zip(now, pointers, strict=True)
+        return [one is not None and identity_of(one) == identity_of(pointer) for one, pointer in pairs]
+
+    def find(self, experiment: str, p: int, entry_ids: Sequence[str]) -> list[Pointer | None]:
+        """The batches of these entries; None where there is none (any more)."""
+        found: list[Pointer | None] = []
+        for entry_id in entry_ids:
+            entries: Any = self._conn.main.xrange(keys.experience(experiment, p), entry_id, entry_id)
+            found.append(pointer_of(experiment, p, entry_id, texts(entries[0][1])) if entries else None)
         return found
 
     # ---- settle, as the holder of the seat

@@ -5,6 +5,7 @@ It never speaks to the broker, and never gives up on a role by itself: how often
 
 import logging
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 
 from heddle.clock import Clock, SystemClock
 from heddle.launch import process
+from heddle.launch.host import MemoryWatch
 from heddle.launch.process import Child, describe_exit
 from heddle.launch.supervisor import HEALTHY_S, restart_delay_s
 from heddle.launch.vigil import Patience, lost
@@ -34,11 +36,13 @@ class Ending:
         role: its name, e.g. "trainer".
         code: exit status, negative for a signal.
         why: in words, with its last lines.
+        of_memory: it was the system that killed it, for want of memory.
     """
 
     role: str
     code: int
     why: str
+    of_memory: bool = False
 
 
 class Role:
@@ -86,6 +90,7 @@ class Role:
         self._ending = False
         self._patience = patience or Patience()
         self._lost = ""
+        self._memory = MemoryWatch(self._clock)
 
     @property
     def finished(self) -> bool:
@@ -135,6 +140,7 @@ class Role:
         return self.child.tail(lines) if self.child is not None else []
 
     def _watch(self, child: Child) -> None:
+        self._memory.look()
         self._lost = self._lost or ("" if self._ending else lost(child.stopped_s(), None, self._patience))
         if self._lost and not child.killed:
             log.warning("killing role=%s pid=%d: %s", self.name, child.pid, self._lost)
@@ -160,10 +166,12 @@ class Role:
         delay_s = restart_delay_s(self.failures, self._rng.random())
         self._start_at = self._clock.monotonic() + delay_s
         said = " | ".join(line for line in child.tail(SHOWN_LINES) if line.strip())
+        of_memory = code == -signal.SIGKILL and not child.killed and self._memory.has_killed()
         how = f"gave {self._lost}: killed" if self._lost else f"ended with {describe_exit(code)}"
+        how += ", by the system for want of memory" if of_memory else ""
         why = f"{self.name} {how}{f': {said}' if said and not self._lost else ''}"
         log.info("restarting role=%s in=%.1fs because %s", self.name, delay_s, why)
-        ending = Ending(self.name, code, why)
+        ending = Ending(self.name, code, why, of_memory)
         self.endings.append(ending)
         return ending
 

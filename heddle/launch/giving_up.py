@@ -1,7 +1,7 @@
 """Giving up: a trainer that ends the same way again and again, with nothing trained between, is not started any more.
 
 It never ends a process. A trainer that somebody killed is none of these, for that proves nothing about it; one that
-crashed is.
+crashed, or that the system killed for want of memory, is.
 """
 
 import os
@@ -16,7 +16,7 @@ from heddle.broker.faults import Damaged
 from heddle.checkpoint import highest_epoch
 from heddle.errors import BrokerError, Conflict, Denied, Gone, NotFound, SpecError
 from heddle.launch.children import Ending
-from heddle.launch.left_behind import has_died
+from heddle.launch.left_behind import free_seat
 from heddle.spec import spec_from_json
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -27,6 +27,10 @@ CRASHES = frozenset(
 """Signals that a process brings upon itself: batches that crash a learner only together do so again and again."""
 SEAT_MS = 2_000
 MOST_CHARS = 400
+TRIED_ALONE = 2
+"""After so many deaths each batch that it had in hand was tried alone."""
+MOST_NAMED = 6
+"""So many of the batches that a trainer died with are named."""
 
 
 @dataclass(slots=True)
@@ -43,7 +47,7 @@ class Repeats:
 
     def note(self, ending: Ending, progress: tuple[int, ...]) -> int:
         """One more; how many in a row it makes. `progress` changes when something was trained or set aside."""
-        if ending.code < 0 and -ending.code not in CRASHES:
+        if ending.code < 0 and -ending.code not in CRASHES and not ending.of_memory:
             self.count = 0
             return 0
         said = CHANGING.sub("#", ending.why.rpartition(" | ")[2]) if ending.code > 0 else ""  # a crash says nothing
@@ -68,6 +72,22 @@ def most_of(broker: Broker, experiment: str) -> int:
     return spec_from_json(broker.experiments.spec(experiment).json).faults.trainer_failures
 
 
+def in_hand(broker: Broker, experiment: str, count: int) -> str:
+    """What a trainer was loading or training on when it ended last, for people; "" when that was nothing.
+
+    Args:
+        count: so often it did. A batch that does it alone was set aside by the third time.
+    """
+    named = broker.experience.find(experiment, 0, sorted(broker.experience.loading(experiment, 0)))
+    batches = [f"shard {one.shard} seq {one.seq} ({one.entry_id})" for one in named if one is not None]
+    if not batches:
+        return ""
+    shown, left = ", ".join(batches[:MOST_NAMED]), len(batches) - MOST_NAMED
+    more = f" and {left} more" if left > 0 else ""
+    alone = ", none of which does it alone" if count > TRIED_ALONE else ""
+    return f"; it ended with these batches in hand{alone}: {shown}{more}"
+
+
 def give_up(broker: Broker, experiment: str, host: str, directory: Path, *, count: int, why: str) -> bool:
     """Have the experiment end as failed, with the reason. False when another trainer sits, or it is over already.
 
@@ -79,10 +99,8 @@ def give_up(broker: Broker, experiment: str, host: str, directory: Path, *, coun
         f"{why[-MOST_CHARS:]}"
     )
     try:
+        reason += in_hand(broker, experiment, count)
         above = highest_epoch(directory / experiment / "checkpoints")
-        holder = broker.seats.holder(experiment)
-        if holder is not None and has_died(holder.trainer):  # one that crashed could not leave its seat
-            broker.seats.release_seat(experiment, holder.epoch)
         epoch = broker.seats.claim_seat(experiment, host, ttl_ms=SEAT_MS, above=above)
         if epoch is None:
             return False
@@ -95,8 +113,12 @@ def give_up(broker: Broker, experiment: str, host: str, directory: Path, *, coun
 
 
 def has_given_up(broker: Broker, experiment: str, host: str, directory: Path, repeats: Repeats, ending: Ending) -> bool:
-    """Note one more ending of a trainer; True when it was one too many and the experiment has failed."""
+    """Note one more ending of a trainer; True when it was one too many and the experiment has failed.
+
+    The next one need not wait until the seat of this one is over.
+    """
     try:
+        free_seat(broker, experiment)
         count, most = repeats.note(ending, progress_of(broker, experiment)), most_of(broker, experiment)
         if not most or count < most:
             return False

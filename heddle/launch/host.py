@@ -5,7 +5,7 @@ It never guesses: what is not known is 0.
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from heddle.broker.presence import HostReport
@@ -14,6 +14,7 @@ from heddle.clock import Clock
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 LOOK_S = 10.0
+MEMORY_S = 1.0
 MOST_WEIGHED = 8
 
 
@@ -40,6 +41,36 @@ def own_bytes(pid: int) -> int:
     """Resident memory of a process without what it shares with others (libraries); 0 when unknown."""
     words = _read(PROC / str(pid) / "statm").split()
     return max(0, int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE") if len(words) > 2 else 0
+
+
+def memory_kills() -> int:
+    """How many processes the system ever killed here for want of memory; 0 when unknown."""
+    words = [line.split() for line in _read(PROC / "vmstat").splitlines() if line.startswith("oom_kill ")]
+    return int(words[0][1]) if words else 0
+
+
+class MemoryWatch:
+    """Whether the system has just killed somebody for want of memory: a SIGKILL of that moment is most likely its own.
+
+    Args:
+        count: how often it ever did.
+    """
+
+    def __init__(self, clock: Clock, count: Callable[[], int] = memory_kills) -> None:
+        self._clock = clock
+        self._count = count
+        self._at = clock.monotonic()
+        self._before = self._last = count()
+
+    def look(self) -> None:
+        """To be called often."""
+        now = self._clock.monotonic()
+        if now - self._at >= MEMORY_S:
+            self._at, self._before, self._last = now, self._last, self._count()
+
+    def has_killed(self) -> bool:
+        """In the last moments, twice `MEMORY_S` at most where `look` is called often."""
+        return self._count() > self._before
 
 
 def _read(path: Path) -> str:

@@ -40,6 +40,18 @@ def free(broker: Broker, pool: str, *, is_dead: Callable[[str, int], bool] | Non
         return []
 
 
+def free_seat(broker: Broker, experiment: str) -> bool:
+    """Free the seat of one experiment from a trainer of this host that is dead for certain: it cannot leave it.
+
+    Raises:
+        BrokerError: it was not freed, or was.
+    """
+    holder = broker.seats.holder(experiment)
+    if holder is None or not has_died(holder.trainer):
+        return False
+    return broker.seats.release_seat(experiment, holder.epoch)
+
+
 def is_dead_here(host: str, pid: int) -> bool:
     """True when `host` is this one and no process has that pid, or one that only waits to be buried.
 

@@ -1,6 +1,9 @@
 """A trainer that fails in the same way for ever: held off, and given up with its reason; one that gets on is not."""
 
+import os
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -11,11 +14,11 @@ from heddle.broker.server import LocalServer
 from heddle.coord.leader import Leader
 from heddle.launch import process
 from heddle.launch.children import Ending
-from heddle.launch.giving_up import Repeats
+from heddle.launch.giving_up import Repeats, give_up, has_given_up
 from heddle.launch.trainers import TrainerHost
 from heddle.stop import StopFlag
 from tests.helpers import eventually
-from tests.trainer_kit import submit
+from tests.trainer_kit import Fleet, submit
 
 BROKEN = "import sys, time; print(time.time()); sys.exit('RuntimeError: CUDA error 700 at 0x7f%d' % time.time_ns())"
 
@@ -30,8 +33,8 @@ with open_broker(os.environ["HEDDLE_REDIS_URL"], role="trainer") as broker:
 """
 
 
-def failed(code: int = 1, said: str = "RuntimeError: no such kernel") -> Ending:
-    return Ending("trainer", code, f"trainer ended with exit code {code}: 12:00 started | {said}")
+def failed(code: int = 1, said: str = "RuntimeError: no such kernel", *, of_memory: bool = False) -> Ending:
+    return Ending("trainer", code, f"trainer ended with exit code {code}: 12:00 started | {said}", of_memory)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,8 @@ def failed(code: int = 1, said: str = "RuntimeError: no such kernel") -> Ending:
         ([(failed(), 0), (failed(code=-9), 0), (failed(), 0)], [1, 0, 1]),
         ([(failed(code=-11), 0), (failed(code=-11, said="found suspects"), 0), (failed(code=-11), 5)], [1, 2, 1]),
         ([(failed(code=-11), 0), (failed(code=-6), 0), (failed(), 0)], [1, 1, 1]),
+        ([(failed(code=-9, of_memory=True), 0), (failed(code=-9, said="update 3", of_memory=True), 0)], [1, 2]),
+        ([(failed(code=-9, of_memory=True), 0), (failed(code=-9), 0)], [1, 0]),
     ],
     ids=[
         "numbers apart they say the same",
@@ -51,6 +56,8 @@ def failed(code: int = 1, said: str = "RuntimeError: no such kernel") -> Ending:
         "killed from outside",
         "crashed, whatever it said before",
         "crashed in another way",
+        "killed by the system for want of memory",
+        "killed by the system, then by somebody",
     ],
 )
 def test_failures_count_that_say_the_same_with_nothing_trained_between(
@@ -89,9 +96,34 @@ def test_an_experiment_fails_with_the_reason_once_its_trainer_failed_so_often(
     assert reason in status
 
 
-def test_a_coordinator_writes_down_that_it_failed(broker: Broker, tmp_path: Path) -> None:
-    from heddle.launch.giving_up import give_up
+def test_the_batches_that_a_trainer_died_with_each_time_are_named(broker: Broker, tmp_path: Path) -> None:
+    fleet = Fleet(broker, submit(broker, rollout={"sync": False}, limits={"max_entries": 100})).claim_all()
+    for _ in range(4):
+        fleet.give(0, 1)
+        fleet.give(1, 1)
+    epoch = broker.seats.claim_seat(fleet.experiment, "t", ttl_ms=60_000)
+    assert epoch is not None
+    read = broker.experience.read(fleet.experiment, 0, "trainer", "t", count=10, block_ms=0)
+    broker.experience.set_loading(fleet.experiment, 0, epoch, [*(one.entry_id for one in read), "1-1"])
+    broker.seats.release_seat(fleet.experiment, epoch)
+    assert give_up(broker, fleet.experiment, "host", tmp_path, count=3, why="signal SIGSEGV")
+    reason = broker.experiments.ctl(fleet.experiment).reason
+    assert f"in hand, none of which does it alone: shard 0 seq 1 ({read[0].entry_id}), shard 1 seq 1" in reason
+    assert reason.endswith("and 2 more")
 
+
+def test_the_seat_of_a_trainer_that_died_here_is_free_at_once_and_no_others(broker: Broker, tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    here, experiment = os.uname().nodename, submit(broker)
+    free = partial(has_given_up, broker, experiment, "host", tmp_path, Repeats(), failed(code=-9))
+    for name, is_free in ((f"{here}-{child.pid}-ab", True), (f"{here}-{os.getpid()}-ab", False)):
+        assert broker.seats.claim_seat(experiment, name, ttl_ms=60_000) is not None
+        assert not free()
+        assert (broker.seats.holder(experiment) is None) == is_free
+
+
+def test_a_coordinator_writes_down_that_it_failed(broker: Broker, tmp_path: Path) -> None:
     experiment = submit(broker)
     epoch = broker.coordinators.claim_leader("c1")
     assert epoch is not None

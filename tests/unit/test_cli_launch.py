@@ -5,12 +5,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from heddle.clock import ManualClock, SystemClock
+from heddle.launch import children
 from heddle.launch.children import Ending, Role, end_all
+from heddle.launch.host import MemoryWatch, memory_kills
 from heddle.launch.local import Local, Setup
 from heddle.launch.process import HURRIED_EXIT_S, HURRY_S
 from heddle.launch.session import LAST_WORD_S, MOST_FAILURES, STOP_S, Session
@@ -94,6 +97,36 @@ def test_a_role_that_stays_stopped_is_killed_and_started_again_with_the_reason(s
     eventually(lambda: role.step() or role.child is not None)
     role.terminate(1.0)
     eventually(lambda: role.step() or role.finished)
+
+
+@pytest.mark.parametrize("by_the_system", [True, False])
+def test_a_role_that_the_system_killed_for_want_of_memory_says_so(
+    script: None, monkeypatch: pytest.MonkeyPatch, by_the_system: bool
+) -> None:
+    kills = [3]
+    monkeypatch.setattr(children, "MemoryWatch", partial(MemoryWatch, count=lambda: kills[0]))
+    role = Role("thing", ["stay"], url="redis://x")
+    role.step()
+    assert role.child is not None
+    kills[0] += by_the_system
+    os.kill(role.child.pid, signal.SIGKILL)
+    ending = ended(role)
+    assert ending.of_memory == by_the_system
+    assert ("signal SIGKILL, by the system for want of memory" in ending.why) == by_the_system
+    role.terminate(0.0)
+    eventually(lambda: role.step() or role.finished)
+
+
+def test_what_the_system_killed_long_ago_says_nothing_about_now() -> None:
+    clock, kills = ManualClock(), [3]
+    watch = MemoryWatch(clock, lambda: kills[0])
+    kills[0] = 4
+    assert watch.has_killed()
+    for _ in range(2):
+        clock.advance(1.0)
+        watch.look()
+    assert not watch.has_killed()
+    assert memory_kills() >= 0
 
 
 def test_a_role_that_is_done_is_not_started_again(script: None) -> None:
