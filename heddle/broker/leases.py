@@ -155,6 +155,7 @@ class Leases(Tickets):
         forgotten_batches: int = 0,
         forgotten_steps: int = 0,
         accepted: int | None = None,
+        stuck_env: int | None = None,
     ) -> bool:
         """Give a shard back: queued with a new ticket; stopped when the experiment was; works when memory is full.
 
@@ -163,6 +164,8 @@ class Leases(Tickets):
             barren: it failed without one batch, which counts towards its quarantine.
             forgotten_batches, forgotten_steps: accepted, and then lost by the broker (after GAP): to be counted.
             accepted: the last seq that the broker should know; None for whatever it does.
+            stuck_env: the environment that failed and gave nothing, though others did: owners in a row that failed with
+                the same one count towards its quarantine, too.
 
         Returns:
             False when it was not the caller's any more (nothing is counted then; see `report_forgotten`).
@@ -173,6 +176,7 @@ class Leases(Tickets):
         experiment, p, shard = lease.experiment, lease.partition, lease.shard
         args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, error or "", int(barren)]
         args += [forgotten_batches, forgotten_steps, "" if accepted is None else accepted]
+        args += ["" if stuck_env is None else stuck_env]
         reply = self._conn.script("release", shard_keys(experiment, p, shard), args)
         if text(reply[0]) == "GAP":
             raise BatchesForgotten(f"{experiment}: the broker forgot batches of shard {shard}", seq=integer(reply[1]))

@@ -86,7 +86,7 @@ class Claimer:
     def avoid(self, holding: Holding) -> None:
         """Leave that shard's tickets to others for a while: it failed here; twice as long each time in a row."""
         key = holding.key
-        failures = (self._avoid.get(key, (0, 0.0))[0] if holding.barren else 0) + 1
+        failures = (self._avoid.get(key, (0, 0.0))[0] if holding.is_fruitless else 0) + 1
         pause_s = min(AVOID_LAST_S, AVOID_FIRST_S * 2.0 ** min(failures - 1, 30))
         self._avoid[key] = (failures, self._clock.monotonic() + pause_s)
 

@@ -76,6 +76,7 @@ class Holding:
         why: why it leaves, for people; "" when its experiment was stopped.
         forgotten: batches and steps that the broker had accepted and does not know any more.
         error: why it is given back, in one line; None when nothing is wrong with it.
+        stuck_env: the environment that it failed with and that gave nothing, though others may have; None otherwise.
         lane: the thread that plays it, where its environments run in a child.
         evaluation, evaluating: the evaluation that is being played, None between two; of which version.
     """
@@ -96,6 +97,7 @@ class Holding:
     why: str = ""
     forgotten: tuple[int, int] = (0, 0)
     error: str | None = None
+    stuck_env: int | None = None
     lane: "Lane[Parcel | None] | None" = None
     evaluation: "Iterator[tuple[Segments, bool]] | None" = None
     evaluating: int = 0
@@ -117,6 +119,11 @@ class Holding:
     def barren(self) -> bool:
         """True while no batch of this claim was accepted."""
         return self.accepted == self.claim.seq
+
+    @property
+    def is_fruitless(self) -> bool:
+        """True while it got nowhere: no batch was accepted, or it ended with an environment that gave nothing."""
+        return self.barren or self.stuck_env is not None
 
     def note_accepted(self, seq: int, steps: int) -> None:
         """A batch was accepted."""

@@ -47,9 +47,12 @@ class PlayError(EnvError):
     Attributes:
         failure: what is known of it.
         replay: what playing it again takes; None when that is not known.
+        stuck_env: the environment that it was, within the experiment, where that one gave no step since the shard was
+            claimed although others may have; None where it gave some.
     """
 
     def __init__(self, reason: str, failure: Failure, replay: Replay | None = None, **problem: Any) -> None:
         super().__init__(reason, **problem)
         self.failure = failure
         self.replay = replay
+        self.stuck_env: int | None = None

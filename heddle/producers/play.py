@@ -192,9 +192,15 @@ class Play(ABC):
         except (Exception, SystemExit) as error:
             if self.doing is None:
                 raise
-            raise self._report.failed(error, self.doing, self._env, self._row, self._reel) from error
+            failed = self._report.failed(error, self.doing, self._env, self._row, self._reel)
+            failed.stuck_env = failed.failure.env if failed.failure.env >= 0 and self._gave_nothing() else None
+            raise failed from error
         finally:
             self.doing = None
+
+    def _gave_nothing(self) -> bool:
+        """The environment that is spoken of gave no step yet although others may have."""
+        return False
 
     def hanging(self, what: str, trace: str) -> PlayError:
         """From another thread: what is known of a call that lasts too long, while it lasts."""

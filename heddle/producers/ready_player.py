@@ -94,6 +94,7 @@ class ReadyPlayer(Play):
         self._carried: dict[int, _Carried] = {}
         self._before: Arrays = {}
         self._look_at = 0.0
+        self._silent = set(range(n))  # gave no step yet
 
     def cut(self) -> None:
         super().cut()
@@ -131,6 +132,7 @@ class ReadyPlayer(Play):
         self._roll(reel, deterministic)
         self.doing, at = None, self._at
         reel.lengths = at.tolist()
+        self._silent -= set(np.flatnonzero(at).tolist())
         self.standing.now = [array[self._all, at] for _, array in reel.observations]
         self.standing.moving = bool(self._open)
         self._keep_carried(reel)
@@ -271,6 +273,9 @@ class ReadyPlayer(Play):
 
     def _is_wanted(self, env: int) -> bool:
         return self._episodes.wanted is None or bool(self._episodes.wanted[env]) or env in self._uncounted
+
+    def _gave_nothing(self) -> bool:
+        return self._env in self._silent
 
     # ---- what lasts
 

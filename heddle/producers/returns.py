@@ -12,6 +12,7 @@ from heddle.errors import BatchesForgotten, BrokerError, EnvError, HeddleError
 from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, first_to_leave
+from heddle.producers.mishap import PlayError
 from heddle.producers.quota import surplus
 from heddle.producers.report import failure_of
 
@@ -67,6 +68,7 @@ class Returns:
                 forgotten_batches=batches,
                 forgotten_steps=steps,
                 accepted=holding.known,
+                stuck_env=holding.stuck_env,
             )
         except BatchesForgotten as forgot:
             self._desk.note_forgotten(holding, forgot.seq)
@@ -115,6 +117,7 @@ class Returns:
     def blame(self, holding: Holding, error: EnvError) -> None:
         """Its environment or policy failed: it leaves with the reason, and this worker lives on."""
         holding.error = reason_of(error)
+        holding.stuck_env = error.stuck_env if isinstance(error, PlayError) else None
         log.error("giving back shard=%s because %s", holding.name, holding.error)
         self._desk.counters.env_errors += 1
         self._desk.leave([holding], holding.error)

@@ -726,6 +726,30 @@ def test_a_worker_that_gives_a_broken_shard_back_counts_and_names_the_error(any_
     assert (state.state, state.last_error) == ("quarantined", "EnvError: no display")
 
 
+def stuck(broker: Broker, env: int | None, *, error: str | None = "it hangs") -> str:
+    """An owner gives a batch, and the shard back with an environment that gave nothing; the state it is in then."""
+    claim = claim_next(broker)
+    assert append(broker, claim.lease, claim.seq + 1).status == "OK"
+    broker.shards.release(claim.lease, error=error, stuck_env=env)
+    return broker.shards.shards(E, 0)[0].state
+
+
+def test_a_shard_with_an_environment_that_gives_nothing_is_quarantined_although_others_give(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, barren_deaths=3)
+    assert [stuck(any_broker, 1), stuck(any_broker, 1), stuck(any_broker, None, error=None)] == ["queued"] * 3
+    assert stuck(any_broker, 1) == "quarantined"
+    assert any_broker.shards.shards(E, 0)[0].last_error == "it hangs"
+    any_broker.shards.lift_quarantine(E, 0, 0)
+    any_broker.shards.queue_tickets(E, 0, [0], POOL)
+    assert stuck(any_broker, 1) == "queued"
+
+
+def test_only_the_same_environment_in_a_row_counts_as_stuck(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, barren_deaths=2)
+    assert [stuck(any_broker, env) for env in (0, 1, 0, None, 0)] == ["queued"] * 5
+    assert stuck(any_broker, 0) == "quarantined"
+
+
 def test_a_supervisor_frees_all_shards_of_a_dead_child_at_once(any_broker: Broker) -> None:
     admit(any_broker, shards=3)
     mine = [claim_next(any_broker, "dead").lease, claim_next(any_broker, "dead").lease]

@@ -46,8 +46,9 @@ def running(redis_server: LocalServer) -> Iterator[Running]:
         worker.end()
 
 
-def experiment(broker: Broker, **env: Any) -> Reader:
-    name = submit(broker, env=env, rollout={"steps": 8, "sync": False}, trainer={"minibatch": 1})
+def experiment(broker: Broker, *, faults: dict[str, Any] | None = None, **env: Any) -> Reader:
+    rollout: dict[str, Any] = {"steps": 8, "sync": False}
+    name = submit(broker, env=env, rollout=rollout, trainer={"minibatch": 1}, faults=faults or {})
     reader = Reader(broker, name)
     reader.publish(1)
     return reader
@@ -134,4 +135,22 @@ def test_one_that_stays_stuck_gives_its_shard_back_with_the_reason_and_the_worke
     eventually(lambda: told in error(), timeout_s=30)
     before = len(reader.read)
     eventually(lambda: reader.pull() and len(reader.read) > before + 3)
+    assert running.thread.is_alive() and not running.exits
+
+
+def test_one_that_never_gives_a_step_has_its_shard_quarantined_although_its_neighbour_delivers(
+    broker: Broker, running: Running, tmp_path: Path
+) -> None:
+    stuck = tmp_path / "stuck"
+    stuck.touch()
+    env: dict[str, Any] = {"id": f"{HERE}:Remote", "stepping": "async", "kwargs": {"stuck_file": str(stuck)}}
+    reader = experiment(broker, faults={"barren_deaths": 2}, step_timeout=0.5, **env)
+
+    def is_quarantined() -> bool:
+        reader.pull()
+        (shard,) = [one for one in broker.shards.shards(reader.experiment, 0) if one.shard == 0]
+        return shard.state == "quarantined" and "lasts longer than 0.5 s" in shard.last_error
+
+    eventually(is_quarantined, timeout_s=60)
+    assert any(not pointer.shard for pointer in reader.read)
     assert running.thread.is_alive() and not running.exits

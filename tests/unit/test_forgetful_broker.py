@@ -13,6 +13,7 @@ import pytest
 
 from heddle.broker.pointers import identity_of
 from heddle.broker.types import Pointer
+from heddle.clock import ManualClock
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.marks import OWNERS_KEPT, Mark
 from heddle.consumers.ordering import Ordering
@@ -44,18 +45,12 @@ class Worker:
     seq: int
 
 
-class Clock:
-    """Waiting costs nothing."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
+class Clock(ManualClock):
+    """Time that passes whenever somebody looks at it: now and then the reader looks for what others hold."""
 
     def monotonic(self) -> float:
-        self._now += 0.3
-        return self._now
-
-    def sleep(self, seconds: float) -> None:
-        self._now += seconds
+        self.advance(0.3)
+        return super().monotonic()
 
 
 class Forgetful:
@@ -177,6 +172,7 @@ class Trainer:
     def __post_init__(self) -> None:
         marks = {shard: Mark.from_json(mark) for shard, mark in self.marks.items()}
         stand_in: Any = self
+        nothing: Any = None
         self.experience = self.broker
         self.ledger = Ledger(stand_in, "e", 0, seat_epoch=1, ordering=Ordering(marks))
         self.learned = list(self.seen)
@@ -184,9 +180,9 @@ class Trainer:
         clock = Clock()
         self.reader = Reader(
             stand_in, "e", 0, seat_epoch=1, ledger=self.ledger, plans=[], size_cap=1,
-            layout=None, patience=Patience(clock=clock, rng=np.random.default_rng(0)), clock=clock,
-        )  # type: ignore[arg-type]  # fmt: skip
-        self.reader._decode = lambda pointer, blob: None  # type: ignore[assignment, method-assign]
+            layout=nothing, patience=Patience(clock=clock, rng=np.random.default_rng(0)), clock=clock,
+        )  # fmt: skip
+        self.reader._decode = lambda pointer, blob: nothing  # type: ignore[method-assign]
 
     def poll(self) -> None:
         self.buffer += self.reader.poll(block_ms=1)

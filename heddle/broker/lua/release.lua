@@ -4,12 +4,14 @@
 --       7 waiting (sorted set); by name: the shard's snapshot (string)
 -- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 error, "" for none  6 "1" when it counts as a barren death
 --       7 batches that the broker forgot  8 their steps  9 the last seq that it should know, "" for whatever it does
+--       10 the environment that failed and gave nothing, though others did; "" for none. Owners in a row that failed
+--       with the same one count as barren ones do
 -- Reply {"OK", state now} | {"GAP", seq}: it knows only that; nothing changed | {"FENCED"} | {"GONE"}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'barren_deaths')
 if not ctl[1] then
   return {'GONE'}
 end
-local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'parked', 'deaths', 'seq', 'reported', 'snapshot')
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'parked', 'deaths', 'seq', 'reported', 'snapshot', 'stuck')
 if s[1] ~= 'leased' or s[2] ~= ARGV[2] or s[3] ~= ARGV[3] or s[4] ~= ARGV[4] then
   return {'FENCED'}
 end
@@ -32,8 +34,12 @@ if tonumber(ARGV[7]) > 0 then
   redis.call('HSET', KEYS[2], 'reported', table.concat(reported, ' ', 1, math.min(#reported, 8)))
 end
 local deaths = tonumber(s[6] or '0') + tonumber(ARGV[6])
-local state = 'queued'
-if ARGV[6] == '1' and deaths >= tonumber(ctl[2] or '5') then
+local state, most, stuck = 'queued', tonumber(ctl[2] or '5'), 0
+if ARGV[10] ~= '' then
+  local env, count = string.match(s[10] or '', '^(%d+):(%d+)$')
+  stuck = env == ARGV[10] and tonumber(count) + 1 or 1
+end
+if (ARGV[6] == '1' and deaths >= most) or stuck >= most then
   state = 'quarantined'
 elseif ctl[1] == 'stop' then
   state = 'stopped'
@@ -43,7 +49,7 @@ local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[
 redis.call('HSET', KEYS[2], 'state', state, 'stepping', '0', 'parked', '0', 'since', now,
   'deaths', string.format('%.0f', deaths))
 if ARGV[5] ~= '' then
-  redis.call('HSET', KEYS[2], 'error', ARGV[5])
+  redis.call('HSET', KEYS[2], 'error', ARGV[5], 'stuck', stuck > 0 and string.format('%s:%.0f', ARGV[10], stuck) or '')
 end
 if s[9] and (state ~= 'queued' or ARGV[5] ~= '') then -- nobody plays on, or not from what ended in an error
   redis.call('UNLINK', s[9])
