@@ -65,11 +65,12 @@ class Stuck(Walk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps, self.go_on = 0, threading.Event()
+        self.steps, self.go_on, self.waits = 0, threading.Event(), threading.Event()
 
     def step(self, action: Any) -> Any:
         self.steps += 1
         if self.steps == 3:
+            self.waits.set()
             assert self.go_on.wait(30)
         return super().step(action)
 
@@ -193,10 +194,15 @@ def test_without_one_a_batch_leaves_with_the_first_full_segment(made: Callable[.
 def test_max_seconds_and_cut_end_a_segment_although_an_environment_is_stuck(made: Callable[..., ReadyPlayer]) -> None:
     envs: list[Any] = [Slow(), Stuck()]
     player = made(2, envs=envs, steps=100_000, sync=True)
-    timer = threading.Timer(0.1, player.cut)
-    timer.start()
+
+    def cut() -> None:
+        assert envs[1].waits.wait(30)
+        player.cut()
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
     assert lengths(player.play(1), 2)[1] == 2
-    timer.join()
+    cutter.join()
     envs[1].go_on.set()
 
 
