@@ -163,7 +163,8 @@ def _numbers(facts: Facts) -> RenderableType:
     bars = sparkline([value for _, value in facts.returns], RETURN_WIDTH)
     returns = Text.assemble((_last(facts.returns), "bold"), " ", (bars, "cyan"))
     speed = f"{facts.steps_per_second:,.0f} steps/s"
-    flight = f"{facts.in_flight} batch{"" if facts.in_flight == 1 else "es"}, {facts.in_flight_bytes / 1024:,.0f} KiB"
+    counted = "batch" if facts.in_flight == 1 else "batches"
+    flight = f"{facts.in_flight} {counted}, {facts.in_flight_bytes / 1024:,.0f} KiB"
     lag = f"{_metric(facts, 'lag_mean')} (max {_metric(facts, 'lag_max')})"
     grid.add_row("return", returns, " eval", _last(facts.eval_returns), " length", _metric(facts, "length"))
     grid.add_row("speed", speed, " version", f"{facts.policy}", " lag", lag)
