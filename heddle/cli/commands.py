@@ -161,6 +161,8 @@ def _stop(one: "Experiment") -> str:
     before = one.status()
     one.stop()
     go_on = f"heddle enqueue --resume {one.id}"
+    if before.ended and not before.result.get("checkpoint"):
+        return f"{one.id} is {before.state} already; it left no checkpoint"
     if before.ended:
         return f"{one.id} is {before.state} already; go on from its last checkpoint with: {go_on}"
     if before.command == "stop":

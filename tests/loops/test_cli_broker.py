@@ -369,3 +369,11 @@ def test_an_experiment_whose_keys_somebody_damaged_hides_no_other(
     assert say("rm", "--yes", hurt)[0] in (0, 1, 4)
     assert not has_given_up(broker, hurt, "host", Path("runs"), Repeats(), Ending("trainer", 1, "why"))
     assert isinstance(_is_seated(broker, hurt), bool)
+
+
+@pytest.mark.parametrize(("checkpoint", "said"), [("runs/a", "--resume"), ("", "it left no checkpoint")])
+def test_stop_names_only_a_checkpoint_that_there_is(broker: Broker, say: Say, checkpoint: str, said: str) -> None:
+    experiment = ended(broker, steps=10, checkpoint=checkpoint)
+    code, out, err = say("stop", experiment)
+    assert (code, err) == (0, "")
+    assert said in out
