@@ -22,6 +22,7 @@ from heddle.launch.process import use_one_thread
 SECTIONS = {
     "player": "rollout",
     "pipeline": "pipeline",
+    "planes": "planes",
     "codec": "codec",
     "broker": "servers",
     "start": "starting",

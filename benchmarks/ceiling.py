@@ -1,4 +1,4 @@
-"""One process of the ceiling: plays its part of W1's shards as a worker does, and sends nothing.
+"""One process of the ceiling: plays its part of a workload's shards as a worker does, and sends nothing.
 
     python -m benchmarks.ceiling SHAPE PART
 
@@ -9,12 +9,12 @@ import json
 import sys
 from dataclasses import asdict
 
-from benchmarks.workload import PROCESSES, SHAPES, play_for, scene, w1
+from benchmarks.workload import ALL, PROCESSES, play_for, scene, w1
 
 
 def main() -> None:
     """Serve until the input ends."""
-    shape, part = SHAPES[sys.argv[1]], int(sys.argv[2])
+    shape, part = ALL[sys.argv[1]], int(sys.argv[2])
     stage = scene(w1(shape))
     players = [stage.player(index) for index in range(part, shape.shards, PROCESSES)]
     play_for(players, 0.2, shape.batch)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.measure import CLOCK, Played, Row, alternate, compare, cpu_s_of, own_cpu_s
-from benchmarks.workload import PROCESSES, SHAPES, Shape, w1_source
+from benchmarks.workload import ALL, PROCESSES, SHAPES, Shape, w1_source
 from heddle.client import Client, connect
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.ordering import Ordering
@@ -23,15 +23,17 @@ from heddle.consumers.patience import Patience
 from heddle.consumers.reader import Reader
 from heddle.consumers.seat import Seat, trainer_id
 from heddle.consumers.setting import read_setting
+from heddle.consumers.shelf import offered_shelf
 from heddle.errors import TimedOut
 from heddle.launch.check import load_and_check
 from heddle.launch.local import Local, Setup
 from heddle.launch.process import ONE_THREAD
+from heddle.plane import open_plane
 from heddle.policies.weights import pack
 from heddle.stop import StopFlag
 
 ROUNDS = 7
-SECONDS = {"large": 2.5, "small": 1.5}
+SECONDS = {"large": 2.5, "small": 1.5, "shm": 2.5, "redis": 2.5}
 SETTLE_S = 0.7
 WITHIN_S = 50.0
 PATIENCE_S = 30.0
@@ -46,7 +48,9 @@ class Consumer:
         assert seat is not None, "nobody else trains a benchmark"
         self.seat, self.steps, self.batches, self.bytes = seat, 0, 0, 0
         setting = read_setting(broker, experiment)
-        self._ledger = Ledger(broker, experiment, 0, seat_epoch=seat.epoch, ordering=Ordering({}))
+        epoch, spec = seat.epoch, setting.spec
+        shelf = offered_shelf(broker, experiment, spec, seat_epoch=epoch, plane=open_plane, call=lambda _, ask: ask())
+        self._ledger = Ledger(broker, experiment, 0, seat_epoch=epoch, ordering=Ordering({}), shelf=shelf)
         self._reader = Reader(
             broker,
             experiment,
@@ -58,6 +62,7 @@ class Consumer:
             size_cap=setting.spec.limits.batch_bytes,
             patience=Patience(check=seat.check, clock=CLOCK),
             clock=CLOCK,
+            shelf=shelf,
         )
         self._reader.start()
         weights = pack(setting.policy.get_weights(), version=1, update=0)
@@ -79,8 +84,9 @@ class Pipeline:
     """Everything of `heddle run` but the trainer."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.shape, self._seconds = SHAPES[name], SECONDS[name]
-        self.local = Local(Setup(url=None, folder=folder / "server", workers=PROCESSES), stop=StopFlag())
+        self.shape, self._seconds = ALL[name], SECONDS[name]
+        setup = Setup(url=None, folder=folder / "server", workers=PROCESSES, durability=self.shape.durability)
+        self.local = Local(setup, stop=StopFlag())
         self._stack = ExitStack()
         self._stack.callback(self.local.end)
         try:

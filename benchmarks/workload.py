@@ -1,16 +1,18 @@
-"""The workloads: W1 is CartPole-v1 under a small network, in large and in small batches.
+"""The workloads: W1 is CartPole-v1 under a small network, in large and in small batches; W2 is images made for nothing.
 
 It never talks to a broker.
 """
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from benchmarks import image_env
 from benchmarks.measure import CLOCK, Played, own_cpu_s
+from heddle.broker.server_setup import Durability
 from heddle.layout import Layout, make_layout
 from heddle.policies import make_policy
 from heddle.policies.base import Policy
@@ -24,17 +26,24 @@ PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How W1 is cut.
+    """A workload, and how it is cut.
 
     Attributes:
         name: for the table.
         shards: in all; envs: of each; steps: T.
+        env, policy: ids of what is played and of what plays it.
+        plane: how batches travel.
+        durability: of the server.
     """
 
     name: str
     shards: int
     envs: int
     steps: int
+    env: str = "CartPole-v1"
+    policy: str = "mlp"
+    plane: str = "redis"
+    durability: Durability = "fast"
 
     @property
     def batch(self) -> int:
@@ -45,14 +54,21 @@ class Shape:
 LARGE = Shape("batches of 4,096 steps", shards=PROCESSES, envs=32, steps=128)
 SMALL = Shape("batches of 64 steps", shards=2 * PROCESSES, envs=2, steps=32)
 SHAPES = {"large": LARGE, "small": SMALL}
+IMAGES = Shape(
+    "images, batches of 512", PROCESSES, 8, 64, env=image_env.ID, policy=image_env.POLICY, durability="memory"
+)
+PLANES = {"shm": replace(IMAGES, plane="shm"), "redis": IMAGES}
+ALL = SHAPES | PLANES
 
 
 def w1_source(shape: Shape) -> dict[str, Any]:
     """W1 as a mapping; its budget is never reached."""
     return {
-        "experiment": {"name": "bench-w1", "seed": 1},
-        "env": {"id": "CartPole-v1", "num_envs": shape.shards * shape.envs, "envs_per_shard": shape.envs},
-        "rollout": {"steps": shape.steps},
+        "experiment": {"name": "bench", "seed": 1},
+        "env": {"id": shape.env, "num_envs": shape.shards * shape.envs, "envs_per_shard": shape.envs},
+        "policy": {"id": shape.policy},
+        "rollout": {"steps": shape.steps, "plane": shape.plane},
+        "trainer": {"learner": "none"} if shape.policy != "mlp" else {},
         "budget": {"env_steps": 10**12},
     }
 

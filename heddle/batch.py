@@ -9,8 +9,9 @@ registered from Python, and nothing is ever unpickled.
 """
 
 import functools
+import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,15 +19,30 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from heddle.columns import Coded, coded, fixed, list_array, list_lengths, list_of, ragged
+from heddle.columns import Coded, FixedColumn, coded, fixed, list_array, list_lengths, list_of, ragged
 from heddle.errors import BatchError
 from heddle.layout import Column, ColumnLike, Layout, Per, Segments, make_layout
+from heddle.placer import Placer
 from heddle.segment_checks import first_problem
 from heddle.wire import declared_bytes
 
-__all__ = ["Column", "ColumnLike", "Layout", "Per", "Segments", "checksum", "decode", "encode", "make_layout"]
+__all__ = [
+    "Column",
+    "ColumnLike",
+    "Layout",
+    "Per",
+    "Segments",
+    "checksum",
+    "decode",
+    "encode",
+    "encode_into",
+    "make_layout",
+    "places",
+    "spot_check",
+]
 
 _FORMAT = b"2"
+_SPOT_ENDS, _SPOT, _SPOTS = 16 << 10, 256, 64
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream; a reader would also take a cut for the end
 
 # What Arrow raises on bytes that are not what they claim to be; seen by flipping and cutting bytes.
@@ -49,6 +65,37 @@ def encode(layout: Layout, segments: Segments, *, compression: Literal["lz4", "z
     buffer = pa.allocate_buffer(codec.framing_bytes + pa.ipc.get_record_batch_size(batch))
     _write(pa.FixedSizeBufferWriter(buffer), batch, None)
     return memoryview(buffer).cast("B").toreadonly()
+
+
+def encode_into(layout: Layout, segments: Segments, take: Callable[[int], memoryview]) -> memoryview:
+    """As `encode`, without compression, into memory that `take` gives for so many bytes or more; what it used of that.
+
+    Arrays that lie in that memory where `places` says stay there, and are not copied.
+
+    Raises:
+        ValueError: as `encode` does.
+    """
+    codec = _codec(layout)
+    batch = pa.RecordBatch.from_arrays(list(_arrow_columns(codec, segments)), schema=codec.schema)
+    size = codec.framing_bytes + pa.ipc.get_record_batch_size(batch)
+    memory = take(size)[:size]
+    _write(pa.PythonFile(Placer(memory), mode="w"), batch, None)
+    return memory.toreadonly()
+
+
+@functools.lru_cache(maxsize=64)
+def places(layout: Layout, rows: int) -> tuple[int, dict[str, int]]:
+    """Bytes of an encoded batch of `rows` segments without final observations, and where its arrays begin in it.
+
+    Only those that travel as they are, no half floats, and that stand before anything whose length varies.
+    """
+    codec = _codec(layout)
+    data = encode(layout, Segments.empty(layout, rows))
+    begin = np.frombuffer(data, np.uint8).ctypes.data
+    arrays = _views(codec, _read(codec, data, len(data))).arrays
+    steady = itertools.takewhile(lambda column: isinstance(column, FixedColumn), codec.columns)
+    plain = [c.name for c in steady if isinstance(c, FixedColumn) and (c.dtype == c.stored or c.dtype.kind == "b")]
+    return len(data), {name: arrays[name].ctypes.data - begin for name in plain if arrays[name].size}
 
 
 def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_cap: int) -> Segments:
@@ -79,6 +126,20 @@ def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_
 def checksum(data: bytes | memoryview) -> int:
     """CRC-32 of `data` (zlib's), the number that travels in the pointer."""
     return zlib.crc32(data)
+
+
+def spot_check(data: bytes | memoryview) -> int:
+    """As `checksum`, of the length, both ends and a sample of `data`: of bytes that never leave a machine's memory.
+
+    What may be wrong there is that they are another batch's, cut, or not written at all.
+    """
+    size = len(data)
+    if size <= 4 * _SPOT_ENDS:
+        return zlib.crc32(data)
+    found = zlib.crc32(data[:_SPOT_ENDS], zlib.crc32(size.to_bytes(8, "little")))
+    for at in range(_SPOT_ENDS, size - _SPOT_ENDS, max(_SPOT, (size - 2 * _SPOT_ENDS) // _SPOTS)):
+        found = zlib.crc32(data[at : at + _SPOT], found)
+    return zlib.crc32(data[size - _SPOT_ENDS :], found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ This module never formats for a terminal: the command line decides how an error 
     ├── BatchesForgotten            1   the broker lost batches that it had accepted
     ├── CheckpointError             1   a checkpoint that cannot be loaded
     ├── DataError                   1   recorded experience that cannot be written, or read
+    ├── PlaneError                  1   shared memory that cannot be used; bytes go through the broker then
     ├── NotSnapshottable            1   an environment whose state cannot be kept
     ├── SnapshotError               1   bytes that do not bring an environment's state back
     └── ExperimentFailed            1   the experiment ended badly
@@ -199,6 +200,10 @@ class DataError(HeddleError):
 
 class CheckpointError(HeddleError):
     """A checkpoint file is torn, foreign or of another format."""
+
+
+class PlaneError(HeddleError):
+    """Shared memory of this host that cannot be used, or has no room."""
 
 
 class NotSnapshottable(HeddleError):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from heddle.broker.experience import Experience
     from heddle.broker.experiments import Experiments
     from heddle.broker.overview import Overview
+    from heddle.broker.planes import Planes
     from heddle.broker.policies import Policies
     from heddle.broker.pools import Pools
     from heddle.broker.seats import Seats
@@ -71,6 +72,13 @@ class Broker:
         from heddle.broker.experiments import Experiments
 
         return Experiments(self.conn)
+
+    @cached_property
+    def planes(self) -> "Planes":
+        """What readers and sweeps of shared memory need to know."""
+        from heddle.broker.planes import Planes
+
+        return Planes(self.conn)
 
     @cached_property
     def policies(self) -> "Policies":

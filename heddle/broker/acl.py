@@ -104,7 +104,7 @@ ROLES: Mapping[str, Rights] = {
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xdel", "xack", "xreadgroup", "xgroup|create", "hdel", "zrem")
         + ("zremrangebyscore", "subscribe", "unsubscribe"),
-        writes=(*_POOL, *_SHARDS, *_FLOW, *_BYTES, keys.LOG),
+        writes=(*_POOL, *_SHARDS, *_FLOW, *_BYTES, keys.LOG, keys.IDENTITY),
         reads=(*_ABOUT, *_POLICY, keys.EXPERIMENTS),
     ),
     "trainer": Rights(
@@ -122,10 +122,10 @@ ROLES: Mapping[str, Rights] = {
                 "finish",
             ),
             *("policy_forget", "policy_publish", "seat_claim", "seat_release", "seat_renew", "metrics_add"),
-            "metrics_forget",
+            *("metrics_forget", "plane_offer", "plane_far"),
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xack", "xreadgroup", "subscribe", "unsubscribe"),
-        writes=(*_each(keys.ctl, keys.waiting), *_FLOW, *_BYTES, *_ABOUT, *_POLICY, *_DEAD, keys.LOG),
+        writes=(*_each(keys.ctl, keys.waiting), *_FLOW, *_BYTES, *_ABOUT, *_POLICY, *_DEAD, keys.LOG, keys.IDENTITY),
         reads=(*_SHARDS, *_POOL, keys.EXPERIMENTS, *_each(keys.name)),
     ),
     "coordinator": Rights(
@@ -147,7 +147,7 @@ ROLES: Mapping[str, Rights] = {
         + ("zrem", "zremrangebyscore", "subscribe", "unsubscribe"),
         writes=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, keys.LOG, keys.QUEUE, keys.EXPERIMENTS, keys.COORDINATOR)
         + _each(keys.name),
-        reads=_POLICY,
+        reads=(*_POLICY, keys.IDENTITY),
     ),
     "user": Rights(
         about="who submits, commands, looks and removes: `enqueue`, `stop`, `rm`, `workers scale`, `batches` ...",
@@ -162,11 +162,12 @@ ROLES: Mapping[str, Rights] = {
                 "worker_drain",
             ),
             *("remove_ctl", "dead_drop", "replay", "quarantine_lift", "group_make", "ticket_note", "ticket_peek"),
+            "plane_far",
         ),
         commands=(*_LOOK, "scan", "unlink", "xadd", "xdel", "xack", "zadd", "zrem", "hdel", "xgroup|create"),
         writes=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, *_POLICY, *_DEAD, *_BYTES, keys.LOG, keys.QUEUE)
         + (keys.EXPERIMENTS, *_each(keys.name)),
-        reads=(keys.COORDINATOR,),
+        reads=(keys.COORDINATOR, keys.IDENTITY),
     ),
     "reader": Rights(
         about="who only looks: `ls`, `status`, `shards`, `batches ls`, `workers ls`, `policy pull`, dashboards",

@@ -5,7 +5,9 @@ It hands out no entry that the append script did not write: the trainer's group 
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -13,7 +15,8 @@ from redis.exceptions import ResponseError
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.dead import bury_foreign, dead_batches
-from heddle.broker.pointers import identity_of, pointer_fields, pointer_of, read_flow
+from heddle.broker.leases import BLOB_TTL_MS
+from heddle.broker.pointers import by_bytes, identity_of, pointer_fields, pointer_of, read_flow
 from heddle.broker.records import integer, text, texts
 from heddle.broker.tickets import is_groupless
 from heddle.broker.types import Flow, Pointer, Settled
@@ -23,8 +26,6 @@ log = logging.getLogger("heddle.broker")
 
 BATCH = 500
 """Entries per script call or round trip."""
-FETCH_BYTES = 64 << 20
-"""Bytes asked for in one round trip: more would pile up in the server's output buffer."""
 FORGET_CONSUMER_MS = 600_000
 """A trainer's consumer that holds nothing and was silent for this long is deleted; a living one comes back by reading.
 """
@@ -99,7 +100,7 @@ class Experience:
         At most one byte more than a pointer announces: what somebody put in their place may be of any size.
         """
         found: list[bytes | None] = []
-        for some in _by_bytes(pointers):
+        for some in by_bytes(pointers):
             pipe = self._conn.pipeline()
             for pointer in some:
                 pipe.getrange(pointer.blob_key, 0, pointer.bytes)
@@ -128,10 +129,21 @@ class Experience:
 
     # ---- settle, as the holder of the seat
 
-    def ack(self, experiment: str, p: int, seat_epoch: int, settled: Sequence[tuple[Pointer, Settled]]) -> int:
+    def ack(
+        self,
+        experiment: str,
+        p: int,
+        seat_epoch: int,
+        settled: Sequence[tuple[Pointer, Settled]],
+        *,
+        free: Callable[[Pointer], object] = lambda _: None,
+    ) -> int:
         """Settle entries: gone from group and stream, bytes deleted, counted by what became of them.
 
         Works when the memory is full. May be called again: an entry is counted once. Each 500 are atomic.
+
+        Args:
+            free: told each batch to whose bytes no entry refers any more.
 
         Returns:
             How many were still there.
@@ -151,15 +163,27 @@ class Experience:
             reply = self._conn.script("ack", own, args)
             _check_seat(experiment, seat_epoch, reply[0])
             acked += integer(reply[1])
+            kept = {integer(number) - 1 for number in reply[2:]}
+            for place, (pointer, _) in enumerate(some):
+                if place not in kept:
+                    free(pointer)
         return acked
 
     def set_aside(
-        self, experiment: str, p: int, seat_epoch: int, pointer: Pointer, reason: str, keep_blob: bool = True
+        self,
+        experiment: str,
+        p: int,
+        seat_epoch: int,
+        pointer: Pointer,
+        reason: str,
+        keep_blob: bool = True,
+        data: memoryview | None = None,
     ) -> bool:
         """Settle one entry as dead: its pointer and the reason go to the dead stream, which is capped.
 
         Args:
             keep_blob: keep its bytes, to be looked at, as long as there is room for them.
+            data: its bytes, where the server has not got them: it gets them now, unless its memory is full.
 
         Returns:
             False when it was not in the stream any more.
@@ -170,8 +194,16 @@ class Experience:
         own = [keys.ctl(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
         own += [keys.dead(experiment, p), pointer.blob_key, keys.dead_blob(experiment, p, pointer.entry_id)]
         args: list[str | int] = [seat_epoch, keys.TRAINER_GROUP, pointer.entry_id, pointer.bytes, pointer.steps]
-        args += [int(keep_blob), *self._dead_caps, reason, *pointer_fields(pointer)]
-        reply = self._conn.script("dead", own, args)
+        args += [int(keep_blob), *self._dead_caps, reason]
+        if data is None:
+            reply = self._conn.script("dead", own, [*args, *pointer_fields(pointer)])
+        else:
+            here = replace(pointer, location="redis", place="", crc32=zlib.crc32(data))
+            pipe = self._conn.pipeline()
+            pipe.set(pointer.blob_key, data, px=BLOB_TTL_MS)
+            *_, reply = pipe.script("dead", own, [*args, *pointer_fields(here)]).execute(raise_on_error=False)
+            if isinstance(reply, Exception):
+                raise reply
         _check_seat(experiment, seat_epoch, reply[0])
         return integer(reply[1]) == 1
 
@@ -280,20 +312,6 @@ class Experience:
                 "passed over entries that no worker wrote experiment=%s group=%s count=%d", experiment, group, strangers
             )
         return found
-
-
-def _by_bytes(pointers: Sequence[Pointer]) -> Iterator[list[Pointer]]:
-    """In runs whose bytes stay below the limit of one round trip; at least one in each."""
-    run: list[Pointer] = []
-    size = 0
-    for pointer in pointers:
-        if run and size + pointer.bytes > FETCH_BYTES:
-            yield run
-            run, size = [], 0
-        run.append(pointer)
-        size += pointer.bytes
-    if run:
-        yield run
 
 
 def _check_seat(experiment: str, seat_epoch: int, answer: Any) -> None:

@@ -63,6 +63,7 @@ class Leases(Tickets):
             sync=reply[11] == "1",
             deaths=int(reply[12]),
             no_snapshot=reply[13],
+            plane=reply[14],
         )
 
     def renew(self, experiment: str, p: int, leases: Sequence[tuple[Lease, bool]], *, ttl_ms: int) -> list[Renewal]:
@@ -102,6 +103,7 @@ class Leases(Tickets):
         stepping_next: bool = False,
         resend_snapshot: bool = False,
         no_snapshot: str = "",
+        place: str = "",
     ) -> AppendReply:
         """Deliver a shard's next batch in one round trip; renews its lease.
 
@@ -116,6 +118,7 @@ class Leases(Tickets):
             stepping_next: the shard is being stepped now.
             resend_snapshot: with blob None: the batch carries a snapshot that the broker has already.
             no_snapshot: why it carries none though it should, to be shown; "" when there is nothing to say.
+            place: token of the shared memory where the bytes lie, in a file of this batch's identity; blob is None.
 
         Raises:
             BrokerFull: the bytes could not be stored; nothing changed.
@@ -137,6 +140,7 @@ class Leases(Tickets):
         args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, seq, ttl_ms, int(stepping_next)]
         args += [BLOB_TTL_MS, meta.kind, meta.version_min, meta.version_max, meta.segments, meta.steps]
         args += [meta.bytes, meta.crc32, meta.given, meta.waited_ms, no_snapshot]
+        args += [place] if place else []
         pipe.script("append", own, args)
         try:
             return self._append_reply(pipe)
@@ -250,6 +254,7 @@ class Leases(Tickets):
             room_entries=integer(answer[5]),
             room_bytes=integer(answer[6]),
             accepted_before=integer(answer[7]) == 1,
+            plane=text(answer[8]),
         )
 
 

@@ -3,11 +3,14 @@
 This module never talks to a server.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from heddle.broker import keys
 from heddle.broker.records import integer
 from heddle.broker.types import Amount, Flow, Pointer
+
+FETCH_BYTES = 64 << 20
+"""Bytes asked for in one round trip: more would pile up in the server's output buffer."""
 
 
 def pointer_of(experiment: str, p: int, entry_id: str, fields: Mapping[str, str]) -> Pointer | None:
@@ -17,7 +20,8 @@ def pointer_of(experiment: str, p: int, entry_id: str, fields: Mapping[str, str]
     except (KeyError, ValueError):
         return None
     blob = keys.blob(experiment, p, pointer.shard, pointer.epoch, pointer.nonce, pointer.seq)
-    return pointer if pointer.location == "redis" and pointer.blob_key == blob else None
+    is_known = pointer.location == "redis" or (pointer.location == "shm" and pointer.place != "")
+    return pointer if is_known and pointer.blob_key == blob else None
 
 
 def identity_of(pointer: Pointer) -> str:
@@ -44,7 +48,22 @@ def read_pointer(entry_id: str, fields: Mapping[str, str]) -> Pointer:
         given=int(fields["given"]),
         waited_ms=integer(fields.get("waited_ms")),
         location=fields["location"],
+        place=fields.get("place", ""),
     )
+
+
+def by_bytes(pointers: Sequence[Pointer]) -> Iterator[list[Pointer]]:
+    """In runs whose bytes stay below the limit of one round trip; at least one in each."""
+    run: list[Pointer] = []
+    size = 0
+    for pointer in pointers:
+        if run and size + pointer.bytes > FETCH_BYTES:
+            yield run
+            run, size = [], 0
+        run.append(pointer)
+        size += pointer.bytes
+    if run:
+        yield run
 
 
 def pointer_fields(pointer: Pointer) -> list[str | int]:
@@ -66,6 +85,8 @@ def pointer_fields(pointer: Pointer) -> list[str | int]:
         "location": pointer.location,
         "blob": pointer.blob_key,
     }
+    if pointer.place:
+        fields["place"] = pointer.place
     return [item for pair in fields.items() for item in pair]
 
 
@@ -91,4 +112,5 @@ def read_flow(counters: Mapping[str, str], waiting: int) -> Flow:
         discarded=amount("discarded"),
         forgotten=amount("forgotten"),
         foreign=integer(counters.get("foreign")),
+        mapped=integer(counters.get("mapped")),
     )

@@ -223,4 +223,5 @@ def read_ctl(fields: Mapping[str, str]) -> Ctl:
         reason=fields.get("reason", ""),
         protocol=integer(fields.get("protocol")),
         lifts=integer(fields.get("lifts")),
+        plane=fields.get("plane", ""),
     )

@@ -10,6 +10,8 @@ removal that was cut short (the leader drops them, and they turn GONE at claim).
 
 from heddle.broker import keys, queue
 from heddle.broker.connection import Connection
+from heddle.broker.plane_sweep import drop_experiment
+from heddle.broker.planes import Planes
 from heddle.broker.records import entries, text
 from heddle.broker.tickets import Tickets
 from heddle.errors import Conflict
@@ -39,6 +41,7 @@ def remove(conn: Connection, experiment: str, name: str, *, force: bool) -> None
     for _ in range(PASSES):
         if not _sweep(conn, experiment):
             break
+    drop_experiment(Planes(conn), experiment)
     conn.script("name_release", [keys.name(name)], [experiment])
     _unqueue(conn, experiment)
     conn.main.zrem(keys.EXPERIMENTS, experiment)

@@ -88,6 +88,7 @@ class Claim:
         sync: each policy version is given once.
         deaths: owners in a row that ended without a batch, before this one.
         no_snapshot: why the last owner could not take a snapshot; "" when it could, or did not say.
+        plane: token of the shared memory that every reader can map; "" for none.
     """
 
     lease: Lease
@@ -103,6 +104,7 @@ class Claim:
     sync: bool
     deaths: int = 0
     no_snapshot: str = ""
+    plane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ class AppendReply:
         seq: number of the last batch that the broker has accepted from this shard.
         room_entries, room_bytes: what is left below the caps; negative when one batch went above.
         accepted_before: FENCED only: this very batch had been accepted before the shard was lost.
+        plane: token of the shared memory that every reader can map, at this moment; "" for none.
     """
 
     status: AppendStatus
@@ -152,6 +155,7 @@ class AppendReply:
     room_entries: int
     room_bytes: int
     accepted_before: bool
+    plane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +253,9 @@ class Pointer:
         entry_id: in the stream.
         shard, epoch, nonce, seq: the batch's identity. A shard below 0 is the line of replays of shard -1 - it.
         kind, version_min, version_max, segments, steps, bytes, crc32, given, waited_ms: as in `AppendMeta`.
-        location: "redis": the bytes are the string at blob_key.
+        location: "redis": the bytes are the string at blob_key; "shm": they are a file of that batch's identity in the
+            shared memory of a host.
+        place: token of that shared memory; "" for "redis".
     """
 
     entry_id: str
@@ -268,6 +274,7 @@ class Pointer:
     given: int = 0
     waited_ms: int = 0
     location: str = "redis"
+    place: str = ""
 
     @property
     def played_shard(self) -> int:
@@ -297,6 +304,7 @@ class Flow:
         discarded: answered FENCED, GAP or GIVEN without ever having been accepted.
         forgotten: accepted, lost by the broker, and reported by the worker that played them.
         foreign: entries of the stream that no append wrote and that were set aside; they count nowhere else.
+        mapped: batches of those appended whose bytes never went through the server, but through shared memory.
     """
 
     entries: int
@@ -314,6 +322,7 @@ class Flow:
     discarded: Amount
     forgotten: Amount
     foreign: int = 0
+    mapped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +340,7 @@ class Ctl:
         outcome, reason: what the trainer said of its end; "" until then.
         protocol: version that its keys speak.
         lifts: how often a quarantine was lifted.
+        plane: token of the shared memory of the trainer's host; "" for none.
     """
 
     command: Command
@@ -349,3 +359,4 @@ class Ctl:
     reason: str
     protocol: int
     lifts: int = 0
+    plane: str = ""

@@ -13,6 +13,7 @@ from heddle.broker.pointers import identity_of
 from heddle.broker.types import Pointer, Settled
 from heddle.consumers.marks import Key, Mark, key_of
 from heddle.consumers.ordering import Ordering
+from heddle.consumers.shelf import Shelf
 from heddle.errors import BrokerFull, BrokerUnreachable
 
 log = logging.getLogger("heddle.trainer")
@@ -32,6 +33,7 @@ class Ledger:
 
     Args:
         carried: batch -> (outcome, reason) of what earlier trainers set aside, as their manifest has it.
+        shelf: where the bytes are; the broker alone by default.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class Ledger:
         seat_epoch: int,
         ordering: Ordering[Pointer],
         carried: Mapping[str, tuple[str, str]] | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
+        self._shelf = shelf or Shelf(broker)
         self.ordering = ordering
         self.excused: dict[int, set[int]] = {}
         self.buried = 0
@@ -212,9 +216,11 @@ class Ledger:
 
     def _flush_dead(self) -> None:
         for key, (pointer, reason) in list(self._dead.items()):
+            data = self._shelf.view(pointer)  # to be looked at from anywhere the bytes go to the broker
             self._broker.experience.set_aside(
-                self._experiment, self._partition, self._seat_epoch, pointer, reason, keep_blob=True
+                self._experiment, self._partition, self._seat_epoch, pointer, reason, keep_blob=True, data=data
             )
+            self._shelf.remove(pointer)
             del self._dead[key]
             self.ordering.forget(pointer)
 
@@ -222,7 +228,11 @@ class Ledger:
         while self._owed:
             keys = list(self._owed)[:ACK_AT_ONCE]
             self._broker.experience.ack(
-                self._experiment, self._partition, self._seat_epoch, [self._owed[key] for key in keys]
+                self._experiment,
+                self._partition,
+                self._seat_epoch,
+                [self._owed[key] for key in keys],
+                free=self._shelf.remove,
             )
             for key in keys:
                 pointer, _ = self._owed.pop(key)

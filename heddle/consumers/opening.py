@@ -6,7 +6,7 @@ It never reads a stream and never decides what becomes of a batch that cannot be
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heddle.batch import decode
+from heddle.batch import decode, spot_check
 from heddle.broker.types import Pointer
 from heddle.errors import BatchError
 from heddle.layout import Layout, Segments
@@ -14,6 +14,19 @@ from heddle.shard import ShardPlan
 
 VERSIONS_AHEAD = 1_000_000
 """A batch may be that much newer than the latest known policy (a broker that was set back); a lie is farther away."""
+
+
+def decode_as(pointer: Pointer, layout: Layout, blob: bytes | memoryview, *, size_cap: int) -> Segments:
+    """`batch.decode`, with the checksum that the pointer announces.
+
+    Raises:
+        BatchError: as `decode` does.
+    """
+    if pointer.location == "redis":
+        return decode(layout, blob, crc32=pointer.crc32, size_cap=size_cap)
+    if len(blob) <= size_cap and (found := spot_check(blob)) != pointer.crc32:
+        raise BatchError(f"the checksum is {found:08x}, announced was {pointer.crc32:08x}")
+    return decode(layout, blob, crc32=None, size_cap=size_cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +47,7 @@ class Opener:
     def of(cls, layout: Layout, plans: Sequence[ShardPlan], size_cap: int) -> "Opener":
         return cls(layout, {plan.index: plan for plan in plans}, size_cap)
 
-    def open(self, pointer: Pointer, blob: bytes, *, latest: int | None = None) -> Segments:
+    def open(self, pointer: Pointer, blob: bytes | memoryview, *, latest: int | None = None) -> Segments:
         """The arrays of a batch.
 
         Args:
@@ -48,7 +61,7 @@ class Opener:
             raise BatchError(f"the spec has no {pointer.kind} shard {pointer.played_shard}")
         if len(blob) > pointer.bytes:
             raise BatchError(f"the batch has more bytes than the {pointer.bytes} announced")
-        segments = decode(self.layout, blob, crc32=pointer.crc32, size_cap=self.size_cap)
+        segments = decode_as(pointer, self.layout, blob, size_cap=self.size_cap)
         announced = (pointer.segments, pointer.steps, pointer.version_min, pointer.version_max)
         found = (segments.rows, segments.num_steps, segments.version_min, segments.version_max)
         if announced != found:

@@ -27,9 +27,11 @@ from heddle.consumers.restoring import Restored, restore, resume
 from heddle.consumers.saver import Saver, marks_of
 from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Describe, Setting, read_setting
+from heddle.consumers.shelf import Shelf, offered_shelf
 from heddle.consumers.sides import Sides
 from heddle.consumers.watch import Noted, unwatched
 from heddle.errors import HeddleError
+from heddle.plane import Plane, open_plane
 from heddle.policies.base import Arrays
 from heddle.policies.initial import begin_with_files
 from heddle.policies.lag import Gap
@@ -128,6 +130,7 @@ class Source:
         home: the experiment's own folder.
         train: makes what trains; may raise EnvError.
         describe, noted: see `setting.read_setting`.
+        plane: opens this host's shared memory.
     """
 
     broker: Broker
@@ -139,6 +142,7 @@ class Source:
     clock: Clock
     stop: StopFlag
     noted: Noted = unwatched
+    plane: Callable[[], Plane] = open_plane
 
 
 def build(source: Source, seat: Seat) -> Parts:
@@ -168,11 +172,12 @@ def build(source: Source, seat: Seat) -> Parts:
     if checkpoint is not None:
         progress = Progress.resumed(checkpoint, same_stream=own is not None)
         log.info("resumed update=%d env_steps=%d", checkpoint.update, checkpoint.env_steps)
-    ledger = _ledger(source, seat, own)
+    shelf = offered_shelf(broker, experiment, setting.spec, seat_epoch=seat.epoch, plane=source.plane, call=call)
+    ledger = _ledger(source, seat, own, shelf)
     ctl = call("read ctl", lambda: broker.experiments.ctl(experiment))
     broker_run = call("ask which run of the broker this is", broker.conn.run_id)
     publisher = _publisher(source, seat, restored, published=ctl.policy, broker_run=broker_run)
-    reader = _reader(source, setting, seat, ledger, training, progress, publisher)
+    reader = _reader(source, setting, seat, ledger, training, progress, publisher, shelf)
     return Parts(
         broker=broker,
         experiment=experiment,
@@ -202,7 +207,7 @@ def build(source: Source, seat: Seat) -> Parts:
     )
 
 
-def _ledger(source: Source, seat: Seat, own: Checkpoint | None) -> Ledger:
+def _ledger(source: Source, seat: Seat, own: Checkpoint | None, shelf: Shelf) -> Ledger:
     return Ledger(
         source.broker,
         source.experiment,
@@ -210,6 +215,7 @@ def _ledger(source: Source, seat: Seat, own: Checkpoint | None) -> Ledger:
         seat_epoch=seat.epoch,
         ordering=Ordering(marks_of(own, PARTITION) if own else {}),
         carried=carried_of(own.extra) if own else {},
+        shelf=shelf,
     )
 
 
@@ -237,6 +243,7 @@ def _reader(
     training: Trains,
     progress: Progress,
     publisher: Publisher,
+    shelf: Shelf,
 ) -> Reader:
     return Reader(
         source.broker,
@@ -251,6 +258,7 @@ def _reader(
         clock=source.clock,
         probe=lambda loaded: training.probe(loaded, progress),
         latest=lambda: publisher.version,
+        shelf=shelf,
     )
 
 

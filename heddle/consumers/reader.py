@@ -6,7 +6,7 @@ what a mark covers it acks unseen; the ledger tells the broker.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heddle.broker import Broker, keys
 from heddle.broker.types import Pointer
@@ -15,6 +15,7 @@ from heddle.consumers.ledger import Ledger
 from heddle.consumers.marks import key_of
 from heddle.consumers.opening import Opener
 from heddle.consumers.patience import Patience
+from heddle.consumers.shelf import Shelf
 from heddle.errors import BatchError, BrokerFull
 from heddle.layout import Layout, Segments
 from heddle.shard import ShardPlan
@@ -49,12 +50,14 @@ class Losses:
         missing: batches that the broker accepted and forgot.
         settled: batches missing after a resume: an earlier trainer had acked them, or the broker forgot them.
         dropped: batches whose bytes are gone. dead: batches that cannot be used.
+        because: why those were dropped: reason -> how many.
     """
 
     missing: int = 0
     settled: int = 0
     dropped: int = 0
     dead: int = 0
+    because: dict[str, int] = field(default_factory=dict)
 
 
 class Reader:
@@ -64,6 +67,7 @@ class Reader:
         probe: trains on a batch and forgets it again: called with each batch that a trainer may have died of, alone.
         plans: of every shard.
         latest: tells the newest policy version that is known.
+        shelf: where the bytes are; the broker alone by default.
     """
 
     def __init__(
@@ -82,9 +86,11 @@ class Reader:
         probe: Callable[[Loaded], None] = lambda loaded: None,
         latest: Callable[[], int] | None = None,
         group: str = keys.TRAINER_GROUP,
+        shelf: Shelf | None = None,
     ) -> None:
         self.losses = Losses()
-        self._experience = broker.experience
+        self.shelf = shelf or Shelf(broker)
+        self._events, self._experience = broker.events, broker.experience
         self._at = (experiment, partition)
         self._seat_epoch = seat_epoch
         self._consumer = str(seat_epoch)
@@ -223,16 +229,14 @@ class Reader:
         if not pointers:
             return []
         self.loading(pointers, alone=alone)
-        blobs = self._patience.call("fetch batches", lambda: self._experience.fetch(pointers))
+        blobs = self._patience.call("fetch batches", lambda: self.shelf.fetch(pointers))
         self._take_back([pointer for pointer, blob in zip(pointers, blobs, strict=True) if blob is None])
         loaded = []
         for pointer, blob in zip(pointers, blobs, strict=True):
             if not self._ledger.ordering.is_open(pointer):
                 continue
             if blob is None:
-                self.losses.dropped += 1
-                log.warning("dropped a batch without bytes shard=%d seq=%d", pointer.shard, pointer.seq)
-                self._ledger.set_aside(pointer, "dropped")
+                self._drop(pointer)
                 continue
             try:
                 loaded.append(Loaded(pointer, self._decode(pointer, blob)))
@@ -242,6 +246,17 @@ class Reader:
         if not alone:
             self.loading([])
         return loaded
+
+    def _drop(self, pointer: Pointer) -> None:
+        """There is nothing to train on: it is settled as dropped, and why is told once."""
+        why = self.shelf.why(pointer)
+        log.warning("dropped a batch without bytes shard=%d seq=%d reason=%s", pointer.shard, pointer.seq, why)
+        self.losses.dropped += 1
+        if pointer.location == "shm" and why not in self.losses.because:
+            told = f"drops batches, for their bytes cannot be read: {why}"
+            self._events.log(self._at[0], "trainer", self._consumer, "warning", told)
+        self.losses.because[why] = self.losses.because.get(why, 0) + 1
+        self._ledger.set_aside(pointer, "dropped")
 
     def _take_back(self, empty: Sequence[Pointer]) -> None:
         """Of batches without bytes, those that the broker has forgotten as a whole: nothing may pass over them, for
@@ -255,5 +270,5 @@ class Reader:
                 self._ledger.rewind(pointer)
                 self._stranded = True
 
-    def _decode(self, pointer: Pointer, blob: bytes) -> Segments:
+    def _decode(self, pointer: Pointer, blob: bytes | memoryview) -> Segments:
         return self._opener.open(pointer, blob, latest=self._latest() if self._latest is not None else None)

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from heddle.batch import decode
 from heddle.broker import Broker
 from heddle.broker.types import Pointer
 from heddle.clock import Clock, SystemClock
+from heddle.consumers.opening import decode_as
 from heddle.consumers.patience import Patience
 from heddle.consumers.setting import Describe, Setting, read_setting
-from heddle.errors import BatchError, UsageError
+from heddle.consumers.shelf import Shelf
+from heddle.errors import BatchError, Conflict, UsageError
 from heddle.layout import Segments
+from heddle.plane import Plane, open_plane, why_missing
 
 if TYPE_CHECKING:
     from heddle.consumers.learners import TrainBatch
@@ -29,6 +31,8 @@ BLOCK_MS = 500
 READ_AT_ONCE = 16
 PREFIX = "tap-"
 CONSUMER = "tap"
+SAY_SO_S = 10.0
+"""How often a tap that cannot map the trainer's shared memory says that it is here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,10 @@ class Tap:
         name: of the tap; where it stands is kept under it, in the broker.
         describe: makes one environment to see its spaces, where whoever submitted the spec did not.
         check: called before every call of the broker; what it raises ends the waiting for one that is away.
+        plane: opens this host's shared memory.
+
+    Raises:
+        Conflict: batches lie in the memory of another host, and the spec has them all there (rollout.plane = "shm").
     """
 
     def __init__(
@@ -81,6 +89,7 @@ class Tap:
         describe: Describe | None = None,
         clock: Clock | None = None,
         check: Callable[[], None] = lambda: None,
+        plane: Callable[[], Plane] = open_plane,
     ) -> None:
         if not name:
             raise UsageError("a tap needs a name")
@@ -96,6 +105,10 @@ class Tap:
         self._last: dict[int, int] = {}
         self._taken: list[str] = []
         self._stranded = True
+        spec = self._setting.spec
+        self._shelf = self._patience.call("open shared memory", lambda: Shelf.of(broker, experiment, spec, plane=plane))
+        self._say_so_at = 0.0 if spec.plane != "redis" else None
+        self._say_so()
         self._patience.call("make the group", lambda: broker.experience.ensure_group(*self._at, self._group))
 
     def __iter__(self) -> Iterator[TapBatch]:
@@ -115,6 +128,7 @@ class Tap:
     def take(self, *, block_ms: int = BLOCK_MS) -> list[TapBatch]:
         """As `poll`, but the tap stays where it was until `done`: a process that dies before is given these again."""
         experience = self._broker.experience
+        self._say_so()
         pointers = self._take_over() if self._stranded else []
         self._stranded = False
         pointers += self._patience.call(
@@ -126,7 +140,7 @@ class Tap:
         )
         if self._stranded:  # a lost answer held what comes before what was read since
             pointers, self._stranded = self._take_over(), False
-        blobs = self._patience.call("fetch batches", lambda: experience.fetch(pointers)) if pointers else []
+        blobs = self._patience.call("fetch batches", lambda: self._shelf.fetch(pointers)) if pointers else []
         self._taken += [pointer.entry_id for pointer in pointers]
         return [batch for pair in zip(pointers, blobs, strict=True) if (batch := self._open(*pair)) is not None]
 
@@ -164,17 +178,39 @@ class Tap:
         """Forget where this tap stands."""
         self._broker.experience.remove_tap(*self._at, self._group)
 
-    def _open(self, pointer: Pointer, blob: bytes | None) -> TapBatch | None:
+    def _say_so(self) -> None:
+        """Where the trainer's memory is not this host's, have producers give their bytes to the broker while we read.
+
+        What lies there already is missed, and counted.
+        """
+        now = self._clock.monotonic()
+        if self._say_so_at is None or now < self._say_so_at:
+            return
+        self._say_so_at = now + SAY_SO_S
+        theirs = self._patience.call("read ctl", lambda: self._broker.experiments.ctl(self._experiment)).plane
+        if theirs in ("", self._shelf.token):
+            return
+        why = why_missing(theirs, self._shelf.token)
+        if self._setting.spec.plane == "shm":
+            raise Conflict(
+                f'a tap cannot read {self._experiment}: {why}, and rollout.plane is "shm"; read it there, '
+                'or use rollout.plane = "auto" or "redis"'
+            )
+        self._patience.call("say that a tap is here", lambda: self._broker.planes.read_from_afar(*self._at))
+
+    def _open(self, pointer: Pointer, blob: bytes | memoryview | None) -> TapBatch | None:
         before = self._last.get(pointer.shard)
         self._last[pointer.shard] = max(pointer.seq, before or 0)
         if before is not None and pointer.seq > before + 1:
             self.missed += pointer.seq - before - 1
         if blob is None:
             self.missed += 1
+            if pointer.location == "shm":
+                log.info("missed a batch shard=%d seq=%d: %s", pointer.shard, pointer.seq, self._shelf.why(pointer))
             return None
         size_cap = self._setting.spec.limits.batch_bytes
         try:
-            segments = decode(self._setting.layout, blob, crc32=pointer.crc32, size_cap=size_cap)
+            segments = decode_as(pointer, self._setting.layout, blob, size_cap=size_cap)
         except BatchError as error:
             self.refused += 1
             log.warning("passed over a batch shard=%d seq=%d reason=%s", pointer.shard, pointer.seq, error)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.plane_sweep import sweep_home
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.checkpoint import highest_epoch
 from heddle.clock import Clock, SystemClock
@@ -26,10 +27,22 @@ from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
 from heddle.consumers.setting import Describe, Setting
+from heddle.consumers.shelf import Shelf
 from heddle.consumers.watch import Watch
 from heddle.consumers.watched import WatchedTraining
-from heddle.errors import CheckpointError, Conflict, DataError, EnvError, ExperimentFailed, Gone, SeatLost, SpecError
+from heddle.errors import (
+    BrokerError,
+    CheckpointError,
+    Conflict,
+    DataError,
+    EnvError,
+    ExperimentFailed,
+    Gone,
+    SeatLost,
+    SpecError,
+)
 from heddle.lease import Action, Watchdog
+from heddle.plane import Plane, open_plane
 from heddle.policies.weights import WeightsError
 from heddle.stop import StopFlag
 
@@ -56,6 +69,7 @@ class Trainer:
         ttl_ms: how long the seat outlives this process.
         broker: used instead of connecting to `url`.
         exit_process: ends the process from the watchdog's thread, when the learner hangs.
+        plane: opens this host's shared memory.
     """
 
     def __init__(
@@ -73,8 +87,10 @@ class Trainer:
         rng: np.random.Generator | None = None,
         broker: Broker | None = None,
         exit_process: Callable[[int], object] = os._exit,
+        plane: Callable[[], Plane] = open_plane,
     ) -> None:
         self._url = url
+        self._plane = plane
         self._experiment = experiment
         self._directory = directory
         self._stop = stop or StopFlag()
@@ -89,6 +105,7 @@ class Trainer:
         self._trainer = trainer_id()
         self._watch = Watch(experiment, self._clock)
         self._seat: Seat | None = None
+        self._shelf: Shelf | None = None
         self._data: DataSource | None = None
         self._patience = Patience(check=self._check, clock=self._clock, rng=self._rng)
 
@@ -155,6 +172,7 @@ class Trainer:
         try:
             try:
                 parts = build(self._source(broker), seat)
+                self._shelf = parts.reader.shelf
                 loop = Loop(parts) if self._data is None else OfflineLoop(parts, self._data)
             except (EnvError, SpecError, WeightsError, ExperimentFailed, CheckpointError, DataError) as error:
                 if isinstance(error, CheckpointMissing):
@@ -171,6 +189,16 @@ class Trainer:
             if watchdog is not None:
                 watchdog.stop()
             seat.release()
+            self._tidy_memory(broker)
+
+    def _tidy_memory(self, broker: Broker) -> None:
+        """What nobody can read or append any more goes; what another trainer will train stays."""
+        if self._shelf is None or self._shelf.home is None:
+            return
+        try:
+            sweep_home(broker.planes, self._experiment, self._shelf.home, young_s=0.0, clock=self._clock)
+        except BrokerError as error:
+            log.info("left shared memory to a later sweep error=%s", error)
 
     def _run_loop(self, loop: Loop) -> int:
         try:
@@ -210,6 +238,7 @@ class Trainer:
             patience=self._patience,
             clock=self._clock,
             stop=self._stop,
+            plane=self._plane,
         )
 
     def _watched_learner(self, setting: Setting) -> Trains:

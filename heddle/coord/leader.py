@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from heddle.broker import Broker
 from heddle.broker.durability import lacking
+from heddle.broker.plane_sweep import sweep
 from heddle.broker.records import ENDED, QueueEntry, StoredSpec
 from heddle.broker.types import Ctl
 from heddle.coord import planner
@@ -85,6 +86,7 @@ class Leader:
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
             self.take_over(now_ms)  # what an earlier leader admitted as one of its last acts, unseen by this one
             deleted = self._broker.experiments.queue_tidy() + self._pools.tidy()
+            deleted += sweep(self._broker.planes)
             deleted += sum(self._broker.experience.tidy(experiment, PARTITION) for experiment in self._watched)
             if deleted:
                 self._tell.note(None, "tidied", consumers=deleted)

@@ -13,6 +13,7 @@ import numpy as np
 
 from heddle.broker import Broker
 from heddle.broker.failure_types import Cause, Failure
+from heddle.broker.plane_sweep import sweep
 from heddle.broker.presence import HostReport
 from heddle.broker.types import Reaped
 from heddle.clock import Clock, SystemClock
@@ -27,6 +28,10 @@ BEAT_S = 1.0
 EAGER_S = 0.1
 """How often it listens while others wait for a worker's first heartbeat."""
 MOST_TOLD = 200
+SWEEP_S = 30.0
+"""How often it looks for what dead workers left in shared memory, and soon after one died."""
+SWEEP_SOON_S = 11.0
+"""What it made last is left alone for 10 s."""
 
 
 class Liaison:
@@ -65,6 +70,7 @@ class Liaison:
         self._workers: tuple[str, ...] = ()
         self._is_eager = False
         self._next_beat = 0.0
+        self._next_sweep = 0.0
         self._to_release: deque[tuple[str, str | None, str, str]] = deque()
         self._to_tell: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
         self._wake = threading.Event()
@@ -138,6 +144,9 @@ class Liaison:
             try:
                 self._free()
                 self._report()
+                if self._ending or self._clock.monotonic() >= self._next_sweep:
+                    sweep(self._broker.planes, clock=self._clock)
+                    self._next_sweep = self._clock.monotonic() + SWEEP_S
                 if self._ending:
                     self._broker.pools.supervisor_bye(self._pool, self._supervisor)
                     return
@@ -175,6 +184,7 @@ class Liaison:
             if freed:
                 log.info("released shards=%d of dead worker=%s", len(freed), worker)
             self._to_release.popleft()
+            self._next_sweep = min(self._next_sweep, self._clock.monotonic() + SWEEP_SOON_S)
             for shard in freed:
                 told = (
                     f"freed shard={shard.shard} epoch={shard.epoch} of worker={worker}, which ended; now {shard.state}"

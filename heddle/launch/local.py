@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.broker import open_broker
+from heddle.broker.plane_sweep import drop_broker
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.server_setup import Durability
 from heddle.clock import Clock, SystemClock
@@ -20,6 +21,8 @@ from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.cut_short import remove
 from heddle.launch.process import describe_exit
 from heddle.launch.supervisor import HEALTHY_S, ChildInfo, Supervisor, restart_delay_s
+from heddle.plane import root_folder
+from heddle.plane.sweep import brokers
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.launch")
@@ -174,6 +177,16 @@ class Local:
         if freed:
             log.info("freed what killed processes held: %s", ", ".join(freed))
 
+    def _forget_memory(self, server: LocalServer) -> None:
+        """What this server's experiments left in shared memory goes with its data."""
+        if not brokers(root_folder()):
+            return
+        try:
+            with open_broker(server.url, role="launcher") as broker:
+                drop_broker(broker.planes)
+        except (BrokerError, Denied) as error:
+            log.info("left shared memory to a later sweep error=%s", error)
+
     def _log_file(self, name: str) -> Path | None:
         if self.setup.log_dir is None:
             return None
@@ -251,6 +264,8 @@ class Local:
         server, self.server = self.server, None
         if server is None:
             return
+        if not self.setup.keep_data:
+            self._forget_memory(server)
         server.stop()
         if self.setup.keep_data:
             return

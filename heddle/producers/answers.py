@@ -52,6 +52,7 @@ class Answers:
         self._desk.hear(
             parcel.lease.experiment, command=reply.command, policy=reply.policy, eval_policy=reply.eval_policy
         )
+        self._desk.share(parcel.lease.experiment, reply.plane)
 
     def settled(self, parcel: Parcel, outcome: Outcome, reply: AppendReply | None) -> None:
         """Write down what became of a batch."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from heddle.broker.types import AppendReply, Lease
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerBlocked, BrokerError, BrokerFull, BrokerUnreachable, Gone
+from heddle.errors import BrokerBlocked, BrokerError, BrokerFull, BrokerUnreachable, Gone, PlaneError
 from heddle.lease import retry_delay_s
 from heddle.producers.holdings import Key, key_of
 from heddle.producers.parcel import ENDS_THE_LEASE, FINAL, Append, Outcome, Parcel
@@ -97,6 +97,7 @@ class Appender:
             dropped = [p for p in queue if p is not self._sending and p.lease == lease]
             for parcel in dropped:
                 queue.remove(parcel)
+                parcel.let_go(Outcome.UNSENT)
             self._changed.notify_all()
         return dropped
 
@@ -161,17 +162,19 @@ class Appender:
         if parcel.seq is None:
             self._finish(parcel, Outcome.UNSENT, None)
             return
+        place = self._offer(parcel)
         try:
             reply = self._append(
                 parcel.lease,
                 seq=parcel.seq,
-                blob=parcel.blob if parcel.send_blob else None,
+                blob=parcel.blob if parcel.send_blob and not place else None,
                 meta=parcel.meta,
                 ttl_ms=parcel.ttl_ms,
                 snapshot=parcel.snapshot if parcel.send_blob else None,
                 stepping_next=self._stepping(parcel.lease),
                 resend_snapshot=parcel.snapshot is not None,
                 no_snapshot=parcel.no_snapshot,
+                place=place,
             )
         except (BrokerUnreachable, BrokerFull) as error:
             self._keep(parcel, error)
@@ -188,6 +191,14 @@ class Appender:
             self._finish(parcel, FINAL[reply.status], reply)
         else:
             self._refused(parcel, reply)
+
+    def _offer(self, parcel: Parcel) -> str:
+        try:
+            return parcel.offer()
+        except PlaneError as error:
+            log.warning("sending a batch to the broker after all shard=%d error=%s", parcel.lease.shard, error)
+            parcel.leave_slot()
+            return ""
 
     def _keep(self, parcel: Parcel, error: BrokerError) -> None:
         """It may have been accepted: the same seq again answers DUP then. One line for an outage, however long."""
@@ -209,6 +220,8 @@ class Appender:
         if reply.status == "FULL":
             self.tally.full += 1
             parcel.send_blob = False
+            if parcel.slot is not None and parcel.slot.token != reply.plane:
+                parcel.leave_slot()  # whoever reads now could not map it
             self._again(parcel, FULL_FIRST_S, FULL_LAST_S)
         elif reply.status == "NOBLOB":
             self.tally.resent += 1
@@ -240,6 +253,8 @@ class Appender:
                 del self._queues[key_of(parcel.lease)]
         if parcel.refusals:
             self.tally.full_s += self._clock.monotonic() - parcel.since
+        parcel.let_go(outcome)
         self._on_outcome(parcel, outcome, reply)
         for one in behind:
+            one.let_go(Outcome.UNSENT)
             self._on_outcome(one, Outcome.UNSENT, None)

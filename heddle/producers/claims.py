@@ -5,6 +5,7 @@ It never plays and never releases; a ticket that this worker cannot serve is lef
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from heddle.broker.types import Claim, Ticket
 from heddle.clock import Clock
 from heddle.errors import BrokerError, Gone, NotFound, SpecError
 from heddle.lease import retry_delay_s
+from heddle.plane import Home, Plane, open_plane
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, Key
 from heddle.producers.quota import look_every_s, may_take_above, wants_more
@@ -32,6 +34,7 @@ class Claimer:
     Args:
         on_claim: told of each shard that was got, after it was written down at the desk.
         entropy: gives that many random bytes (`os.urandom`), for the nonces of claims.
+        plane: opens this host's shared memory.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Claimer:
         entropy: Callable[[int], bytes],
         clock: Clock,
         rng: np.random.Generator,
+        plane: Callable[[], Plane] = open_plane,
     ) -> None:
         self._broker = broker
         self._desk = desk
@@ -52,6 +56,7 @@ class Claimer:
         self._worker = worker
         self._on_claim = on_claim
         self._entropy = entropy
+        self._plane = plane
         self._clock = clock
         self._rng = rng
         self.stages: dict[str, Stage] = {}
@@ -92,7 +97,14 @@ class Claimer:
 
     def forget(self, experiment: str) -> None:
         """Nothing is held of it any more: its spec and policies are read anew when it comes back."""
-        self.stages.pop(experiment, None)
+        stage = self.stages.pop(experiment, None)
+        if stage is not None:
+            stage.packer.close()
+
+    def close(self) -> None:
+        """The worker ends."""
+        for experiment in list(self.stages):
+            self.forget(experiment)
 
     def _ttl_ms(self) -> int:
         return min((stage.ttl_ms for stage in self.stages.values()), default=DEFAULT_TTL_MS)
@@ -136,11 +148,15 @@ class Claimer:
                 self._refuse(experiment, f"it speaks protocol {stored.protocol}, this worker {keys.PROTOCOL}")
                 return None
             try:
-                self.stages[experiment] = Stage(stored, self._broker.policies.fetch, clock=self._clock)
+                home = partial(self._home, experiment)
+                self.stages[experiment] = Stage(stored, self._broker.policies.fetch, clock=self._clock, home=home)
             except SpecError as error:
                 self._refuse(experiment, f"its spec cannot be read: {error}")
                 return None
         return self.stages[experiment]
+
+    def _home(self, experiment: str) -> Home:
+        return Home(self._plane(), self._broker.planes.identity(), experiment)
 
     def _refuse(self, experiment: str, why: str) -> None:
         if experiment not in self._refused:

@@ -105,6 +105,7 @@ class Desk:
             self.drop(key_of(claim.lease))
             holding = self._holdings[key_of(claim.lease)] = hold(claim, ttl_ms)
             self.hear(claim.lease.experiment, command=claim.command, policy=claim.policy, eval_policy=claim.eval_policy)
+            self.share(claim.lease.experiment, claim.plane)
             self.counters.claims += 1
             told = (
                 f"claimed shard={claim.lease.shard} epoch={claim.lease.epoch} seq={claim.seq} attempt={claim.attempts}"
@@ -198,6 +199,12 @@ class Desk:
             facts = self._facts.setdefault(experiment, Facts())
             if facts.hear(command=command, policy=policy, eval_policy=eval_policy):
                 self.changed.notify_all()
+
+    def share(self, experiment: str, plane: str) -> None:
+        """Take note of the shared memory that the readers of an experiment can map now."""
+        with self.changed:
+            if self.of(experiment):
+                self.facts(experiment).plane = plane
 
     def forget_experiment(self, experiment: str) -> None:
         """Nothing of it is held any more."""

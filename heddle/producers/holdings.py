@@ -39,11 +39,13 @@ class Facts:
     Attributes:
         command: run, pause or stop; stop is absorbing.
         policy, eval_policy: versions, 0 = none yet; they only rise.
+        plane: token of the shared memory that every reader can map; "" for none.
     """
 
     command: str = "run"
     policy: int = 0
     eval_policy: int = 0
+    plane: str = ""
 
     def hear(self, *, command: str | None = None, policy: int = 0, eval_policy: int = 0) -> bool:
         """Take note; True when something is new."""

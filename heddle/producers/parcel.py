@@ -3,11 +3,13 @@
 It never sends anything; the appender does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
+from heddle.batch import checksum
 from heddle.broker.types import AppendMeta, AppendReply, Lease
+from heddle.plane import Slot, file_of
 
 
 class Outcome(Enum):
@@ -32,6 +34,7 @@ class Parcel:
         lease: whose it is.
         seq: its number, given when it is first sent: one above the last that was accepted.
         blob: the encoded batch; kept until the answer.
+        slot: the shared memory in which `blob` lies, and is read; None where it goes to the broker.
         meta: what the pointer says of it.
         snapshot: where the shard stands after it; None without one.
         no_snapshot: why there is none though there should be, to be shown; "" when there is nothing to say.
@@ -53,7 +56,43 @@ class Parcel:
     refusals: int = 0
     due: float = 0.0
     since: float = 0.0
+    slot: Slot | None = None
 
+    def offer(self) -> str:
+        """Have readers find a batch in shared memory by its number; the token of that memory, "" for none.
+
+        Raises:
+            PlaneError: the memory is not there any more.
+        """
+        if self.slot is None:
+            return ""
+        assert self.seq is not None, "a batch is numbered when it is sent"
+        self.slot.offer(file_of(self.lease.shard, self.lease.epoch, self.lease.nonce, self.seq))
+        return self.slot.token
+
+    def leave_slot(self) -> None:
+        """Its bytes go to the broker after all."""
+        if self.slot is not None:
+            self.blob = memoryview(bytes(self.blob))
+            self.meta = replace(self.meta, crc32=checksum(self.blob))
+            self.slot.discard()
+            self.slot, self.send_blob = None, True
+
+    def let_go(self, outcome: Outcome) -> None:
+        """Its fate is known: what lies in shared memory is its reader's, or nobody's.
+
+        One that was sent and not answered, or fenced, may have been accepted: its file stays, for a sweep to judge.
+        """
+        if self.slot is None:
+            return
+        if outcome in _NEVER_READ or self.seq is None:
+            self.slot.discard()
+        else:
+            self.slot.close()
+        self.slot = None
+
+
+_NEVER_READ = frozenset({Outcome.GIVEN, Outcome.GAP, Outcome.GONE})
 
 FINAL = {
     "OK": Outcome.ACCEPTED,
@@ -80,4 +119,5 @@ class Append(Protocol):
         stepping_next: bool,
         resend_snapshot: bool,
         no_snapshot: str,
+        place: str = "",
     ) -> AppendReply: ...

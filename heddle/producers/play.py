@@ -4,7 +4,7 @@ It never steps one: `player.py` does so one by one, `vector_player.py` all at on
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -48,6 +48,7 @@ class Play(ABC):
     Attributes:
         doing: what the player waits for right now; None when it does not play.
         standing: where it stands between two calls of `play`, to be taken along or brought back before the first one.
+        shared: gives the arrays of the next batch in shared memory; None where it shall have its own.
     """
 
     _tape_kind: type[NoiseTape] = NoiseTape
@@ -80,6 +81,8 @@ class Play(ABC):
         self._fresh_state = policy.initial_state(1)
         self._reel: Reel | None = None  # the one being played
         self._spare, self._cut = list[Reel](), False
+        self._lent: Reel | None = None  # in shared memory, until it is recycled
+        self.shared: Callable[[], Reel | None] = _own
         self._env = self._row = 0  # where the loop is, for the watchdog and for reports
         self._moves, self._seen, self._seen_at = 0, (-1, -1, -1), self._clock.monotonic()
 
@@ -137,7 +140,10 @@ class Play(ABC):
     def recycle(self, segments: Segments) -> None:
         """Give back what `play` returned, to be overwritten: it has been encoded."""
         if isinstance(segments.owner, Reel):
-            self._spare.append(segments.owner)
+            if segments.owner is self._lent:
+                self._lent = None
+            else:
+                self._spare.append(segments.owner)
             segments.owner = None
 
     def cut(self) -> None:
@@ -146,6 +152,8 @@ class Play(ABC):
 
     def close(self) -> None:
         """Close every environment."""
+        if self._lent is not None and self._lent.slot is not None:
+            self._lent.slot.discard()
         for env in self._envs:
             close_env(env)
 
@@ -159,7 +167,10 @@ class Play(ABC):
 
     def _opened(self) -> Reel:
         """A reel that begins where the last one ended."""
-        reel = self._reel = self._spare.pop() if self._spare else Reel(self.layout, self.plan.lanes, self.plan.agents)
+        reel = self._lent = self.shared()
+        if reel is None:
+            reel = self._spare.pop() if self._spare else Reel(self.layout, self.plan.lanes, self.plan.agents)
+        self._reel = reel
         reel.rewind()
         for (_, array), now in zip(reel.observations, self.standing.now, strict=True):
             array[:, 0] = now
@@ -205,6 +216,10 @@ class Play(ABC):
     def hanging(self, what: str, trace: str) -> PlayError:
         """From another thread: what is known of a call that lasts too long, while it lasts."""
         return self._report.hanging(self.doing or "", what, self._env, self._row, self._reel, trace)
+
+
+def _own() -> None:
+    """No memory but the player's own."""
 
 
 def copied(state: Arrays) -> Arrays:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.layout import Layout, Segments, has_blanks
+from heddle.plane import Slot
 from heddle.policies.base import Acted
 from heddle.producers.contract import BadAnswer
 from heddle.spaces import Discrete, Leaf
@@ -33,10 +34,18 @@ class Reel:
         finals: (env, step, final observation by leaf) of truncated episodes.
         ended: (env, step) of episodes that are counted by the player, rising in step.
         lengths: steps played, per environment.
+        slot: the shared memory in which the arrays lie, while this batch is played; None for our own.
+
+    Args:
+        shared: arrays that lie elsewhere, by name.
     """
 
-    def __init__(self, layout: Layout, n: int, agents: int = 1) -> None:
-        self.layout, self.arrays = layout, Segments.empty(layout, n).arrays
+    def __init__(
+        self, layout: Layout, n: int, agents: int = 1, *, shared: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        self.layout, self.arrays = layout, Segments.empty(layout, n).arrays | dict(shared or {})
+        self.slot: Slot | None = None
+        self._agents = agents
         self.rewards = np.zeros((n, layout.steps), np.float64)
         self.observations = [(leaf.name, self.arrays[leaf.name]) for leaf in layout.observation_leaves]
         self.outputs = _prefixed(layout, self.arrays, "out.")
@@ -50,20 +59,25 @@ class Reel:
             (self.arrays[name], np.nan if name == "episode_return" else 0)
             for name in ("terminated", "truncated", "episode_return", "episode_length")
         ]
-        self.arrays["env"][:], self.arrays["agent"][:] = np.divmod(np.arange(n), agents)
+        self.lengths = [0] * n
+        self._name_rows()
         self.plain_shape = plain_shape(layout.observation_leaves)
         self.finals: list[tuple[int, int, dict[str, NDArray[Any]]]] = []
         self.ended: list[tuple[int, int]] = []
-        self.lengths = [0] * n
 
     def rewind(self) -> None:
         """Make ready for the next batch: only what is not written at every step needs clearing."""
+        if self.slot is not None:  # another shard's batch may have lain there
+            self._name_rows()
         for array, blank in self._marks:
             array.fill(blank)
         for _, array in self.infos:
             array.fill(np.nan)
         self.finals.clear()
         self.ended.clear()
+
+    def _name_rows(self) -> None:
+        self.arrays["env"][:], self.arrays["agent"][:] = np.divmod(np.arange(len(self.lengths)), self._agents)
 
     def store(self, env: int, row: int, observation: Any) -> None:
         """Copy `observation` to row `row` of environment `env`.

@@ -11,12 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Claim
 from heddle.clock import Clock
-from heddle.errors import EnvError, NotFound, SnapshotError
+from heddle.errors import EnvError, NotFound, PlaneError, SnapshotError
 from heddle.layout import Layout, Segments, make_layout
+from heddle.plane import Home
 from heddle.policies.base import Policy
 from heddle.policies.factory import hold_torch_to_one_thread, make_policy
 from heddle.policies.weights import WeightsError, unpack
 from heddle.producers.envs import check_env
+from heddle.producers.packing import Packer
 from heddle.producers.play import Play
 from heddle.producers.player import Player
 from heddle.producers.ready_player import ReadyPlayer
@@ -39,6 +41,10 @@ def episodes_of(plan: ShardPlan, plans: tuple[ShardPlan, ...], episodes: int) ->
     before = sum(other.num_envs for other in shards if other.index < plan.index)
     upto = before + plan.num_envs
     return max(1, episodes * upto // total - episodes * before // total)
+
+
+def _no_home() -> Home:
+    raise PlaneError("nobody opened any shared memory")
 
 
 class Actor:
@@ -69,11 +75,16 @@ class Stage:
     Args:
         stored: the spec as submitted.
         fetch: the broker's `policies.fetch`.
+        home: opens the experiment's shared memory on this host.
+
+    Attributes:
+        packer: of its batches.
     """
 
-    def __init__(self, stored: StoredSpec, fetch: Fetch, *, clock: Clock) -> None:
+    def __init__(self, stored: StoredSpec, fetch: Fetch, *, clock: Clock, home: Callable[[], Home] = _no_home) -> None:
         self.experiment = stored.experiment
         self.spec: ExperimentSpec = spec_from_json(stored.json)
+        self.packer = Packer(self.spec, home)
         self.plans = plan_shards(self.spec)
         seed = self.spec.experiment.seed
         self._seed = continued_seed(seed, stored.resume_from) if stored.resume_from else seed

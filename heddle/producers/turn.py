@@ -13,7 +13,6 @@ from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
-from heddle.batch import checksum, encode
 from heddle.broker import Broker
 from heddle.broker.failure_types import Failure
 from heddle.broker.types import AppendMeta, Renewal
@@ -122,13 +121,14 @@ class Turns:
         version = stage.version("train")
         if holding.claim.sync and version <= holding.given:  # the broker forgot what it had announced
             raise NotFound(f"policy {version} was given by {holding.name} already, a newer one is awaited")
+        stage.packer.lend(player, stage.layout(), facts.plane)
         began = self._clock.monotonic()
         is_same = partial(_is_version, stage, "train", version)
         segments = self._watched(player, holding, lambda: player.play(version), is_same)
         played_s = self._clock.monotonic() - began
         if holding.claim.sync:
             holding.given = version
-        parcel = _pack(holding, stage, segments, given=version if holding.claim.sync else 0)
+        parcel = _pack(holding, stage, segments, given=version if holding.claim.sync else 0, plane=facts.plane)
         player.recycle(segments)
         self._snapshot(holding, player, parcel, played_s)
         return parcel
@@ -147,7 +147,7 @@ class Turns:
         segments, last = played
         if last:
             holding.given, holding.evaluation = version, None
-        return _pack(holding, stage, segments, given=version if last else 0)
+        return _pack(holding, stage, segments, given=version if last else 0, plane=facts.plane)
 
     def _watched(
         self, player: Play, holding: Holding, play: Callable[[], T], is_same: Callable[[], bool] = lambda: True
@@ -260,15 +260,19 @@ def _is_version(stage: Stage, kind: str, version: int) -> bool:
     return stage.version(kind) == version
 
 
-def _pack(holding: Holding, stage: Stage, segments: Segments, *, given: int) -> Parcel:
+def _pack(holding: Holding, stage: Stage, segments: Segments, *, given: int, plane: str) -> Parcel:
     """The parcel of one batch.
+
+    Args:
+        plane: token of the shared memory that its readers can map.
 
     Raises:
         EnvError: it is larger than the spec allows.
     """
-    blob = encode(stage.layout(), segments, compression=stage.spec.rollout.compression)
-    cap = stage.spec.limits.batch_bytes
+    packed = stage.packer.pack(stage.layout(), segments, plane)
+    blob, cap = packed.blob, stage.spec.limits.batch_bytes
     if len(blob) > cap:
+        packed.drop()
         raise EnvError(
             f"a batch of {len(blob)} bytes is above the cap of {cap}",
             key="limits.batch_bytes",
@@ -282,7 +286,7 @@ def _pack(holding: Holding, stage: Stage, segments: Segments, *, given: int) -> 
         segments=segments.rows,
         steps=segments.num_steps,
         bytes=len(blob),
-        crc32=checksum(blob),
+        crc32=packed.crc32,
         given=given,
     )
-    return Parcel(lease=holding.lease, blob=blob, meta=meta, ttl_ms=stage.ttl_ms)
+    return Parcel(lease=holding.lease, blob=blob, meta=meta, ttl_ms=stage.ttl_ms, slot=packed.slot)

@@ -20,6 +20,7 @@ from heddle.broker.types import Claim
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError, EnvError, Gone, HeddleError, NotFound
 from heddle.lease import Keeper, Watchdog, retry_delay_s
+from heddle.plane import Plane, open_plane
 from heddle.producers.answers import Answers
 from heddle.producers.appender import Appender
 from heddle.producers.claims import DEFAULT_TTL_MS, Claimer
@@ -30,6 +31,7 @@ from heddle.producers.holdings import Holding
 from heddle.producers.identity import process_name
 from heddle.producers.lane_turns import LaneTurns
 from heddle.producers.listener import Listener
+from heddle.producers.parcel import Outcome
 from heddle.producers.returns import Returns
 from heddle.producers.sampler import Sampler, seen_of
 from heddle.producers.stage import Stage
@@ -58,6 +60,7 @@ class Worker:
         exit_process: ends the process from a thread other than the main one.
         entropy: gives that many random bytes.
         is_sampled: have a thread look what the playing one is at, for `heddle profile`.
+        plane: opens this host's shared memory.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Worker:
         connect: Callable[[], Broker] | None = None,
         exit_process: Callable[[int], object] = os._exit,
         entropy: Callable[[int], bytes] = os.urandom,
+        plane: Callable[[], Plane] = open_plane,
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
         is_sampled: bool = False,
@@ -82,7 +86,7 @@ class Worker:
         self._stop = stop
         self._drain_s = drain_s
         self._exit_process = exit_process
-        self._entropy = entropy
+        self._entropy, self._plane = entropy, plane
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()
         self._failure: BaseException | None = None
@@ -139,6 +143,7 @@ class Worker:
             entropy=self._entropy,
             clock=clock,
             rng=self._rng,
+            plane=self._plane,
         )
         ttl_s, back = DEFAULT_TTL_MS / 1000, desk.told_back
         self._keeper = Keeper(self._renew, ttl_s=ttl_s, on_lost=self._keeper_ended, on_back=back, clock=clock)
@@ -176,6 +181,7 @@ class Worker:
             part.stop()
         for holding in [*self.desk.take_dropped(), *self.desk.holdings()]:
             self._lanes.close(holding)
+        self._claimer.close()
         self._watchdog.stop()  # last, for closing may hang as well
         self.desk.notes.add(None, f"ended because {self._failure or self._stop.reason}")
         self.desk.notes.send(self._broker.events)
@@ -225,6 +231,7 @@ class Worker:
         with self.desk.changed:
             if self.desk.find(holding.lease) is None:
                 self.desk.counters.unsent += 1
+                parcel.let_go(Outcome.UNSENT)
                 return
             holding.outstanding += 1
             self.desk.counters.batches += 1

@@ -234,6 +234,13 @@ def _budget(spec: ExperimentSpec) -> Iterator[Fault]:
 
 
 def _limits(spec: ExperimentSpec) -> Iterator[Fault]:
+    if spec.rollout.plane == "shm" and spec.limits.durability == "strict":
+        yield Fault(
+            ("rollout", "plane"),
+            "shm",
+            'contradicts limits.durability = "strict": shared memory does not survive its host',
+            'use "redis", or ask for less durability',
+        )
     needed = batches_per_checkpoint(spec)
     if spec.limits.max_entries < needed:
         what = "one quorum" if spec.rollout.sync else "one update"

@@ -146,6 +146,8 @@ class Rollout(Frozen):
         max_policy_lag: versions a segment may be behind before it is stale; None when sync.
         info_keys: numeric info values that travel with each step.
         compression: of batches on the wire.
+        plane: how batches travel: redis, through the broker; auto, through shared memory where worker and trainer are
+            on one host, and are larger than 128 KiB; shm, as auto, whatever their size.
     """
 
     steps: int = Field(default=32, ge=1, le=1_000_000)
@@ -154,6 +156,7 @@ class Rollout(Frozen):
     max_policy_lag: int | None = Field(default=None, ge=0)
     info_keys: Annotated[tuple[Word, ...], Field(strict=False)] = ()
     compression: Annotated[Literal["lz4", "zstd"] | None, BeforeValidator(_none_compression)] = None
+    plane: Literal["auto", "shm", "redis"] = "redis"
 
 
 class Data(Frozen):
@@ -264,6 +267,11 @@ class ExperimentSpec(Frozen):
     budget: Budget
     faults: Faults = Field(default_factory=Faults)
     limits: Limits = Field(default_factory=Limits)
+
+    @property
+    def plane(self) -> Literal["auto", "shm", "redis"]:
+        """How batches travel: what must survive the host as well as the server does not lie in a host's memory."""
+        return "redis" if self.limits.durability == "strict" else self.rollout.plane
 
     @model_validator(mode="before")
     @classmethod

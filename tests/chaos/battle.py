@@ -3,6 +3,8 @@
 It never prints; `__main__` and the tests do.
 """
 
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.broker.server import LocalServer
+from heddle.plane import root_folder
 from tests.chaos.fleet import Fleet, Size, names_of, serve
 from tests.chaos.ledger_env import OPAQUE
 from tests.chaos.observer import Observer, read_flow
@@ -27,7 +30,8 @@ SLOW: dict[str, Any] = {
     "trainer": {"batch_steps": 16},
 }
 CARTPOLE: dict[str, Any] = {"env": {"kwargs": {"inner": "CartPole-v1", "step_s": 0.001}}}
-EXPERIMENTS: dict[str, dict[str, Any]] = {"fast": FAST, "slow": SLOW, "cartpole": CARTPOLE}
+SHARED: dict[str, Any] = {"rollout": {"plane": "shm"}}
+EXPERIMENTS: dict[str, dict[str, Any]] = {"fast": FAST, "slow": SLOW, "cartpole": CARTPOLE, "shared": SHARED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,11 @@ def fight(plan: Plan, folder: Path) -> Report:
     """Fight it in `folder`, from start to end."""
     server = serve(folder, plan.size)
     proxy = _proxy(plan, server)
-    fleet = Fleet(folder, plan.size, server=server, urls=proxy.urls() if proxy else None)
+    witness = _witness(plan)
+    fleet = Fleet(folder, plan.size, server=server, urls=proxy.urls() if proxy else None, witness=witness)
     may_forget = plan.size.durability != "strict" and plan.order.restarts > 0
-    observer = Observer(fleet.server, fleet.home, folder / "kept", may_forget=may_forget).start()
+    kept = folder / "kept"
+    observer = Observer(fleet.server, fleet.home, kept, may_forget=may_forget, witness=witness).start()
     siege = Siege(fleet, observer, schedule(plan.order), on_link=partial(_hurt, proxy) if proxy else None)
     try:
         for name in plan.experiments:
@@ -60,6 +66,7 @@ def fight(plan: Plan, folder: Path) -> Report:
         await_play(siege, observer)
         siege.run()
         siege.settle()
+        siege.sweep()
         observer.stop()
         observer.settle(fleet.server)
         flows = {name: read_flow(fleet.server.url, name)[0] for name in observer.watched}
@@ -67,7 +74,16 @@ def fight(plan: Plan, folder: Path) -> Report:
         fleet.end()
         if proxy is not None:
             proxy.stop()
+        if witness is not None:
+            shutil.rmtree(witness)
     return _report(plan, siege, observer, flows)
+
+
+def _witness(plan: Plan) -> Path | None:
+    """Where batches in shared memory are kept for the observer."""
+    if not any(EXPERIMENTS[name].get("rollout", {}).get("plane") == "shm" for name in plan.experiments):
+        return None
+    return Path(tempfile.mkdtemp(prefix="heddle-chaos-", dir=root_folder().parent))
 
 
 def _proxy(plan: Plan, server: LocalServer) -> Proxy | None:
@@ -112,6 +128,7 @@ def _report(plan: Plan, siege: Siege, observer: Observer, flows: dict[str, dict[
         seats=sum(len(one.history.seats) for one in watched.values()),
         checkpoints=sum(one.checker.checked for one in watched.values()),
         refused=sum(flow.get("discarded", 0) for flow in flows.values()),
+        most_files=siege.most_files,
         unknown_steps=sum(one.checker.unknown_steps for one in watched.values()),
         violations=violations,
     )

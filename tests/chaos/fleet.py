@@ -24,6 +24,7 @@ from tests.chaos import procs
 from tests.chaos.ledger_env import SNAPSHOTTABLE, Ledger
 from tests.chaos.ledger_learner import NAME as LEARNER
 from tests.chaos.short import WHAT
+from tests.chaos.witness import WITNESS
 from tests.e2e.shell import environment
 
 WORKER_ID = "HEDDLE_WORKER_ID"
@@ -77,6 +78,7 @@ class Fleet:
         folder: everybody's working directory.
         urls: address to give to a member instead of the server's own, by name; a proxy's.
         prefixes: words before a member's command, by name; e.g. to enter a network namespace.
+        witness: where workers leave links to batches in shared memory.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Fleet:
         urls: Mapping[str, str] | None = None,
         prefixes: Mapping[str, tuple[str, ...]] | None = None,
         server: LocalServer | None = None,
+        witness: Path | None = None,
     ) -> None:
         self.folder = folder
+        self._more = {} if witness is None else {WITNESS: str(witness)}
         self.size = size
         self.home = folder / "runs"
         self.clock = SystemClock()
@@ -171,7 +175,7 @@ class Fleet:
         member.starts += 1
         member.child = Child(
             [*member.prefix, *command, *member.arguments],
-            env=environment(member.url, {MARK: str(self.folder), WHAT: self.size.short}),
+            env=environment(member.url, {MARK: str(self.folder), WHAT: self.size.short, **self._more}),
             name=member.name,
             log_file=self.folder / "logs" / f"{member.name}.log",
             clock=self.clock,

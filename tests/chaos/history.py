@@ -6,10 +6,12 @@ It never asks the broker and uses no code of its clients. Times are server milli
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.chaos.aof import Command, Group
 from tests.chaos.blob import read_rows
 from tests.chaos.rows import Row
+from tests.chaos.witness import seen
 
 _KEY = re.compile(r"heddle:\{(?P<experiment>.+)\.0\}:(?P<rest>.+)")
 
@@ -80,9 +82,10 @@ class History:
             left: batches that left the stream, for whoever takes them out.
     """
 
-    def __init__(self, experiment: str, *, continuous: bool = False) -> None:
+    def __init__(self, experiment: str, *, continuous: bool = False, witness: Path | None = None) -> None:
         self.experiment = experiment
         self.continuous = continuous
+        self._witness = witness
         self.shards: dict[int, Shard] = {}
         self.batches: list[Batch] = []
         self.by_entry: dict[str, Batch] = {}
@@ -190,6 +193,8 @@ class History:
         if seq != last + 1:
             self.violations.append(f"{name} was accepted after seq {last}")
         blob = self._blobs.pop(fields["blob"].encode(), None)
+        if fields.get("location") == "shm":
+            blob = seen(self._witness, self.experiment, fields)
         rows, problems = read_rows(blob) if blob is not None else ([], [f"{name} was accepted without its blob"])
         if sum(row.length for row in rows) != int(fields["steps"]):
             problems.append(f"{name} says {fields['steps']} steps, its segments hold {rows}")

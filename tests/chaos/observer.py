@@ -42,14 +42,18 @@ class Observer:
         server: whose log; its folder stays the same over restarts.
         home: folder of all experiments' checkpoints.
         kept: where links to checkpoints are put while they wait for their check.
+        witness: where links to batches in shared memory are.
     """
 
-    def __init__(self, server: LocalServer, home: Path, kept: Path, *, may_forget: bool = False) -> None:
+    def __init__(
+        self, server: LocalServer, home: Path, kept: Path, *, may_forget: bool = False, witness: Path | None = None
+    ) -> None:
         self.watched: dict[str, Watched] = {}
         self.forgotten_bytes = 0
         self.lock = threading.RLock()
         self._may_forget = may_forget
         self._home = home
+        self._witness = witness
         self._kept = kept
         self._tap = Tap(server.settings.folder)
         self._clock = SystemClock()
@@ -59,7 +63,7 @@ class Observer:
 
     def watch(self, experiment: str, *, envs_per_shard: int = 2, continuous: bool = False) -> Watched:
         """Follow an experiment from its first batch on."""
-        history = History(experiment, continuous=continuous)
+        history = History(experiment, continuous=continuous, witness=self._witness)
         checker = Checker(history, envs_per_shard=envs_per_shard, may_forget=self._may_forget)
         archive = Archive(self._home / experiment / "checkpoints", self._kept / experiment)
         with self.lock:

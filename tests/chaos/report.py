@@ -82,6 +82,7 @@ class Report:
         flows: experiment -> its counters at the end.
         refused: late writes of former owners that were turned away, in batches.
         violations: every broken promise, in words.
+        most_files: that lay in shared memory at a time.
     """
 
     seed: int
@@ -96,6 +97,7 @@ class Report:
     checkpoints: int
     refused: int
     unknown_steps: int
+    most_files: int = 0
     violations: list[str] = field(default_factory=list)
 
     @property
@@ -124,6 +126,8 @@ class Report:
         lines.append(f"  {'checked':<12}{self.checkpoints} checkpoints against {self.accepted} accepted batches")
         for name, flow in self.flows.items():
             lines.append(f"  {'books':<12}{name}: {_books(flow)}")
+        if self.most_files:
+            lines.append(f"  {'memory':<12}at most {self.most_files} files and rings at a time, none at the end")
         if self.unknown_steps:
             lines.append(f"  {'forgotten':<12}{self.unknown_steps} trained steps that a killed server did not remember")
         lines += [f"  VIOLATION   {one}" for one in self.violations[:SHOWN]]

@@ -16,7 +16,9 @@ RESTART_LAST_S = 0.5
 def shorten() -> None:
     """Before anything else is imported, for some of these are taken over by value."""
     from heddle.launch import process
+    from tests.chaos.witness import attend
 
+    attend()
     process.HEDDLE = (sys.executable, "-m", "tests.chaos.short")
     if os.environ.get(WHAT) != "restarts":
         _shorten_leases()

@@ -12,6 +12,7 @@ import redis
 
 from heddle.broker import open_broker
 from heddle.errors import HeddleError
+from heddle.plane import root_folder
 from tests.chaos import procs
 from tests.chaos.checker import books
 from tests.chaos.fleet import MARK, WORKER_ID, Fleet
@@ -24,6 +25,8 @@ SERVER_DATA = ("appendonlydir", "server.durability")
 BOOKS_EVERY_S = 1.0
 AGAIN_S, PATIENCE_S = 0.2, 10.0
 """When nobody of a role is alive, it is tried again so often, for so long."""
+MOST_FILES = 600
+"""In shared memory: the 128 in flight, and what each victim of a kill had in its hands before a sweep comes by."""
 SETTLE_S = 120.0
 """How long a healed fleet may take to play every shard again, and to stop: processes start on a busy machine."""
 
@@ -56,6 +59,7 @@ class Siege:
         hits: what was done; missed: actions that never found anybody alive.
         problems: found by looking, not by the observer.
         on_link: carries out an attack on a role's link; returns what takes it back.
+        most_files: that were seen in shared memory at a time.
     """
 
     fleet: Fleet
@@ -65,6 +69,7 @@ class Siege:
     hits: list[Hit] = field(default_factory=list)
     missed: list[Action] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    most_files: int = 0
     _undo: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _books_at: float = 0.0
     _was_down: bool = False
@@ -109,6 +114,11 @@ class Siege:
             self.problems.append(f"not everything came back within {SETTLE_S:g} s: {self._standstill(begin)}")
         if not self._until(lambda: all(self._stopped(name) for name in begin)):
             self.problems.append(f"an experiment did not stop within {SETTLE_S:g} s: {self._states()}")
+
+    def sweep(self) -> None:
+        """Wait until nothing lies in shared memory any more: the experiments have ended, so nobody may leave a file."""
+        if not self._until(lambda: not in_memory(self.fleet)):
+            self.problems.append(f"shared memory was not swept within {SETTLE_S:g} s: {in_memory(self.fleet)[:8]}")
 
     def _until(self, fact: Callable[[], bool]) -> bool:
         deadline = self.fleet.clock.monotonic() + SETTLE_S
@@ -192,7 +202,11 @@ class Siege:
             }
 
     def _look_at_books(self) -> None:
-        """The counters add up at any moment."""
+        """The counters add up at any moment, and what lies in shared memory is bounded."""
+        found = in_memory(self.fleet)
+        self.most_files = max(self.most_files, len(found))
+        if len(found) > MOST_FILES:
+            self.problems.append(f"{len(found)} files in shared memory, e.g. {found[:4]}")
         for name in self.observer.watched:
             try:
                 flow, entries = read_flow(self.fleet.server.url, name)
@@ -210,6 +224,17 @@ def left_over(fleet: Fleet) -> list[str]:
     folder = fleet.server.settings.folder
     found += [f"file {path.name}" for path in folder.iterdir() if path.name not in SERVER_DATA]
     return found
+
+
+def in_memory(fleet: Fleet) -> list[str]:
+    """Files of batches, and rings of workers, that the experiments of the fleet's server have in shared memory now."""
+    try:
+        with open_broker(fleet.server.url, role="test") as broker:
+            own = broker.planes.known_identity()
+    except HeddleError:
+        return []
+    found = root_folder() / own
+    return sorted(path.name for path in found.glob("*/*")) if own else []
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

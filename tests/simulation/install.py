@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,8 @@ MODULES = (
     "heddle.consumers.trainer",
 )
 FOLLOW_EVERY_S = 0.15
+NO_FOLDER = Path("/nowhere/heddle")
+"""What lies in this machine's shared memory is no part of a world."""
 LEADER_TTL_MS = 1_000
 """As short as the other leases, so that a leader that stands still is replaced."""
 _parsed = lru_cache(maxsize=64)(spec_from_json)
@@ -78,6 +81,7 @@ def installed(hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], B
         swap.put(module["heddle.coord.coordinator"], "open_broker", lambda url, role: connect())
         swap.put(module["heddle.broker.events"], "NewsListener", partial(SimNews, hub))
         _hurry(swap)
+        swap.put(module["heddle.broker.plane_sweep"], "root_folder", lambda: NO_FOLDER)
         for name in ("heddle.coord.admit", "heddle.producers.stage", "heddle.consumers.setting"):
             swap.put(module[name], "spec_from_json", _parsed)
         logging.disable(logging.CRITICAL)
@@ -136,10 +140,10 @@ def _hurry(swap: Installed) -> None:
 
 def _play(swap: Installed, nature: play.Nature) -> None:
     module = sys.modules
-    stage, turn = module["heddle.producers.stage"], module["heddle.producers.turn"]
+    stage, packing = module["heddle.producers.stage"], module["heddle.producers.packing"]
     swap.put(stage, "Player", partial(play.SimPlayer, nature))
     for one in (stage, module["heddle.consumers.setting"]):
         swap.put(one, "make_policy", lambda *args, **options: play.SimPolicy())
     swap.put(stage, "hold_torch_to_one_thread", lambda: None)
-    swap.put(turn, "encode", play.encode)
+    swap.put(packing, "encode", play.encode)
     swap.put(module["heddle.consumers.opening"], "decode", play.decode)

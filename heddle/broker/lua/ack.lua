@@ -4,7 +4,7 @@
 -- Runs when the memory is full: XACK comes first.
 -- KEYS  1 ctl (hash)  2 experience (stream)  3 flow (hash)  4.. blob (string) of each entry; by name: accepted (hash)
 -- ARGV  1 seat epoch  2 group  3.. entry id, outcome, bytes, steps of each
--- Reply {"OK", entries that were there} | {"FENCED"} | {"GONE"}
+-- Reply {"OK", entries that were there, number from 1 of each whose bytes an entry still refers to ...} | {"FENCED"} | {"GONE"}
 local seat = redis.call('HMGET', KEYS[1], 'command', 'seat_epoch')
 if not seat[1] then
   return {'GONE'}
@@ -12,7 +12,7 @@ end
 if tonumber(seat[2] or '0') ~= tonumber(ARGV[1]) then
   return {'FENCED'}
 end
-local sums, acked, accepted = {}, 0, (string.gsub(KEYS[3], 'flow$', 'accepted'))
+local sums, acked, accepted, kept = {}, 0, (string.gsub(KEYS[3], 'flow$', 'accepted')), {}
 local blobs = string.gsub(KEYS[3], 'flow$', 'blob:')
 local function add(field, number)
   sums[field] = (sums[field] or 0) + number
@@ -30,6 +30,9 @@ for i = 4, #KEYS do
   local at = 3 + (i - 4) * 4
   local identity = string.match(KEYS[i], ':blob:(.*)$') or ''
   local own = redis.call('HGET', accepted, identity) == ARGV[at]
+  if not own and redis.call('HGET', accepted, identity) then
+    kept[#kept + 1] = i - 3
+  end
   if own or not is_anothers(ARGV[at], KEYS[i]) then
     redis.call('XACK', KEYS[2], ARGV[2], ARGV[at])
     if redis.call('XDEL', KEYS[2], ARGV[at]) == 1 then
@@ -52,4 +55,4 @@ end
 for field, number in pairs(sums) do
   redis.call('HINCRBY', KEYS[3], field, string.format('%.0f', number))
 end
-return {'OK', acked}
+return {'OK', acked, unpack(kept)}

@@ -6,23 +6,30 @@
 -- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 seq  6 lease ttl ms  7 stepping next (0 | 1)  8 blob ttl ms
 --       9 kind  10 version min  11 version max  12 segments  13 steps  14 bytes  15 crc32  16 given
 --       17 ms that its worker waited before  18 why it has no snapshot, "" when there is nothing to say
+--       19 token of the shared memory in which its bytes lie, "" or none where they are the blob
 -- What comes after the outcome was told is turned away as GIVEN, with command stop: nobody would settle it.
--- Reply {status, command, policy, eval_policy, seq accepted last, room entries, room bytes, accepted before (0 | 1)}
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'eval_policy', 'sync', 'max_entries', 'max_bytes', 'outcome')
+-- Reply {status, command, policy, eval_policy, seq accepted last, room entries, room bytes, accepted before (0 | 1),
+--     token of the shared memory that every reader can map, "" for none}
+local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'eval_policy', 'sync', 'max_entries', 'max_bytes', 'outcome',
+  'plane', 'far')
 if not ctl[1] then
-  return {'GONE', 'stop', '0', '0', '0', '0', '0', 0}
+  return {'GONE', 'stop', '0', '0', '0', '0', '0', 0, ''}
 end
 local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'claim_seq', 'seq', 'given', 'parked', 'snapshot')
 local f = redis.call('HMGET', KEYS[6], 'entries', 'bytes')
 local seq, last, given, size = tonumber(ARGV[5]), tonumber(s[6] or '0'), tonumber(ARGV[16]), tonumber(ARGV[14])
+local mapped = (ARGV[19] or '') ~= ''
 local entries, room = tonumber(f[1] or '0'), tonumber(ctl[5] or '1024') - tonumber(f[1] or '0')
 local room_bytes = tonumber(ctl[6] or '536870912') - tonumber(f[2] or '0')
 local function add(key, field, number)
   redis.call('HINCRBY', key, field, string.format('%.0f', number))
 end
+local t = redis.call('TIME')
+local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 local function reply(status, before)
+  local plane = tonumber(ctl[9] or '0') > now and '' or ctl[8] or '' -- a reader far away needs the bytes here
   return {status, ctl[1], ctl[2] or '0', ctl[3] or '0', string.format('%.0f', last), string.format('%.0f', room),
-    string.format('%.0f', room_bytes), before or 0}
+    string.format('%.0f', room_bytes), before or 0, plane}
 end
 local function discard() -- counts a batch once, however often it is sent again
   local id = table.concat({ARGV[3], ARGV[4], ARGV[5], ARGV[16]}, ':')
@@ -53,8 +60,6 @@ if s[1] ~= 'leased' or s[2] ~= ARGV[2] or s[3] ~= ARGV[3] or s[4] ~= ARGV[4] the
   end
   return reply('FENCED')
 end
-local t = redis.call('TIME')
-local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 local function unpark(parked)
   if parked ~= tonumber(s[8]) then
     redis.call('HSET', KEYS[2], 'parked', string.format('%.0f', parked))
@@ -96,13 +101,13 @@ end
 if full then
   redis.call('ZADD', KEYS[7], 'NX', string.format('%.0f', tonumber(t[1]) * 1000000 + tonumber(t[2])), ARGV[1])
   redis.call('HSET', KEYS[2], 'refused', string.format('%.0f:%.0f', now, size))
-  unpark(redis.call('PEXPIRE', KEYS[8], ARGV[8]) * size)
+  unpark((mapped and 1 or redis.call('PEXPIRE', KEYS[8], ARGV[8])) * size)
   if KEYS[9] then
     redis.call('PEXPIRE', KEYS[9], ARGV[8])
   end
   return reply('FULL')
 end
-local stored = redis.pcall('STRLEN', KEYS[8]) -- an error when somebody put something else than bytes there
+local stored = mapped and size or redis.pcall('STRLEN', KEYS[8]) -- an error when somebody put something else than bytes there
 if stored ~= size or (KEYS[9] and redis.call('EXISTS', KEYS[9]) == 0) then
   if stored ~= size then
     redis.call('UNLINK', KEYS[8])
@@ -122,7 +127,8 @@ elseif ARGV[18] ~= '' then
 end
 local entry = redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3], 'nonce', ARGV[4], 'seq', ARGV[5], 'kind', ARGV[9],
   'version_min', ARGV[10], 'version_max', ARGV[11], 'segments', ARGV[12], 'steps', ARGV[13], 'bytes', ARGV[14],
-  'crc32', ARGV[15], 'given', ARGV[16], 'waited_ms', ARGV[17], 'location', 'redis', 'blob', KEYS[8])
+  'crc32', ARGV[15], 'given', ARGV[16], 'waited_ms', ARGV[17], 'blob', KEYS[8], 'location', mapped and 'shm' or 'redis',
+  unpack(mapped and {'place', ARGV[19]} or {}))
 local identity = table.concat({ARGV[1], ARGV[3], ARGV[4], ARGV[5]}, ':')
 redis.call('HSET', (string.gsub(KEYS[6], 'flow$', 'accepted')), identity, entry) -- no entry counts that is not in here
 redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'stepping', ARGV[7], 'deaths', '0',
@@ -135,5 +141,8 @@ add(KEYS[6], 'bytes', size)
 add(KEYS[6], 'steps', ARGV[13])
 add(KEYS[6], 'appended', 1)
 add(KEYS[6], 'appended_steps', ARGV[13])
+if mapped then
+  add(KEYS[6], 'mapped', 1)
+end
 last, room, room_bytes = seq, room - 1, room_bytes - size
 return reply('OK')

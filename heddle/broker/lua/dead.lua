@@ -55,6 +55,9 @@ end
 if own or not owner then -- else the bytes are another entry's
   if ARGV[6] == '1' and size > 0 and size <= most_bytes then
     kept = size
+    if own and redis.call('PTTL', blob) > 0 then -- from shared memory, just now
+      redis.call('PERSIST', blob)
+    end
     if not own then
       redis.call('RENAME', blob, KEYS[6])
       redis.call('PERSIST', KEYS[6])

@@ -1,5 +1,6 @@
 -- Take the trainer's seat, if nobody living holds it, and raise the fence in ctl at the same moment.
--- The same trainer gets the same epoch again. Runs when the memory is full: HDEL of nothing comes first.
+-- The same trainer gets the same epoch again. The shared memory that the one before offered is void.
+-- Runs when the memory is full: HDEL comes first.
 -- KEYS  1 ctl (hash)  2 seat (hash with TTL)  3 trainer (hash): who sat last and how many did, for people
 -- ARGV  1 trainer, unique per process  2 ttl ms  3 epoch that this one shall be above
 -- Reply {"OK", epoch} | {"HELD", epoch, trainer, ms left} | {"GONE"}
@@ -18,7 +19,7 @@ end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 local epoch = string.format('%.0f', math.max(fence + 1, now, tonumber(ARGV[3]) + 1))
-redis.call('HDEL', KEYS[1], '-')
+redis.call('HDEL', KEYS[1], 'plane')
 redis.call('HSET', KEYS[1], 'seat_epoch', epoch)
 redis.call('HSET', KEYS[2], 'trainer', ARGV[1], 'epoch', epoch)
 redis.call('PEXPIRE', KEYS[2], ARGV[2])

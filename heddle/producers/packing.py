@@ -1,0 +1,194 @@
+"""Packing: the bytes of a batch on their way, in shared memory where the readers see it, else in this process.
+
+It never sends anything. What cannot be shared now goes through the broker, batch by batch; nothing fails for it.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.batch import checksum, encode, encode_into, places, spot_check
+from heddle.errors import BrokerError, PlaneError
+from heddle.layout import Layout, Segments
+from heddle.plane import Home, Ring, Slot
+from heddle.plane.ring import REUSED_FROM
+from heddle.producers.play import Play
+from heddle.producers.reel import Reel
+from heddle.spec import ExperimentSpec
+
+log = logging.getLogger("heddle.worker")
+
+FINALS = 16
+"""Of a buffer in which a batch is played so much more is made, for the final observations of truncated episodes."""
+LEAST_SHARED = 128 << 10
+"""With `rollout.plane = "auto"` smaller batches go through the broker, which costs no more than a file does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An encoded batch.
+
+    Attributes:
+        blob: its bytes.
+        crc32: `checksum` of them, or `spot_check` where they lie in shared memory.
+        slot: where they lie then; None for this process's own memory.
+    """
+
+    blob: memoryview
+    crc32: int
+    slot: Slot | None = None
+
+    def drop(self) -> None:
+        """Nobody shall ever read it."""
+        if self.slot is not None:
+            self.slot.discard()
+
+
+class Packer:
+    """Packs the batches of one experiment.
+
+    Args:
+        home: opens the experiment's shared memory on this host; called once, when somebody wants batches there.
+    """
+
+    def __init__(self, spec: ExperimentSpec, home: Callable[[], Home]) -> None:
+        self._compression = spec.rollout.compression
+        self._least = None if spec.plane == "redis" else LEAST_SHARED if spec.plane == "auto" else 0
+        self._home = home
+        self._ring: Ring | None = None
+        self._reels: dict[Slot, Reel] = {}
+        self._broken = False
+        self._said = ""
+
+    def pack(self, layout: Layout, segments: Segments, plane: str) -> Packed:
+        """The bytes of `segments`.
+
+        Args:
+            plane: token of the shared memory that every reader can map; "" for none.
+        """
+        if self._least is None:
+            return self._own(layout, segments)
+        reel = segments.owner if isinstance(segments.owner, Reel) else None
+        slot = None if reel is None else reel.slot
+        if reel is not None:
+            reel.slot = None
+        is_large = plane != "" and layout.segment_bytes * segments.rows >= self._least
+        ring = self._ring_of(plane) if is_large else None
+        if ring is not None:
+            try:
+                return self._share(layout, segments, ring, slot)
+            except PlaneError as error:
+                self._say(str(error))
+                if not ring.folder.exists():  # somebody emptied it
+                    self.close()
+        packed = self._own(layout, segments)
+        if slot is not None:
+            slot.discard()
+        return packed
+
+    def _own(self, layout: Layout, segments: Segments) -> Packed:
+        blob = encode(layout, segments, compression=self._compression)
+        return Packed(blob, checksum(blob))
+
+    def lend(self, player: Play, layout: Layout, plane: str) -> None:
+        """Have the player play its next batch where it will lie, if it is to lie in shared memory and is large.
+
+        Args:
+            plane: as of `pack`.
+        """
+        if self._least is not None:
+            size = layout.segment_bytes * player.plan.lanes
+            is_large = plane != "" and size >= max(self._least, REUSED_FROM)
+            player.shared = partial(self._reel, player, layout, plane) if is_large else _none
+
+    def _reel(self, player: Play, layout: Layout, plane: str) -> Reel | None:
+        lanes = player.plan.lanes
+        ring = self._ring_of(plane)
+        if ring is None:
+            return None
+        size, offsets = places(layout, lanes)
+        try:
+            slot = ring.take(size + size // FINALS)
+        except PlaneError as error:
+            self._say(str(error))
+            return None
+        self._reels = {slot: reel for slot, reel in self._reels.items() if not slot.is_gone}
+        reel = self._reels.get(slot)
+        if reel is None or reel.layout is not layout or len(reel.lengths) != lanes:
+            reel = self._reels[slot] = Reel(
+                layout, lanes, player.plan.agents, shared=_arrays(layout, lanes, slot, offsets)
+            )
+        reel.slot = slot
+        return reel
+
+    def close(self) -> None:
+        """No batch of the experiment is played here any more."""
+        self._reels.clear()
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+
+    def _share(self, layout: Layout, segments: Segments, ring: Ring, own: Slot | None) -> Packed:
+        """Into `own`, where its arrays lie already, if there is room for its final observations; else into another."""
+        used: list[Slot] = []
+
+        def take(size: int) -> memoryview:
+            used.append(own if own is not None and size <= own.size else ring.take(size))
+            return used[0].view()
+
+        try:
+            blob = encode_into(layout, segments, take)
+        except PlaneError:  # its caller goes on with `own`
+            raise
+        except BaseException:
+            for slot in [*used, own]:
+                if slot is not None:
+                    slot.discard()
+            raise
+        if own is not None and used[0] is not own:
+            own.discard()
+        return Packed(blob, spot_check(blob), used[0])
+
+    def _ring_of(self, plane: str) -> Ring | None:
+        """This host's buffers, where that is what the readers see."""
+        if self._ring is None and self._broken:
+            return None
+        if self._ring is None:
+            try:
+                home = self._home()
+                self._ring = Ring(home)
+            except (PlaneError, BrokerError) as error:
+                self._broken = isinstance(error, PlaneError)
+                self._say(str(error))
+                return None
+        if self._ring.token != plane:
+            self._say(f"the trainer's shared memory is not this host's: {plane}")
+            return None
+        return self._ring
+
+    def _say(self, why: str) -> None:
+        """Once for each reason in a row."""
+        if why != self._said:
+            self._said = why
+            log.info("batches go through the broker because %s", why)
+
+
+def _none() -> None:
+    """The player's own memory."""
+
+
+def _arrays(layout: Layout, rows: int, slot: Slot, offsets: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    """The arrays of a batch where they lie once it is encoded there."""
+    found: dict[str, NDArray[Any]] = {}
+    for name, offset in offsets.items():
+        column = layout.column(name)
+        shape = (rows, *column.row_shape(layout.steps))
+        flat = np.frombuffer(slot.view(), np.dtype(column.dtype), math.prod(shape), offset)
+        found[name] = flat.reshape(shape)
+    return found

@@ -1,0 +1,270 @@
+"""Shared memory of one host: who sees the same, when a buffer is used again, and what a crash leaves."""
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.broker.plane_sweep import drop_broker, drop_experiment, sweep, sweep_home
+from heddle.clock import SystemClock
+from heddle.errors import PlaneError
+from heddle.plane import Home, Host, Ring, batch_of, file_of, open_plane, why_missing
+from heddle.plane.ring import LOCK, REUSED_FROM
+from tests.broker_kit import E, admit, claim_next, fake_broker, meta_of, payload
+from tests.plane_kit import HERE, files
+
+LATER_S = 10.0**6
+
+
+class Later:
+    """A clock of another day."""
+
+    def __init__(self, ahead_s: float = LATER_S) -> None:
+        self._ahead_s = ahead_s
+
+    def wall(self) -> float:
+        return SystemClock().wall() + self._ahead_s
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody sleeps")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "memory"
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return fake_broker()
+
+
+def home_at(root: Path, broker: str = "b1", experiment: str = E) -> Home:
+    return Home(open_plane(root, HERE), broker, experiment)
+
+
+def test_two_processes_have_the_same_token_exactly_where_they_see_the_same_folder_in_the_same_boot(root: Path) -> None:
+    first = open_plane(root, HERE)
+    assert open_plane(root, HERE) == first
+    assert open_plane(root, Host("renamed", HERE.boot)) == first  # a container with a name of its own
+    other = open_plane(root.with_name("other"), HERE)
+    assert other.token != first.token
+    assert open_plane(root, Host("here", "boot-2")).token != first.token
+
+
+def test_what_an_earlier_boot_left_is_removed(root: Path) -> None:
+    ring = Ring(home_at(root))
+    slot = ring.take(100)
+    slot.offer(file_of(0, 1, "n", 1))
+    assert files(root)
+    open_plane(root, Host("here", "boot-2"))
+    assert files(root) == []
+
+
+def test_a_folder_that_somebody_else_put_there_is_not_used(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    root.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PlaneError, match="not a folder of this user's"):
+        open_plane(root, HERE)
+
+
+def test_the_folder_is_nobody_elses_to_read(root: Path) -> None:
+    root.mkdir(mode=0o777)
+    home = home_at(root)
+    home.make()
+    for folder in (root, home.folder.parent, home.folder):
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["..", "", ".hidden", "a/b", "x" * 200])
+def test_a_name_that_leads_elsewhere_is_refused(root: Path, name: str) -> None:
+    with pytest.raises(PlaneError, match="names no folder"):
+        home_at(root, experiment=name)
+
+
+def test_the_name_of_a_file_is_its_batchs_identity() -> None:
+    assert batch_of(file_of(3, 1796020446752, "a_b-9", 17)) == (3, 1796020446752, "a_b-9", 17)
+    for other in ("plane", "3.4.n", "3.4.n.5.6", "-1.4.n.5", "3.4.../x.5"):
+        assert batch_of(other) is None
+
+
+def test_why_a_file_is_not_there_is_told_apart() -> None:
+    mine = "gpu7/boot-2/abc"
+    told = {
+        "gpu7/boot-2/abc": "is not there any more",
+        "gpu7/boot-1/abc": "which was started again since",
+        "gpu8/boot-7/abc": "lies in the shared memory of gpu8, and this is gpu7",
+        "web1/boot-2/xyz": "another user's or container's",
+    }
+    for place, why in told.items():
+        assert why in why_missing(place, mine)
+    assert "this process has none" in why_missing("gpu8/boot-7/abc", "")
+
+
+def test_a_buffer_is_used_again_only_once_its_batch_is_settled_and_nobody_looks_at_it(root: Path) -> None:
+    home = home_at(root)
+    ring = Ring(home)
+    slot = ring.take(REUSED_FROM)
+    slot.view()[:5] = b"first"
+    name = file_of(0, 1, "n", 1)
+    slot.offer(name)
+    slot.close()
+    assert ring.take(REUSED_FROM) is not slot  # offered
+    view = home.view(name, REUSED_FROM)
+    assert view is not None
+    home.remove(name)
+    assert ring.take(REUSED_FROM) is not slot  # settled, and somebody looks at it
+    assert bytes(view[:5]) == b"first"
+    del view
+    gc.collect()
+    assert ring.take(REUSED_FROM) is slot
+    ring.close()
+    assert files(root) == []
+
+
+def test_a_small_buffer_is_used_once_and_its_batch_stays(root: Path) -> None:
+    home = home_at(root)
+    ring = Ring(home)
+    slot = ring.take(100)
+    slot.offer(file_of(0, 1, "n", 1))
+    slot.close()
+    assert slot.is_gone
+    assert home.names() == [file_of(0, 1, "n", 1)]
+    assert home.view(file_of(0, 1, "n", 1), 100) is not None
+
+
+def test_what_was_never_offered_or_is_given_up_leaves_no_file(root: Path) -> None:
+    ring = Ring(home_at(root))
+    ring.take(100).close()
+    offered = ring.take(100)
+    offered.offer(file_of(0, 1, "n", 1))
+    offered.discard()
+    ring.close()
+    assert files(root) == []
+
+
+def test_a_batch_that_is_offered_again_under_a_number_takes_the_place_of_the_one_turned_away(root: Path) -> None:
+    home = home_at(root)
+    ring = Ring(home)
+    for text in (b"one", b"two"):
+        slot = ring.take(3)
+        slot.view()[:] = text
+        slot.offer(file_of(0, 1, "n", 1))
+        slot.close()
+    view = home.view(file_of(0, 1, "n", 1), 3)
+    assert view is not None
+    assert bytes(view) == b"two"
+
+
+def test_a_file_with_fewer_bytes_than_announced_is_none(root: Path) -> None:
+    home = home_at(root)
+    slot = Ring(home).take(10)
+    slot.offer(file_of(0, 1, "n", 1))
+    assert home.view(file_of(0, 1, "n", 1), 11) is None
+    assert home.view(file_of(0, 1, "n", 2), 1) is None
+
+
+def test_more_views_than_a_process_may_hold_open_are_copies(root: Path) -> None:
+    home = home_at(root)
+    home._most = 2
+    slot = Ring(home).take(3)
+    slot.view()[:] = b"abc"
+    slot.offer(file_of(0, 1, "n", 1))
+    views = [home.view(file_of(0, 1, "n", 1), 3) for _ in range(4)]
+    assert all(view is not None and bytes(view) == b"abc" for view in views)
+    assert [type(view.obj).__name__ for view in views if view is not None] == ["mmap", "mmap", "bytes", "bytes"]
+    del views[:2]
+    gc.collect()
+    assert home._mapped == 0
+
+
+def shared(broker: Broker, root: Path) -> tuple[Home, str, str, str]:
+    """A home with a batch that was accepted, one of the present owner's, and one that a dead owner left."""
+    admit(broker)
+    claim = claim_next(broker)
+    lease = claim.lease
+    home = home_at(root, broker.planes.identity())
+    ring = Ring(home)
+    names = []
+    for epoch, seq in ((lease.epoch, 1), (lease.epoch, 2), (lease.epoch - 1, 7)):
+        slot = ring.take(1000)
+        slot.offer(file_of(lease.shard, epoch, lease.nonce, seq))
+        slot.close()
+        names.append(file_of(lease.shard, epoch, lease.nonce, seq))
+    data = payload(lease, 1)
+    reply = broker.shards.append(lease, seq=1, blob=None, meta=meta_of(data), ttl_ms=60_000, place=home.token)
+    assert reply.status == "OK"
+    ring.close()
+    return home, names[0], names[1], names[2]
+
+
+def test_a_sweep_takes_what_nobody_refers_to_and_nobody_may_append_and_nothing_else(broker: Broker, root: Path) -> None:
+    home, accepted, present, dead = shared(broker, root)
+    assert sweep(broker.planes, root=root) == 0, "what was made just now may be in the making"
+    assert home.names() == sorted([accepted, present, dead])
+    assert sweep(broker.planes, root=root, clock=Later()) == 1
+    assert home.names() == sorted([accepted, present])
+    broker.conn.main.hset(keys.shard(E, 0, 0), "state", "queued")  # its owner was reaped
+    assert sweep(broker.planes, root=root, clock=Later()) == 1
+    assert home.names() == [accepted]
+    pointer = broker.experience.read(E, 0, keys.TRAINER_GROUP, "t", count=9, block_ms=0)[0]
+    broker.experience.ack(E, 0, 5, [(pointer, "trained")])
+    assert sweep(broker.planes, root=root, clock=Later()) == 1
+    assert files(root) == []
+
+
+def test_a_sweep_takes_all_of_an_experiment_that_was_removed(broker: Broker, root: Path) -> None:
+    shared(broker, root)
+    broker.conn.main.delete(keys.ctl(E))
+    assert sweep(broker.planes, root=root, clock=Later()) == 3
+    assert files(root) == []
+
+
+def test_a_sweep_leaves_another_brokers_files_for_a_day_unless_a_worker_lives_there(broker: Broker, root: Path) -> None:
+    home = home_at(root, "another")
+    ring = Ring(home)
+    slot = ring.take(10)
+    slot.offer(file_of(0, 1, "n", 1))
+    assert sweep(broker.planes, root=root, clock=Later()) == 0, "its worker lives"
+    ring.close()
+    assert sweep(broker.planes, root=root, clock=Later(3_600.0)) == 0, "it may come back"
+    assert sweep(broker.planes, root=root, clock=Later()) == 1
+    assert not home.folder.parent.exists()
+
+
+def test_the_buffers_of_a_dead_worker_go_and_a_living_ones_stay(broker: Broker, root: Path) -> None:
+    home = home_at(root, broker.planes.identity())
+    living, dead = Ring(home), Ring(home)
+    living.take(10)
+    dead.take(10)
+    os.close(dead._lock)  # as the kernel does when a process dies
+    dead._lock = -1
+    sweep_home(broker.planes, E, home, clock=Later())
+    assert not dead.folder.exists()
+    assert (living.folder / LOCK).exists()
+
+
+def test_removing_an_experiment_or_its_broker_leaves_no_file_of_it(broker: Broker, root: Path) -> None:
+    own = broker.planes.identity()
+    for experiment in ("one-1", "two-2"):
+        Ring(home_at(root, own, experiment)).take(10).offer(file_of(0, 1, "n", 1))
+    Ring(home_at(root, "another", "one-1")).take(10).offer(file_of(0, 1, "n", 1))
+    drop_experiment(broker.planes, "one-1", root=root)
+    assert not (root / own / "one-1").exists()
+    assert (root / own / "two-2").exists()
+    drop_broker(broker.planes, root=root)
+    assert not (root / own).exists()
+    assert (root / "another" / "one-1").exists()
+
+
+def test_a_broker_keeps_its_name_and_one_that_lost_its_data_is_another(broker: Broker) -> None:
+    assert broker.planes.known_identity() == ""
+    first = broker.planes.identity()
+    assert broker.planes.identity() == first
+    broker.conn.main.flushall()
+    assert broker.planes.identity() != first
