@@ -9,7 +9,7 @@ from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.types import Pointer
-from heddle.errors import PlaneError
+from heddle.errors import BrokerFull, Denied, PlaneError
 from heddle.plane import Home, Plane, file_of, open_plane, why_missing
 from heddle.spec import ExperimentSpec
 
@@ -40,7 +40,7 @@ class Shelf:
             return cls(broker)
         try:
             return cls(broker, Home(plane(), broker.planes.identity(), experiment))
-        except PlaneError as error:
+        except (PlaneError, BrokerFull, Denied) as error:
             return cls(broker, trouble=str(error))
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.batch import checksum, encode, encode_into, places, spot_check
-from heddle.errors import BrokerError, PlaneError
+from heddle.errors import BrokerError, Denied, PlaneError
 from heddle.layout import Layout, Segments
 from heddle.plane import Home, Ring, Slot
 from heddle.plane.ring import REUSED_FROM
@@ -163,8 +163,8 @@ class Packer:
             try:
                 home = self._home()
                 self._ring = Ring(home)
-            except (PlaneError, BrokerError) as error:
-                self._broken = isinstance(error, PlaneError)
+            except (PlaneError, BrokerError, Denied) as error:
+                self._broken = not isinstance(error, BrokerError)
                 self._say(str(error))
                 return None
         if self._ring.token != plane:

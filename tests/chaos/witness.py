@@ -11,11 +11,12 @@ WITNESS = "CHAOS_WITNESS"
 
 
 def attend() -> None:
-    """In a worker: before a batch is offered it has a name here; buffers of every size are used again."""
+    """In a worker: before a batch is offered it has a name here; every size is played in place, and used again."""
     folder = os.environ.get(WITNESS)
     if not folder:
         return
     from heddle.plane import ring
+    from heddle.producers import packing
 
     offer = ring.Slot.offer
 
@@ -27,7 +28,7 @@ def attend() -> None:
         offer(slot, name)
 
     setattr(ring.Slot, "offer", kept)  # noqa: B010  a method of ours stands in for it
-    ring.REUSED_FROM = 0
+    ring.REUSED_FROM = packing.REUSED_FROM = 0
 
 
 def seen(folder: Path | None, experiment: str, fields: dict[str, str]) -> bytes | None:
