@@ -26,6 +26,8 @@ log = logging.getLogger("heddle.worker")
 
 FINALS = 16
 """Of a buffer in which a batch is played so much more is made, for the final observations of truncated episodes."""
+IN_PLACE_FROM = REUSED_FROM
+"""Smaller batches are played in this process's own memory and copied: their buffers are used once."""
 LEAST_SHARED = 128 << 10
 """With `rollout.plane = "auto"` smaller batches go through the broker, which costs no more than a file does."""
 
@@ -104,7 +106,7 @@ class Packer:
         """
         if self._least is not None:
             size = layout.segment_bytes * player.plan.lanes
-            is_large = plane != "" and size >= max(self._least, REUSED_FROM)
+            is_large = plane != "" and size >= max(self._least, IN_PLACE_FROM)
             player.shared = partial(self._reel, player, layout, plane) if is_large else _none
 
     def _reel(self, player: Play, layout: Layout, plane: str) -> Reel | None:

@@ -28,7 +28,7 @@ def attend() -> None:
         offer(slot, name)
 
     setattr(ring.Slot, "offer", kept)  # noqa: B010  a method of ours stands in for it
-    ring.REUSED_FROM = packing.REUSED_FROM = 0
+    ring.REUSED_FROM = packing.IN_PLACE_FROM = 0
 
 
 def seen(folder: Path | None, experiment: str, fields: dict[str, str]) -> bytes | None:

@@ -105,7 +105,7 @@ def test_experience_through_memory_is_bit_for_bit_that_through_the_server(
     for name, plane in (("redis", "redis"), ("copied", "shm"), ("in-place", "shm")):
         if name == "in-place":  # as large batches are played
             monkeypatch.setattr("heddle.plane.ring.REUSED_FROM", 0)
-            monkeypatch.setattr("heddle.producers.packing.REUSED_FROM", 0)
+            monkeypatch.setattr("heddle.producers.packing.IN_PLACE_FROM", 0)
         experiment = experiment_of(broker, plane, experiment={"name": name, "seed": 5})
         consumer = Consumer(broker, experiment, plane_at(root))
         consumer.publish()

@@ -120,7 +120,7 @@ class Scene:
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers of every size are played in, and used again."""
     monkeypatch.setattr("heddle.plane.ring.REUSED_FROM", 0)
-    monkeypatch.setattr("heddle.producers.packing.REUSED_FROM", 0)
+    monkeypatch.setattr("heddle.producers.packing.IN_PLACE_FROM", 0)
 
 
 @pytest.fixture
