@@ -2,7 +2,7 @@
 
     python -m benchmarks [--only NAME ...] [--out FILE_OR_FOLDER]
 
-runs every benchmark (about four minutes on 2 cores), prints one table and writes one JSON file. It never asserts
+runs every benchmark (about six minutes on 2 cores), prints one table and writes one JSON file. It never asserts
 anything about speed: it fails only when something does not work.
 """
 
@@ -21,6 +21,7 @@ from heddle.launch.process import use_one_thread
 
 SECTIONS = {
     "player": "rollout",
+    "waiting": "waiting",
     "pipeline": "pipeline",
     "planes": "planes",
     "codec": "codec",

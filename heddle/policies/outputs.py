@@ -24,13 +24,14 @@ def split_output(heads: Heads, output: Any, log_std: Any | None) -> dict[str, An
         log_std: [heads.means], the weight; None where the network gives it behind all else.
     """
     answer: dict[str, Any] = {}
-    spread = log_std if log_std is not None else output[:, heads.count :].clip(*LOG_STD_RANGE)
-    place = 0
+    spread, place = log_std, 0
     for head in heads.all:
         part = output[:, head.begin : head.begin + head.count]
         if not head.continuous:
             answer[f"logits{head.suffix}"] = part
             continue
+        if spread is None:
+            spread = output[:, heads.count :].clip(*LOG_STD_RANGE)
         answer[f"mean{head.suffix}"] = part
         answer[f"log_std{head.suffix}"] = spread[..., place : place + head.count]
         place += head.count

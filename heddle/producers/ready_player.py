@@ -23,9 +23,10 @@ from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.mishap import Mishap
 from heddle.producers.noise import PacedTape
 from heddle.producers.play import Play, copied, moved_only
+from heddle.producers.process_stepper import ProcessStepper
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, record_info
-from heddle.producers.steppers import AsyncStepper, ProcessStepper, Stepper, ThreadStepper
+from heddle.producers.steppers import AsyncStepper, Stepper, ThreadStepper
 from heddle.producers.vector_answers import five_of
 from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan, root_seed

@@ -205,6 +205,6 @@ def put(parts: Sequence[Part], row: int, observation: Any) -> None:
                 value = value[key]
         except (KeyError, TypeError, IndexError) as error:
             raise BadAnswer(f"the observation has no {'.'.join(map(str, path))}") from error
-        if shape is not None and np.shape(value) != shape:
+        if shape is not None and (value.shape if type(value) is np.ndarray else np.shape(value)) != shape:
             raise BadAnswer(f"the observation has shape {np.shape(value)}, its space {shape}")
         array[row] = value

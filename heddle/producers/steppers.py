@@ -8,14 +8,14 @@ import asyncio
 import queue
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from heddle.errors import EnvError
 from heddle.producers.closing import close_async, close_env
-from heddle.producers.isolation.shard import IsolatedEnv, IsolatedEnvs
-from heddle.producers.mishap import Mishap
+from heddle.producers.fine_loop import new_loop
 
 Answer = tuple[int, Any]
 """Which environment, and what it returned; or the exception that it raised."""
@@ -87,8 +87,20 @@ class Stepper(ABC):
         self.wake()
 
 
+class Asked(NamedTuple):
+    """Of the environment at `place`: a step with `choice`, or a reset with `seed`."""
+
+    place: int
+    seed: int | None
+    choice: Any = None
+
+
 class ThreadStepper(Stepper):
     """Environments stepped by a pool of threads: for those that wait, or that let go of the interpreter's lock.
+
+    A question wakes exactly one thread: each rests at a gate of its own, for of many that wait at one queue every
+    answer wakes another one for nothing. Whoever asks puts the question down before it looks for a resting thread; a
+    thread says that it rests before it looks for a question; so none is left lying.
 
     Args:
         envs: have reset and step.
@@ -98,7 +110,9 @@ class ThreadStepper(Stepper):
     def __init__(self, envs: Sequence[Any], threads: int) -> None:
         super().__init__()
         self._envs = envs
-        self._asked: queue.SimpleQueue[tuple[int, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._resets, self._steps = [env.reset for env in envs], [env.step for env in envs]
+        self._asked: deque[Asked | None] = deque()  # None: a thread ends
+        self._resting: list[threading.Lock] = []  # gates; who came to rest last goes on first
         self._threads = [
             threading.Thread(target=self._run, name=f"envs {number}", daemon=True)
             for number in range(min(threads, len(envs)))
@@ -107,125 +121,58 @@ class ThreadStepper(Stepper):
             thread.start()
 
     def reset(self, env: int, seed: int) -> None:
-        one = self._envs[env]
-        self._asked.put((env, lambda: one.reset(seed=seed)))
+        self._ask(Asked(env, seed))
 
     def step(self, env: int, choice: Any) -> None:
-        one = self._envs[env]
-        self._asked.put((env, lambda: one.step(choice)))
+        self._ask(Asked(env, None, choice))
 
     def flush(self) -> None:
         return  # each was on its way at once
 
     def close(self) -> None:
         for _ in self._threads:
-            self._asked.put(None)
+            self._ask(None)
         for thread in self._threads:
             thread.join(CLOSE_S / len(self._threads))
         if not any(thread.is_alive() for thread in self._threads):  # else one of them is within an environment
             for env in self._envs:
                 close_env(env)
 
-    def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            env, call = asked
-            try:
-                answer = call()
-            except BaseException as error:  # noqa: BLE001  told to the player, which says where it was
-                answer = error
-            self._answers.put((env, answer))
-
-
-class ProcessStepper(Stepper):
-    """Environments in several children of this process: those of one child are stepped one after the other, in one
-    request, the children beside each other. A thread for each waits for its answers.
-
-    Args:
-        envs: the stand-ins of `make_spread`.
-    """
-
-    has_deadlines = True
-
-    def __init__(self, envs: Sequence[IsolatedEnv]) -> None:
-        super().__init__()
-        self._lines: dict[int, _Line] = {}
-        self._line_of: list[tuple[_Line, int]] = []
-        for env, one in enumerate(envs):
-            shard, place = one.home
-            line = self._lines.setdefault(id(shard), _Line(shard, self._answers))
-            line.numbers.append(env)
-            self._line_of.append((line, place))
-
-    def reset(self, env: int, seed: int) -> None:
-        line, place = self._line_of[env]
-        line.asked.put(_Asked(place, seed))
-
-    def step(self, env: int, choice: Any) -> None:
-        line, place = self._line_of[env]
-        line.asked.put(_Asked(place, None, choice))
-
-    def flush(self) -> None:
-        return  # each was on its way at once
-
-    def close(self) -> None:
-        for line in self._lines.values():
-            line.asked.put(None)
-        for line in self._lines.values():
-            line.thread.join(CLOSE_S / len(self._lines))
-            if line.thread.is_alive():
-                line.shard.process.kill()  # it is stuck within an environment
-                line.thread.join(CLOSE_S)
-            line.shard.close()
-
-
-class _Asked(NamedTuple):
-    """A step with `choice`, or a reset with `seed`."""
-
-    place: int
-    seed: int | None
-    choice: Any = None
-
-
-class _Line:
-    """One child, and the thread that waits for it.
-
-    Attributes:
-        numbers: which environments of the stepper are its own, by place.
-    """
-
-    def __init__(self, shard: IsolatedEnvs, answers: "queue.SimpleQueue[Answer | None]") -> None:
-        self.shard, self.numbers, self._answers = shard, list[int](), answers
-        self.asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._run, name=f"envs {shard.process.pid}", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        while (asked := self._all_asked()) is not None:
-            for place, seed, _ in asked:
-                if seed is not None:
-                    self._answer(place, lambda place=place, seed=seed: (self.shard.reset(place, seed), {}))  # type: ignore[misc]
-            steps = {place: choice for place, seed, choice in sorted(asked, key=lambda one: one.place) if seed is None}
-            if steps:
-                self.shard.begin(steps, list(steps))
-            for place, choice in steps.items():  # by place: where one fails, those behind it have no answer
-                self._answer(place, lambda place=place, choice=choice: self.shard.step(place, choice))  # type: ignore[misc]
-
-    def _all_asked(self) -> list[_Asked] | None:
-        """What was asked since the last call, at least one; None when no more will be."""
-        found = [self.asked.get()]
-        with suppress(queue.Empty):
-            while found[-1] is not None:
-                found.append(self.asked.get_nowait())
-        return None if found[-1] is None else [one for one in found if one is not None]
-
-    def _answer(self, place: int, call: Callable[[], Any]) -> None:
+    def _ask(self, asked: Asked | None) -> None:
+        self._asked.append(asked)
         try:
-            answer = call()
+            gate = self._resting.pop()
+        except IndexError:  # nobody rests: whoever is done next looks for it
+            return
+        gate.release()
+
+    def _run(self) -> None:
+        gate = threading.Lock()
+        gate.acquire()
+        while True:
+            while self._asked:
+                try:
+                    asked = self._asked.popleft()
+                except IndexError:  # another one was faster
+                    break
+                if asked is None:
+                    return
+                self._answers.put((asked.place, self._answer(asked)))
+            self._resting.append(gate)
+            if self._asked:
+                try:
+                    self._resting.remove(gate)
+                    continue
+                except ValueError:  # it was woken already
+                    pass
+            gate.acquire()
+
+    def _answer(self, asked: Asked) -> Any:
+        env, seed, choice = asked
+        try:
+            return self._steps[env](choice) if seed is None else self._resets[env](seed=seed)
         except BaseException as error:  # noqa: BLE001  told to the player, which says where it was
-            if isinstance(error, Mishap):
-                error.env = self.numbers[place]  # it knows its place in the child alone
-            answer = error
-        self._answers.put((self.numbers[place], answer))
+            return error
 
 
 class AsyncStepper(Stepper):
@@ -239,7 +186,7 @@ class AsyncStepper(Stepper):
         super().__init__()
         self._envs = envs
         self._asked: list[tuple[int, Callable[[], Any]]] = []
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_loop()
         self._running: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="envs", daemon=True)
         self._thread.start()
