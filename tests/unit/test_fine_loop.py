@@ -25,7 +25,7 @@ def test_a_wait_is_never_longer_than_the_next_timer_asks_for(monkeypatch: pytest
         return select_as_it_is(*args)
 
     select_as_it_is = select.select
-    monkeypatch.setattr(fine_loop.select, "select", recorded)
+    monkeypatch.setattr(select, "select", recorded)
     with asyncio.Runner(loop_factory=fine_loop.new_loop) as runner:
         for _ in range(20):
             runner.run(asyncio.sleep(0.0004))
@@ -43,7 +43,8 @@ def test_other_threads_sockets_and_timers_wake_it() -> None:
         await asyncio.wait_for(called.wait(), 30)  # with a timer far away
         got = await asyncio.wait_for(loop.sock_recv(ours, 16), 30)
         late = await asyncio.sleep(0.01, "late")
-        ours.close(), theirs.close()
+        ours.close()
+        theirs.close()
         return got, late, await asyncio.sleep(0, "at once")
 
     with asyncio.Runner(loop_factory=fine_loop.new_loop) as runner:
@@ -53,6 +54,6 @@ def test_other_threads_sockets_and_timers_wake_it() -> None:
 @on_epoll
 def test_a_descriptor_that_select_cannot_look_at_is_left_to_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fine_loop, "MOST_DESCRIPTORS", 0)
-    monkeypatch.setattr(fine_loop.select, "select", None)
+    monkeypatch.setattr(select, "select", None)
     with asyncio.Runner(loop_factory=fine_loop.new_loop) as runner:
         assert runner.run(asyncio.sleep(0.002, "slept")) == "slept"
