@@ -21,6 +21,7 @@ from heddle.launch.process import use_one_thread
 
 SECTIONS = {
     "player": "rollout",
+    "native": "native",
     "waiting": "waiting",
     "pipeline": "pipeline",
     "planes": "planes",

@@ -29,6 +29,7 @@ class Reel:
 
     Attributes:
         rewards: [n, T] float64, as given; float32 in the segments.
+        leaves: of the observation space, walked once.
         parts: for each environment where the parts of its observations go.
         plain_shape: of an observation that is one Box array, which the player stores itself; None for all others.
         finals: (env, step, final observation by leaf) of truncated episodes.
@@ -47,7 +48,8 @@ class Reel:
         self.slot: Slot | None = None
         self._agents = agents
         self.rewards = np.zeros((n, layout.steps), np.float64)
-        self.observations = [(leaf.name, self.arrays[leaf.name]) for leaf in layout.observation_leaves]
+        self.leaves = layout.observation_leaves
+        self.observations = [(leaf.name, self.arrays[leaf.name]) for leaf in self.leaves]
         self.outputs = _prefixed(layout, self.arrays, "out.")
         self.states = _prefixed(layout, self.arrays, "state.")
         self.infos = _prefixed(layout, self.arrays, "info.")

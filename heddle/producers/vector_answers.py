@@ -37,8 +37,8 @@ def store(reel: Reel, observations: Any, envs: Indexes, rows: Indexes, n: int) -
     Raises:
         BadAnswer: a leaf is missing or has another shape.
     """
-    same = int(rows[0]) if len(rows) == n and (rows == rows[0]).all() else None
-    for leaf in reel.layout.observation_leaves:
+    same = int(rows[0]) if len(rows) == n and np.logical_and.reduce(rows == rows[0]) else None
+    for leaf in reel.leaves:
         values = picked(leaf, observations, n)
         if same is None:
             reel.arrays[leaf.name][envs, rows] = values[envs]

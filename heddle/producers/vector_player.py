@@ -141,7 +141,7 @@ class VectorPlayer(Play):
         """Ask the policy and record its answer; the actions as the environment takes them."""
         self._row, self.doing = call, "act"
         at = self._at
-        is_even = bool((at == at[0]).all())
+        is_even = bool(np.logical_and.reduce(at == at[0]))
         where: Any = (slice(None), int(at[0])) if is_even else (self._all, at)
         seen = {name: array[where] for name, array in reel.observations}
         acted = self.policy.act(seen, self.standing.state, noise, deterministic=deterministic)
@@ -164,21 +164,23 @@ class VectorPlayer(Play):
             flags_of(second, n, "truncated"),
         )
         over = terminated | truncated
-        if (over & pending).any():
+        some_over, some_pending = bool(np.logical_or.reduce(over)), bool(np.logical_or.reduce(pending))
+        if some_over and some_pending and (over & pending).any():
             self._env = int(np.flatnonzero(over & pending)[0])
             self._row = int(self._at[self._env])
             raise BadAnswer("ended in the very step that resets it")
         moved = playing & ~pending & ~idle
-        envs, moving = np.flatnonzero(playing), np.flatnonzero(moved)
+        envs, moving = playing.nonzero()[0], moved.nonzero()[0]
         store(reel, observations, envs, (self._at + moved)[envs], n)
         reel.rewards[moving, self._at[moving]] = rewards[moving]
         resets = over if self._counter is None else over & self._counter.over
         if reel.infos:
             self._note_infos(reel, info, moving, resets)
         self._at = self._at + moved
-        self._begin_each(reel, np.flatnonzero(began & playing))
+        if some_pending:
+            self._begin_each(reel, np.flatnonzero(began & playing))
         self.standing.own["pending"] = resets | (pending & idle) if self._mode == "NextStep" else pending
-        if over.any():
+        if some_over:
             ended = np.flatnonzero(over & playing)
             self._end_each(reel, ended, terminated, truncated, (info, resets))
             if self._mode == "Disabled":
