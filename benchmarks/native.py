@@ -1,5 +1,5 @@
-"""W1 with CartPole's own vector environment, which steps all of a shard in one numpy call: Heddle's player beside a loop
-written by hand around the same object. The call that only resets an environment is no step of it, on either side.
+"""W1 with CartPole's own vector environment, which steps all of a shard in one numpy call: Heddle's player beside a
+loop written by hand around the same object. The call that only resets an environment is no step of it, on either side.
 """
 
 from typing import Any
