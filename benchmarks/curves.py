@@ -1,6 +1,8 @@
 """Draws the curves that the runs kept: the mean of each arrangement, and the least and the most of its seeds.
 
 python -m benchmarks.curves runs.jsonl --spec breakout.toml --to docs/breakout.png --title "MinAtar Breakout, PPO"
+
+Of runs with --set only those that had the very ones that are named here, so that other tasks are not among them.
 """
 
 import argparse
@@ -24,6 +26,23 @@ def band(label: str, runs: list[dict[str, Any]], places: int = 200) -> tuple[Cur
     return Curve(name, mean), Shade(steps, tuple(y.min(0).tolist()), tuple(y.max(0).tolist()))
 
 
+def chosen(
+    runs: list[dict[str, Any]], spec: str, *, sets: list[str], labels: list[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Arrangement -> its runs, those that have a curve.
+
+    Args:
+        sets: what they were made with beside the spec.
+        labels: arrangements, in this order; all when there is none.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {label: [] for label in labels}
+    for run in runs:
+        is_wanted = run["spec"] == spec and sorted(run.get("set", [])) == sorted(sets) and run["curve"]
+        if is_wanted and (not labels or run["label"] in groups):
+            groups.setdefault(run["label"], []).append(run)
+    return {label: found for label, found in groups.items() if found}
+
+
 def main() -> None:
     """Read, group by arrangement, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -31,14 +50,13 @@ def main() -> None:
     parser.add_argument("--spec", required=True, help="the spec's file name")
     parser.add_argument("--to", type=Path, required=True, help=".png, .svg or .html")
     parser.add_argument("--title", default="")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="runs that were made with it")
+    parser.add_argument("--label", action="append", default=[], help="these arrangements alone, in this order")
     options = parser.parse_args()
     kept = [json.loads(line) for line in options.runs.read_text().splitlines()]
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for run in kept:
-        if run["spec"] == options.spec and run["curve"]:
-            groups.setdefault(" ".join([run["label"], *run.get("set", [])]), []).append(run)
+    groups = chosen(kept, options.spec, sets=options.set, labels=options.label)
     if not groups:
-        parser.error(f"{options.runs} has no curve of {options.spec}")
+        parser.error(f"{options.runs} has no such curve of {options.spec}")
     bands = [band(label, runs) for label, runs in groups.items()]
     save_picture(
         options.to,
