@@ -73,6 +73,7 @@ e2e: dev
 chaos: dev
 	$(BIN)/python -m tests.simulation --seeds 0:2000
 	$(BIN)/python -m tests.simulation --bugs --least 54
+	$(BIN)/python -m tests.simulation --shown
 	$(BIN)/python -m pytest -q tests/chaos --timeout 900
 
 bench: dev

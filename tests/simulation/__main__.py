@@ -17,6 +17,7 @@ from tests.simulation.bugs import MOST_SEEDS, bugs, hunt
 from tests.simulation.figures import load
 from tests.simulation.plan import plan_of
 from tests.simulation.seeds import run_seeds
+from tests.simulation.shown import shown, shows
 from tests.simulation.shrink import run, shrink, to_json
 from tests.simulation.world import World
 
@@ -37,6 +38,17 @@ def hunt_all(jobs: int, most: int, least: int | None, *, missed_too: bool) -> in
             )
     print(f"bugs={len(bugs())} looked_for={len(wanted)} not_found={missed} most_seeds={most} seeds_run={looked_at}")
     return int(len(wanted) - missed < (len(wanted) if least is None else least))
+
+
+def show_all(jobs: int, name: str) -> int:
+    """Plant each bug that a test shows, or the one named, and run that test. 1 when one of them does not fail."""
+    wanted, passed = [name] if name else shown(), 0
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for bug, problem in zip(wanted, pool.imap(shows, wanted), strict=True):
+            passed += bool(problem)
+            print(f"| {bug} | {problem or 'shown'} |", flush=True)
+    print(f"shown_by_tests={len(wanted) - passed} not_shown={passed}")
+    return int(passed > 0)
 
 
 def _show(seed: int, *, traced: bool) -> int:
@@ -79,13 +91,16 @@ def main() -> int:
     parser.add_argument("--bugs", action="store_true", help="plant every bug in turn, and look for it")
     parser.add_argument("--most", type=int, default=MOST_SEEDS, help="with --bugs: look in so many seeds for each")
     parser.add_argument("--missed", action="store_true", help="with --bugs: also those that were not found last time")
+    parser.add_argument("--shown", action="store_true", help="plant each bug that a test shows, and see the test fail")
     parser.add_argument("--least", type=int, help="with --bugs: so many must be found; all when not given")
     parser.add_argument("--shrink", action="store_true", help="with --seed: take away what is not needed to break it")
-    parser.add_argument("--bug", default="", metavar="NAME", help="with --shrink: with this one planted")
+    parser.add_argument("--bug", default="", metavar="NAME", help="with --shrink, --shown: this one")
     asked = parser.parse_args()
     if asked.shrink:
         print(json.dumps(to_json(shrink(plan_of(asked.seed), partial(run, bug=asked.bug))), indent=1))
         return 0
+    if asked.shown:
+        return show_all(asked.jobs, asked.bug)
     if asked.bugs:
         return hunt_all(asked.jobs, asked.most, asked.least, missed_too=asked.missed)
     if asked.seed is not None:

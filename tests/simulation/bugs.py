@@ -43,6 +43,7 @@ def bugs() -> tuple[Bug, ...]:
             one.get("seed"),
             one.get("missed", False),
             one.get("breaks", ""),
+            one.get("shown", ""),
         )
         for one in listed
     )

@@ -39,6 +39,7 @@ class Bug:
         theme: of the seeds that are looked at first, "" for none.
         seed: that found it last, None where none is noted; breaks: which promise it broke there.
         missed: these plans did not find it in all seeds of its theme; it is looked for only when asked for.
+        shown: the test that fails with it, where neither a seed nor a kept schedule shows it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Bug:
     seed: int | None = None
     missed: bool = False
     breaks: str = ""
+    shown: str = ""
 
 
 class NotThere(Exception):

@@ -5,6 +5,8 @@ import pytest
 from tests.simulation.bugs import MOST_SEEDS, bugs, hunt, order
 from tests.simulation.mutate import Bug, Edit, NotThere, planted
 from tests.simulation.plan import theme_of
+from tests.simulation.shown import TREE, shows
+from tests.simulation.shrink import kept
 from tests.simulation.themes import THEMES
 
 QUICK = (
@@ -27,6 +29,21 @@ def test_every_planted_bug_still_applies_to_the_shipped_code() -> None:
         assert bug.theme in {"", *THEMES}
         with planted(bug):
             pass
+
+
+def test_each_planted_bug_has_a_seed_a_kept_schedule_or_a_test_that_shows_it() -> None:
+    schedules = {bug for bug, _ in kept()}
+    for bug in bugs():
+        assert bug.seed is not None or bug.name in schedules or bug.shown, f"nothing shows it: {bug.name}"
+        path, _, test = bug.shown.partition("::")
+        assert not bug.shown or f"def {test}(" in (TREE / path).read_text(), f"{bug.name}: no test {bug.shown}"
+
+
+def test_a_test_that_passes_with_a_bug_planted_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    edit = Edit("broker/lua/reap.lua", "if ARGV[3] == '' and redis.call('EXISTS', KEYS[3]) == 1 then", "if false then")
+    node = "tests/unit/test_ordering.py::test_stream_ids_sort_as_numbers"
+    monkeypatch.setattr("tests.simulation.shown.named", lambda name: Bug(name, (edit,), shown=node))
+    assert shows("any") == f"{node} passes"
 
 
 def test_a_bug_whose_text_is_gone_is_an_error() -> None:

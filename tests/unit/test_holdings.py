@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
-from heddle.broker.types import Claim, Kind, Lease
+from heddle.broker import Broker
+from heddle.broker.types import Claim, Kind, Lease, Renewal
+from heddle.producers.answers import Answers
+from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import (
     Facts,
@@ -115,6 +119,20 @@ def test_what_a_broker_forgot_is_counted_in_batches_and_steps() -> None:
     one.note_forgotten(5)
     assert one.forgotten == (2, 50)
     assert one.leaving
+
+
+def test_a_renewal_that_knows_fewer_batches_has_the_shard_claimed_anew() -> None:
+    # With a synchronous update its worker waits for the next version, and no append of its own would tell it.
+    desk = Desk()
+    one = desk.take(claim(sync=True), 1_000)
+    one.note_accepted(one.accepted + 1, 10)
+    answers = Answers(create_autospec(Broker, instance=True), desk)
+    answers.appender = create_autospec(Appender, instance=True)
+    answers.appender.forget.return_value = []  # type: ignore[attr-defined]
+    for seq, leaves in ((one.accepted, False), (one.accepted - 1, True)):
+        renewal = Renewal(one.lease.shard, "OK", seq, "run", 1, 0)
+        answers.renewed(one, one.accepted, renewal)
+        assert (one.leaving, one.forgotten) == (leaves, (1, 10) if leaves else (0, 0))
 
 
 def test_a_shard_that_is_claimed_anew_is_another_holding() -> None:

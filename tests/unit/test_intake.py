@@ -4,9 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
 
+import pytest
+
 from heddle.broker.types import Pointer
 from heddle.clock import SystemClock
-from heddle.consumers.intake import Intake
+from heddle.consumers.intake import Intake, is_high_water
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.quorum import Rules
 from heddle.consumers.reader import Loaded, Reader
@@ -39,6 +41,13 @@ def test_batches_to_which_a_broker_gave_one_entry_id_are_trained_on_once_each() 
     # A broker that lost its tail, and its clock with it, gives out an id again while what had it first is in hand.
     assert take([loaded("first"), loaded("second")], 4)[0] == ["first", "second"]
     assert take([loaded("first"), loaded("second")], 2)[0] == ["first"]
+
+
+@pytest.mark.parametrize(("parked", "is_high"), [(0, False), (94, False), (95, True)])
+def test_parked_bytes_count_towards_high_water(parked: int, is_high: bool) -> None:
+    flow: Any = SimpleNamespace(entries=1, bytes=0, parked=parked, waiting=0)
+    ctl: Any = SimpleNamespace(max_entries=100, max_bytes=100)
+    assert is_high_water(flow, ctl) == is_high
 
 
 def test_a_stale_batch_takes_no_other_one_of_its_entry_id_along() -> None:
