@@ -39,6 +39,7 @@ def test_each_planted_bug_has_a_seed_a_kept_schedule_or_a_test_that_shows_it() -
         assert not bug.shown or f"def {test}(" in (TREE / path).read_text(), f"{bug.name}: no test {bug.shown}"
 
 
+@pytest.mark.timeout(600)  # it starts a whole pytest
 def test_a_test_that_passes_with_a_bug_planted_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     edit = Edit("broker/lua/reap.lua", "if ARGV[3] == '' and redis.call('EXISTS', KEYS[3]) == 1 then", "if false then")
     node = "tests/unit/test_ordering.py::test_stream_ids_sort_as_numbers"
