@@ -51,9 +51,23 @@ def fill_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
+def look_elsewhere_first() -> None:
+    """Undo what `python -m` does: a `random.py` in the working directory would hide the library's from everybody.
+
+    The command line appends that directory, so that user code is found there.
+    """
+    # pathlib would itself be looked for there
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    with contextlib.suppress(OSError):  # it is gone: told later
+        here = os.getcwd()  # noqa: PTH109
+        if sys.path and sys.path[0] == here != root:
+            del sys.path[0]
+
+
 def main() -> NoReturn:
     """Run `heddle`, and exit."""
     fill_streams()
+    look_elsewhere_first()
     end = QuickExit()
     atexit.register(end.leave)
     heard = signal.getsignal(signal.SIGINT)

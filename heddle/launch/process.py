@@ -27,8 +27,10 @@ log = logging.getLogger("heddle.process")
 TAIL_LINES = 40
 LINE_LIMIT_BYTES = 8 * 1024
 LOG_LIMIT_BYTES = 16 * 1024 * 1024
-HEDDLE = (sys.executable, "-m", "heddle")
-"""How a process of ours starts another one."""
+HERE = not sys.flags.safe_path and str(Path(__file__).parents[2]) == os.path.realpath(os.curdir)
+"""Heddle may be found by the working directory alone: a clone of it that was not installed."""
+HEDDLE = (sys.executable, *(() if HERE else ("-P",)), "-m", "heddle")
+"""How a process of ours starts another one; a `random.py` in the user's folder shall not hide the library's."""
 INTERRUPTED = 130
 HURRIED_EXIT_S = 0.3
 """Told twice, a process has this long to end by itself, so that it is gone within a second."""

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from heddle.cli.options import folder_to_fill
 from heddle.errors import UsageError
+from heddle.launch.process import HEDDLE as HEDDLE_CHILD
 
 HEDDLE = f"{shlex.quote(sys.executable)} -m heddle"
 
@@ -82,3 +83,18 @@ def test_a_folder_to_fill_is_one_that_can_be_made_and_written(folder: Path) -> N
         with pytest.raises(UsageError, match="locked may not be written"):
             folder_to_fill(str(locked / "b"), "--dir")
     assert sorted(path.name for path in folder.iterdir()) == ["dangling", "exp.toml", "locked"]
+
+
+@pytest.mark.parametrize(
+    "argv", [[sys.executable, "-m", "heddle"], list(HEDDLE_CHILD)], ids=["python -m heddle", "a process of ours"]
+)
+def test_modules_in_the_users_folder_hide_none_of_the_library(folder: Path, argv: list[str]) -> None:
+    # Given files named as modules that everything needs, and an environment beside them
+    for name in ("random", "queue", "secrets", "numpy", "copy", "tempfile", "socket"):
+        (folder / f"{name}.py").write_text("raise RuntimeError('the wrong one')\n")
+    (folder / "mine.py").write_text("import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
+    # Then Heddle runs, and finds the environment
+    command = [*argv, "validate", "exp.toml", "--set", "env.id=mine:make"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "valid" in done.stdout
