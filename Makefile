@@ -5,7 +5,7 @@
 #   make e2e    whole runs through the command line; then, side by side for neither minds, compose on a Docker engine and
 #               every public environment against a plain loop
 #   make chaos  2,000 simulated schedules and every planted bug, then real processes, real signals
-#   make bench  figures of this machine
+#   make bench  figures of this machine; make bench-peers: other libraries at the same workloads, installed into .bench/
 #   make soak   the long version of chaos, by hand
 PY ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
@@ -22,7 +22,7 @@ export UV_TORCH_BACKEND ?= cpu
 endif
 INSTALL = $(if $(UV),$(UV) pip install -q --python $(BIN)/python,$(BIN)/python -m pip install -q)
 
-.PHONY: demo test lint e2e chaos bench soak fmt clean env dev lock
+.PHONY: demo test lint e2e chaos bench bench-peers soak fmt clean env dev lock
 
 env: $(VENV)/.ready
 dev: $(VENV)/.ready-dev
@@ -79,6 +79,9 @@ chaos: dev
 bench: dev
 	$(BIN)/python -m benchmarks
 
+bench-peers: dev
+	$(BIN)/python -m benchmarks.peers
+
 soak: dev
 	$(BIN)/python -m tests.chaos.soak --kills 3000 --stops 1000 --restarts 100 --minutes 30
 	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos tests/fuzz --timeout 7200
@@ -90,4 +93,4 @@ lock:
 	  --no-annotate --no-header pyproject.toml --extra torch --extra dev -c .pins -o constraints.txt; rm -f .pins
 
 clean:
-	rm -rf $(VENV) .heddle runs .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .heddle runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench build dist

@@ -26,6 +26,7 @@ SECTIONS = {
     "pipeline": "pipeline",
     "planes": "planes",
     "codec": "codec",
+    "control": "control",
     "broker": "servers",
     "start": "starting",
     "ppo": "learning",

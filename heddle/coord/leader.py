@@ -24,6 +24,8 @@ from heddle.spec import ExperimentSpec
 log = logging.getLogger("heddle.coordinator")
 
 REAP_LIMIT = 500
+MOST_REAPS = 40
+"""Times in one round that so many are reaped: between two rounds lies a look at every shard."""
 TIDY_EVERY_MS = 30_000
 RETRY_REAP_MS = 50
 PARTITION = 0
@@ -215,17 +217,20 @@ class Leader:
         if not planner.may_reap(now_ms - watched.contact_since_ms, now_ms - self._born_ms, watched.ttl_ms):
             watched.next_due_ms = None
             return
-        reaped = shards.reap(
-            watched.experiment,
-            PARTITION,
-            leader_epoch=self._epoch,
-            limit=REAP_LIMIT,
-            barren_deaths=watched.barren_deaths,
-            asked_ms=now_ms,
-            within_ms=longest_gap_ms(watched.ttl_ms),
-        )
-        watched.is_dirty = watched.is_dirty or bool(reaped)
-        self._tell.reaped(watched.experiment, reaped)
+        for _ in range(MOST_REAPS):
+            reaped = shards.reap(
+                watched.experiment,
+                PARTITION,
+                leader_epoch=self._epoch,
+                limit=REAP_LIMIT,
+                barren_deaths=watched.barren_deaths,
+                asked_ms=now_ms,
+                within_ms=longest_gap_ms(watched.ttl_ms),
+            )
+            watched.is_dirty = watched.is_dirty or bool(reaped)
+            self._tell.reaped(watched.experiment, reaped)
+            if len(reaped) < REAP_LIMIT:
+                break
         following = shards.next_due_ms(watched.experiment, PARTITION)
         # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
         watched.next_due_ms = None if following is None else max(following, now_ms + RETRY_REAP_MS)

@@ -4,14 +4,17 @@ It never decides anything, and a line that is lost costs nothing.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from heddle.broker import Broker
+from heddle.broker.events import Line
 from heddle.broker.types import Reaped, ShardState
 from heddle.errors import BrokerBlocked, BrokerFull
 
 log = logging.getLogger("heddle.coordinator")
 
+FEW = 16
+"""More reaped shards than these are told together: one by one a dead fleet's lines cost more than its reaping."""
 WARNINGS = ("failed", "quarantined", "reaped", "stuck")
 
 
@@ -50,10 +53,20 @@ class Teller:
         self.note(experiment, "stuck", error=f"{type(error).__name__}: {error}")
 
     def reaped(self, experiment: str, shards: Iterable[Reaped]) -> None:
-        """Tell which shards were taken from whom."""
-        for one in shards:
-            taken = {"shard": one.shard, "worker": one.worker, "epoch": one.epoch, "state": one.state}
-            self.note(experiment, "reaped", **taken, error=one.error)
+        """Tell which shards were taken from whom; where a fleet died at once, in one round trip."""
+        told = [
+            {"shard": one.shard, "worker": one.worker, "epoch": one.epoch, "state": one.state, "error": one.error}
+            for one in shards
+        ]
+        if len(told) <= FEW:
+            for facts in told:
+                self.note(experiment, "reaped", **facts)
+            return
+        lines = [_line("reaped", facts) for facts in told]
+        for line in lines:
+            log.info("%s experiment=%s", line, experiment)
+        said = [Line(experiment, "coordinator", self._coordinator, "warning", line) for line in lines]
+        self._broker.events.log_all(said)
 
     def quarantines(self, experiment: str, before: frozenset[int], shards: Iterable[ShardState]) -> frozenset[int]:
         """Tell which shards came into quarantine, or out of it, since `before`; those that are in it now."""
@@ -66,11 +79,15 @@ class Teller:
 
     def note(self, experiment: str | None, verb: str, **facts: object) -> None:
         """A change of state; `experiment` None when it is not about one that is still there."""
-        told = " ".join(f"{key}={_shown(value)}" for key, value in facts.items() if value not in (None, ""))
-        line = f"{verb} {told}".rstrip()
+        line = _line(verb, facts)
         log.info("%s%s", line, f" experiment={experiment}" if experiment is not None else "")
         level = "warning" if verb in WARNINGS else "info"
         self._broker.events.log(experiment, "coordinator", self._coordinator, level, line)
+
+
+def _line(verb: str, facts: Mapping[str, object]) -> str:
+    told = " ".join(f"{key}={_shown(value)}" for key, value in facts.items() if value not in (None, ""))
+    return f"{verb} {told}".rstrip()
 
 
 def _shown(value: object) -> str:

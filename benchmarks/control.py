@@ -1,0 +1,153 @@
+"""The control plane under a fleet: light workers that run the real protocol, one Redis, one coordinator.
+
+Reports how fast the shards of a fresh experiment are claimed, which shares of a core server and coordinator use while
+nothing changes, and how long it takes until every shard of a half of the fleet that died at once is held again.
+
+    python -m benchmarks.control [WORKERS SHARDS]
+
+By default 2,000 workers with 20,000 shards, which is minutes of a quiet machine; `make bench` takes fewer.
+"""
+
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.measure import CLOCK, Row, cpu_s_of, spread
+from heddle.client import connect
+from heddle.errors import TimedOut
+from heddle.launch.check import load_and_check
+from heddle.launch.local import Local, Setup
+from heddle.stop import StopFlag
+
+WORKERS, SHARDS = 300, 3000
+LARGE = (2000, 20_000)
+TTL_S = 10.0
+STEADY_S = 10.0
+SLOWEST = 60.0
+"""Claims a second: fewer are a failure."""
+PATIENCE_S = 60.0
+
+
+class Fleet:
+    """One process of light workers."""
+
+    def __init__(self, url: str, experiment: str, first: int, count: int) -> None:
+        argv = [
+            sys.executable,
+            "-m",
+            "benchmarks.swarm",
+            url,
+            experiment,
+            str(first),
+            str(count),
+            str(int(1000 * TTL_S)),
+        ]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.held, self.failure = 0, ""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.strip().isdigit():
+                self.held = int(line)
+            else:
+                self.failure = line.strip()
+
+    def kill(self) -> None:
+        """As the system does it: nobody says good-bye."""
+        self.process.kill()
+        self.process.wait()
+        self.held = 0
+
+
+def run() -> list[Row]:
+    """Rows for a fleet that `make bench` has time for."""
+    return measure(WORKERS, SHARDS)
+
+
+def measure(workers: int, shards: int) -> list[Row]:
+    """Rows for `workers` light workers, of which half die, and `shards` shards."""
+    section = f"control plane, {workers:,} light workers, {shards:,} shards"
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
+        local = Local(Setup(url=None, folder=Path(folder) / "server", workers=0), stop=StopFlag())
+        stack.callback(local.end)
+        local.start_server()
+        local.start_roles()
+        client = stack.enter_context(connect(local.url))
+        loaded, checked = load_and_check(_source(shards))
+        experiment = client.submit_loaded(loaded, spaces=checked.spaces_json())
+        began, half = CLOCK.monotonic(), workers // 2
+        fleets = [Fleet(local.url, experiment.id, 0, half), Fleet(local.url, experiment.id, half, workers - half)]
+        for fleet in fleets:
+            stack.callback(fleet.kill)
+        claimed_s = _wait(local, fleets, shards, began)
+        _pause(local, fleets, 3.0)
+        shares = _shares(local, fleets)
+        began = CLOCK.monotonic()
+        fleets[0].kill()
+        again_s = _wait(local, fleets[1:], shards, began)
+        owners = {shard.worker for shard in experiment.shards() if shard.state == "leased"}
+        left = [name for name in owners if int(name.removeprefix("light-")) < half]
+        assert not left, f"dead workers still hold shards: {left[:5]}"
+    return [
+        Row(section, "all shards claimed after", "s", spread([claimed_s])),
+        *(
+            Row(section, f"while nothing changes: share of a core, {role}", "x", spread([v]))
+            for role, v in shares.items()
+        ),
+        Row(section, f"half of the fleet dies: all held again after (TTL is {TTL_S:g} s)", "s", spread([again_s])),
+    ]
+
+
+def _source(shards: int) -> dict[str, object]:
+    return {
+        "experiment": {"name": "bench-control", "seed": 1},
+        "env": {"id": "CartPole-v1", "num_envs": shards, "envs_per_shard": 1},
+        "rollout": {"steps": 32},
+        "faults": {"lease_ttl": TTL_S},
+        "trainer": {"minibatch": 32},
+        "budget": {"env_steps": 10**12},
+    }
+
+
+def _shares(local: Local, fleets: list[Fleet]) -> dict[str, float]:
+    server = local.server
+    assert server is not None
+    pids = {
+        "server": [server.pid],
+        "coordinator": [role.child.pid for role in local.roles if role.child is not None],
+        "light workers": [fleet.process.pid for fleet in fleets],
+    }
+    before, began = {role: cpu_s_of(some) for role, some in pids.items()}, CLOCK.monotonic()
+    _pause(local, fleets, STEADY_S)
+    wall_s = CLOCK.monotonic() - began
+    return {role: (cpu_s_of(some) - before[role]) / wall_s for role, some in pids.items()}
+
+
+def _wait(local: Local, fleets: list[Fleet], shards: int, began: float) -> float:
+    """Seconds from `began` until these fleets hold all shards."""
+    patience_s = PATIENCE_S + shards / SLOWEST
+    while sum(fleet.held for fleet in fleets) < shards:
+        if CLOCK.monotonic() - began > patience_s:
+            raise TimedOut(f"{sum(fleet.held for fleet in fleets)} of {shards} shards held after {patience_s:g} s")
+        _pause(local, fleets, 0.1)
+    return CLOCK.monotonic() - began
+
+
+def _pause(local: Local, fleets: list[Fleet], seconds: float) -> None:
+    until = CLOCK.monotonic() + seconds
+    while CLOCK.monotonic() < until:
+        local.step()
+        for fleet in fleets:
+            if fleet.failure or fleet.process.poll() is not None:
+                raise RuntimeError(f"light workers ended: {fleet.failure}")
+        CLOCK.sleep(0.05)
+
+
+if __name__ == "__main__":
+    for row in measure(*(map(int, sys.argv[1:3]) if len(sys.argv) > 2 else LARGE)):
+        print(f"{row.section} | {row.what} | {row.unit} | {row.value.median:.3g}")
