@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.__main__ import OUT, table, write
 from benchmarks.machine import machine
 from benchmarks.measure import Played, Row, cpu_s_of, spread
-from benchmarks.peers.installing import PEERS, Peer, installed
+from benchmarks.peers.installing import HOME, PEERS, Peer, installed
 from benchmarks.pipeline import Pipeline
 from benchmarks.waiting import CASES, Hosted
 from heddle.launch.process import ONE_THREAD, use_one_thread
@@ -92,7 +92,7 @@ def started(peer: Peer, python: Path, stack: ExitStack) -> Side:
     """The peer's process, once it says what it can play."""
     process = subprocess.Popen(
         [str(python), str(HERE / "side.py"), peer.module],
-        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(HERE)},
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(HERE), "HOME": str(HOME / peer.name)},  # they write there
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
