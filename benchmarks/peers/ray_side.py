@@ -1,9 +1,12 @@
 """Plain Ray actors: two of them play CartPole and return their segments through the object store, one always ahead."""
 
+import os
 from functools import cache
 
-import ray
-from common import Loop, play_for
+os.environ.setdefault("RAY_worker_niceness", "0")  # else its actors give way to everybody here: 15 is its default
+
+import ray  # noqa: E402  reads the variable
+from common import Loop, play_for  # noqa: E402
 
 ACTORS = 2
 
