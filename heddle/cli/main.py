@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run `heddle` and return the exit code."""
-    session = Session()
+    session, output = Session(), sys.stdout
     try:
         look_in_working_directory()
         result = cli.main(
@@ -47,9 +47,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _leave_the_pipe()
         return 0
-    except SystemExit as ended:
-        if not isinstance(ended.__context__, BrokenPipeError):  # of which click makes one
+    except SystemExit:
+        if sys.stdout is output:
             raise
+        sys.stdout = output  # click puts another one there when the reader went away, and exits with 1
         _leave_the_pipe()
         return 0
     except HeddleError as error:
