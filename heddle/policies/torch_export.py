@@ -5,7 +5,8 @@ the policy itself.
 
 Such a file takes the leaves of an observation, [N, ...] each and raw as the environment gives them, then the policy's
 state, and answers, in this order: the likeliest action of every leaf, the numbers that actions are drawn by ("logits",
-"mean", "log_std"), "value", and the state to give it next. Statistics of normalised observations are part of it.
+"mean", "log_std"), "value", and the state to give it next ("next_state.NAME", for ONNX wants no name twice). Statistics
+of normalised observations are part of it.
 """
 
 import io
@@ -51,7 +52,7 @@ class Portable(nn.Module):
         self.inputs = [*self.leaves, *(f"state.{name}" for name in self.state_spec)]
         self.names = answer_names(self.heads)
         actions = [head.leaf.name for head in self.heads.all]
-        self.outputs = [*actions, *self.names, "value", *(f"state.{name}" for name in self.state_spec)]
+        self.outputs = [*actions, *self.names, "value", *(f"next_state.{name}" for name in self.state_spec)]
         self.factors = _factors(policy)
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
@@ -217,7 +218,7 @@ def _difference(policy: Any, whole: Portable, run: Run, rows: int) -> float:
     noise = np.zeros((rows, policy.noise.size))
     acted = policy.act(seen, state, noise, deterministic=True)
     expected = {**acted.actions, "value": acted.outputs["value"]}
-    expected |= {f"state.{name}": array for name, array in acted.state.items()}
+    expected |= {f"next_state.{name}": array for name, array in acted.state.items()}
     largest = 0.0
     for name, own in expected.items():
         found = np.asarray(given[name])

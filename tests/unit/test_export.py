@@ -89,10 +89,18 @@ def test_torchscript_answers_as_the_policy_does_to_any_number_of_observations(na
     assert {name: answer[name].shape for name in acted.actions} == {n: a.shape for n, a in acted.actions.items()}
 
 
-@pytest.mark.parametrize("kind", ["onnx", "torch-export"])
-def test_other_formats_answer_as_the_policy_does(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("onnx", "mlp, masked"),
+        ("torch-export", "mlp, masked"),
+        ("onnx", "lstm, many actions"),
+        ("onnx", "cnn, squashed"),
+    ],
+)
+def test_other_formats_answer_as_the_policy_does(kind: str, name: str, tmp_path: Path) -> None:
     file = tmp_path / "policy"
-    assert export(build("mlp, masked"), kind, file, about={}) < 1e-4
+    assert export(build(name), kind, file, about={}) < 1e-4
     assert file.stat().st_size > 1000
 
 

@@ -136,9 +136,9 @@ def test_a_policy_without_the_weight_that_its_learner_publishes_is_refused() -> 
 # ---- learning
 
 
-def play(policy: Policy, learner: str, *, seed: int, explore: bool = True) -> TrainBatch:
+def play(policy: Policy, learner: str, *, seed: int, explore: bool = True, action: Space | None = None) -> TrainBatch:
     """A bandit: each step is an episode; reward 1 for action 0, or less the squared distance of a Box action from 1."""
-    rng, action = np.random.default_rng(seed), ACTIONS[learner]
+    rng, action = np.random.default_rng(seed), action or ACTIONS[learner]
     plan = make_layout(CARTPOLE, action, steps=STEPS, outputs=policy.outputs)
     segments = Segments.empty(plan, ROWS)
     arrays = segments.arrays
@@ -150,7 +150,9 @@ def play(policy: Policy, learner: str, *, seed: int, explore: bool = True) -> Tr
         noise = rng.random(size) if policy.noise.kind == "uniform" else rng.standard_normal(size)
         chosen = policy.act({"obs": seen}, {}, noise, deterministic=not explore).actions["action"]
         arrays["action"][:, step] = chosen
-        arrays["reward"][:, step] = chosen == 0 if learner == "dqn" else -np.square(chosen - 1).sum(axis=1)
+        arrays["reward"][:, step] = (
+            chosen == 0 if learner == "dqn" else -np.square(chosen - 1).reshape(ROWS, -1).sum(axis=1)
+        )
     arrays["terminated"][...] = True
     arrays["length"][:] = STEPS
     arrays["env"][:] = np.arange(ROWS)
@@ -181,6 +183,16 @@ def test_the_reward_rises(learner: str, prioritised: bool) -> None:
     reward = float(play(policy, learner, seed=999, explore=False).reward.mean())
     assert reward > (0.9 if learner == "dqn" else -0.5)
     assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_an_action_of_no_dimensions_is_learned_like_any_other() -> None:
+    number = Box((), "float32", -1.0, 1.0)
+    spec = make_spec(learner="sac", policy=SMALL, lr=5e-3, minibatch=32, replay={"samples_per_step": 4.0})
+    policy = make_policy(spec.policy, CARTPOLE, number, seed=1)
+    made: Any = make_learner(spec, policy, device=CPU, seed=1)
+    policy.set_weights(made.get_weights())
+    metrics = [made.update(play(policy, "sac", seed=update, action=number), 0.5) for update in range(8)][-1]
+    assert metrics["gradient_steps"] > 0 and all(math.isfinite(value) for value in metrics.values())
 
 
 def test_actors_are_sent_what_acting_needs_and_no_more() -> None:

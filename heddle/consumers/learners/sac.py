@@ -81,7 +81,7 @@ class Sac(OffPolicy):
         self, sample: Sample, now: dict[str, Tensor], heat: Tensor
     ) -> tuple[dict[str, Tensor], Tensor] | None:
         table = self.tensors({"returns": sample.returns, "discount": sample.discount, "weights": sample.weights})
-        chosen = torch.from_numpy(sample.leaves["action"]).to(self.model.device).float().flatten(1)
+        chosen = torch.from_numpy(sample.leaves["action"]).to(self.model.device).float().reshape(len(sample.rows), -1)
         chosen = torch.clamp(chosen, self._low, self._high)  # as the environment was given it, whoever chose it
         done = 2 * (chosen - self._low) / (self._high - self._low) - 1
         with torch.no_grad():
