@@ -65,6 +65,10 @@ class FakeBroker:
     def events(self) -> Any:
         return SimpleNamespace(log=lambda *line: self.told.append(line[-1]))
 
+    @property
+    def planes(self) -> Any:
+        return SimpleNamespace(known_identity=lambda: "")  # nothing of its own lies in shared memory
+
     def close(self) -> None:
         pass
 
