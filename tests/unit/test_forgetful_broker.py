@@ -151,7 +151,7 @@ class Forgetful:
     def set_loading(self, *_: Any, alone: bool) -> None:
         self.befall()
 
-    def ack(self, experiment: str, p: int, seat: int, settled: Sequence[tuple[Pointer, str]]) -> int:
+    def ack(self, experiment: str, p: int, seat: int, settled: Sequence[tuple[Pointer, str]], **_: Any) -> int:
         self.befall()
         gone = [pointer for pointer, _ in settled if pointer in self.known.stream]
         for pointer in gone:
@@ -173,7 +173,7 @@ class Trainer:
         marks = {shard: Mark.from_json(mark) for shard, mark in self.marks.items()}
         stand_in: Any = self
         nothing: Any = None
-        self.experience = self.broker
+        self.experience, self.events = self.broker, nothing
         self.ledger = Ledger(stand_in, "e", 0, seat_epoch=1, ordering=Ordering(marks))
         self.learned = list(self.seen)
         self.buffer: list[Loaded] = []
