@@ -28,6 +28,8 @@ TRIES = 3
 again, so often in all: neither says anything about the spec."""
 START_S = 60.0
 """A child may take this long to start, on a busy machine, before it begins with the first part."""
+QUIET_S = 0.2
+"""A stack of which nothing more comes for so long is whole."""
 SPARE_S = 5.0
 """A part that outlasts its deadline is interrupted by the child itself first, which can tell more: it has this long."""
 DUMP_S = 1.0
@@ -187,8 +189,10 @@ class _Trial:
         """Have it print its stack, which works in native code, too."""
         self._process.send_signal(signal.SIGUSR1)
         until = self._clock.monotonic() + DUMP_S
-        while self._clock.monotonic() < until and not self._stacks:
-            self._read(LOOK_S)
+        while self._clock.monotonic() < until:
+            came = self._read(QUIET_S if self._stacks else LOOK_S)
+            if self._stacks and not came:  # a stack comes in many small pieces
+                return
 
 
 def _spawn(told: int, stacks: int) -> "subprocess.Popen[bytes]":
