@@ -33,6 +33,7 @@ class WorkerBeat:
         limit_ms: how long that call may last before the worker ends itself.
         still_ms: how long its loop has not moved.
         protocol: protocol version it speaks; code: version of Heddle.
+        cpu_s, rss_bytes: processor time it has used, memory it has; 0 when the system does not tell.
     """
 
     worker: str
@@ -59,6 +60,8 @@ class WorkerBeat:
     still_ms: int = 0
     protocol: int = keys.PROTOCOL
     code: str = ""
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
 
     @property
     def steps_per_second(self) -> float:
@@ -236,6 +239,8 @@ def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int,
             still_ms=integer(fields.get("still_ms")),
             protocol=integer(fields.get("protocol")),
             code=fields.get("code", ""),
+            cpu_s=number(fields.get("cpu_s")),
+            rss_bytes=integer(fields.get("rss_bytes")),
         )
     draining = fields.get("drain") == "1" or beat.state == "draining"
     alive = has_beaten and not died and silent_ms < (integer(fields.get("beat_ttl_ms")) or BEAT_TTL_MS)

@@ -3,6 +3,7 @@
 They never start a broker; each ends gently on the first SIGTERM or Ctrl-C and at once on the second.
 """
 
+import contextlib
 import importlib
 import logging
 import os
@@ -46,18 +47,42 @@ def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
     return stop
 
 
-@command("coordinator", example="HEDDLE_REDIS_URL=redis://host:6379/0 heddle coordinator")
+@command("coordinator", example="heddle coordinator --redis-url redis://host:6379/0 --metrics-port 9464")
+@click.option(
+    "--metrics-port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    envvar="HEDDLE_METRICS_PORT",
+    show_envvar=True,
+    help="Serve http://HOST:PORT/metrics for Prometheus; 0 for any free port.",
+)
+@click.option(
+    "--metrics-bind",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="HEDDLE_METRICS_BIND",
+    show_envvar=True,
+    help="Where to serve them; anybody who reaches it can read them.",
+)
 @redis_option
-def coordinator(redis_url: str | None) -> None:
+def coordinator(metrics_port: int | None, metrics_bind: str, redis_url: str | None) -> None:
     """Admit experiments, hand out their shards, and give a dead worker's shards to others.
 
-    Several may run: one leads, another takes over within seconds.
+    Several may run: one leads, another takes over within seconds. Metrics of the fleet are served by the one that leads.
     """
     url = find_url(redis_url)
     stop = begin_role("heddle.coord.coordinator")
     from heddle.coord.coordinator import Coordinator
 
-    raise click.exceptions.Exit(Coordinator(url, stop=stop).run())
+    coordinating = Coordinator(url, stop=stop)
+    with contextlib.ExitStack() as stack:
+        if metrics_port is not None:
+            from heddle.coord.exposition import exposed
+
+            stack.enter_context(exposed(url, coordinating.id, bind=metrics_bind, port=metrics_port))
+        code = coordinating.run()
+    raise click.exceptions.Exit(code)
 
 
 @command("worker", example="heddle worker --pool default --redis-url redis://host:6379/0")

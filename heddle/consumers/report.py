@@ -13,6 +13,7 @@ from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.progress import Progress
 from heddle.errors import BrokerError
 from heddle.policies.lag import NO_GAP, Gap, summarise
+from heddle.usage import cpu_seconds, resident_bytes
 
 log = logging.getLogger("heddle.trainer")
 
@@ -52,6 +53,11 @@ def flow_metrics(flow: Flow) -> dict[str, float]:
         "dead_batches": float(flow.dead.batches),
         "dropped_batches": float(flow.dropped.batches),
     }
+
+
+def usage_metrics() -> dict[str, float]:
+    """What this process has used so far of its host."""
+    return {"cpu_seconds": round(cpu_seconds(), 2), "rss_bytes": float(resident_bytes())}
 
 
 class Report:

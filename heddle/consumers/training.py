@@ -17,6 +17,7 @@ from heddle.consumers.assemble import Assembler
 from heddle.consumers.budget import progress as budget_progress
 from heddle.consumers.evaluation import note_episodes
 from heddle.consumers.learners import Learner, TrainBatch, make_learner, resolve_device
+from heddle.consumers.learners.base import device_bytes
 from heddle.consumers.learners.suspects import suspect
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
@@ -100,7 +101,8 @@ class Training:
         if told := self._asked():
             self._complaint = f"{where}: {told}{suspect(assembled)}"
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
-        return metrics | note_episodes(progress, [item.segments for item in batches], self._sides)
+        episodes = note_episodes(progress, [item.segments for item in batches], self._sides)
+        return metrics | episodes | self._device_metrics()
 
     def probe(self, loaded: Loaded, progress: Progress) -> None:
         """Learn from one batch alone and forget it again: a batch that kills the process does so here.
@@ -132,6 +134,11 @@ class Training:
         except (Exception, SystemExit) as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
             log.info("a suspect raised when probed shard=%d error=%s", loaded.pointer.shard, describe_error(error))
         self._asked()  # of what is forgotten again, nobody needs to hear
+
+    def _device_metrics(self) -> dict[str, float]:
+        """What it holds on its device; {} where that is the host's memory."""
+        held = device_bytes(self._device)
+        return {} if held is None else {"gpu_bytes": float(held)}
 
     def complaint(self) -> str:
         """Why the experiment shall pause after the last update, told once; "" for nothing."""

@@ -17,6 +17,7 @@ from heddle.producers.desk import Desk
 from heddle.producers.holdings import reason_to_wait
 from heddle.producers.quota import Quota
 from heddle.stop import StopFlag
+from heddle.usage import cpu_seconds, resident_bytes
 from heddle.version import __version__
 
 log = logging.getLogger("heddle.worker")
@@ -68,6 +69,8 @@ def describe(
         limit_ms=round(1000 * action.limit_s) if action else 0,
         still_ms=round(1000 * still_s),
         code=__version__,
+        cpu_s=round(cpu_seconds(), 1),
+        rss_bytes=resident_bytes(),
     )
 
 

@@ -125,6 +125,11 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def device_bytes(device: torch.device) -> int | None:
+    """Memory that this process holds on a GPU; None on others."""
+    return int(torch.cuda.memory_reserved(device)) if device.type == "cuda" else None
+
+
 def to_numpy(tensor: Tensor) -> Array:
     """A copy on the host."""
     return np.array(tensor.detach().cpu().numpy())

@@ -1,0 +1,176 @@
+"""/metrics of a coordinator on a real server: what it tells, how much of it, and for how long it stays true."""
+
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from heddle.broker import Broker, keys, open_broker
+from heddle.broker.pools import WorkerBeat
+from heddle.broker.presence import HostReport
+from heddle.broker.server import LocalServer
+from heddle.coord.exposition import Collector, exposed
+from heddle.errors import MissingExtra
+from tests.broker_kit import append, claim_next, run_out
+from tests.e2e.shell import environment
+from tests.helpers import eventually
+from tests.panels import names, panels, selectors
+from tests.prometheus import free_port
+from tests.trainer_kit import submit
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+
+
+@pytest.fixture
+def broker(valkey_server: LocalServer) -> Iterator[Broker]:
+    with open_broker(valkey_server.url, role="test") as connected:
+        yield connected
+
+
+def read(text: str) -> Samples:
+    """Lines of the text format as numbers by name and labels."""
+    found: Samples = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            match = LINE.match(line)
+            assert match, line
+            found[match[1], frozenset(re.findall(r'(\w+)="([^"]*)"', match[2] or ""))] = float(match[3])
+    return found
+
+
+def scrape(broker: Broker, coordinator: str) -> Samples:
+    """What a coordinator's collector tells now."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(lambda: broker, coordinator))
+    return read(generate_latest(registry).decode())
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    """The only sample of a name with these labels, whatever others it has."""
+    (found,) = [number for (one, has), number in samples.items() if one == name and labels.items() <= dict(has).items()]
+    return found
+
+
+@pytest.fixture
+def experiment(broker: Broker) -> str:
+    """One that trains, with a worker that died, a trainer, an update and a host."""
+    made = submit(broker)
+    broker.conn.main.hset(keys.status(made), "state", "running")
+    epoch = broker.seats.claim_seat(made, "t-1")
+    values = ("return", "eval_return", "length", "steps_per_second", "update_seconds", "wait_seconds", "lag_0")
+    more = ("worker_wait_seconds", "checkpoint_seconds", "cpu_seconds", "rss_bytes", "gpu_bytes", "env_steps")
+    broker.events.metrics_add(made, 1, dict.fromkeys((*values, *more), 1.5), seat_epoch=epoch)
+    broker.experiments.set_command(made, "run")
+    claim = claim_next(broker, "w1")
+    assert append(broker, claim.lease, 1).status == "OK"
+    run_out(broker, claim.lease)
+    broker.shards.reap(made, 0, leader_epoch=1)
+    broker.pools.bury("w1", "it ended with exit code 1", pool="default", kind="exit")
+    broker.pools.heartbeat(WorkerBeat("w2", steps=5, play_s=1.0, cpu_s=2.0, rss_bytes=9, state="playing"))
+    broker.pools.supervisor_beat("default", "s-1", 2, host=HostReport("h", 2, free_bytes=7))
+    return made
+
+
+def test_every_panel_asks_for_names_and_labels_that_are_told(broker: Broker, experiment: str) -> None:
+    broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
+    told = scrape(broker, "c-1")
+    labels: dict[str, set[str]] = {}
+    for name, has in told:
+        labels.setdefault(name, set()).update(label for label, _ in has)
+    for where, expression in panels():
+        assert names(expression) <= labels.keys(), where
+        for name, asked in selectors(expression):
+            assert asked.keys() <= labels[name], f"{where}: {name}"
+
+
+def test_it_counts_what_happened(broker: Broker, experiment: str) -> None:
+    broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
+    told = scrape(broker, "c-1")
+    assert value(told, "heddle_appended_batches_total", experiment=experiment) == 1
+    assert value(told, "heddle_in_flight_batches", experiment=experiment) == 1
+    assert value(told, "heddle_settled_batches_total", experiment=experiment, outcome="trained") == 0
+    assert value(told, "heddle_shards_reassigned_total", experiment=experiment, reason="lease_over") == 1
+    assert value(told, "heddle_worker_deaths_total", pool="default", how="exit") == 1
+    assert value(told, "heddle_trainer_seats_total", experiment=experiment) == 1
+    assert value(told, "heddle_policy_lag", experiment=experiment, quantile="0.95") == 0
+    assert value(told, "heddle_desired_workers", pool="default") == 2
+    assert value(told, "heddle_workers", pool="default", state="playing") == 1
+    assert value(told, "heddle_pool_steps_per_second", pool="default") == 5
+    assert value(told, "heddle_broker_used_bytes") > 0
+
+
+def test_there_are_as_many_series_with_hundreds_of_workers_as_with_one(broker: Broker, experiment: str) -> None:
+    broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
+    few = scrape(broker, "c-1")
+    for number in range(400):
+        broker.pools.heartbeat(WorkerBeat(f"w-{number}", steps=5, play_s=1.0, state="playing"))
+    many = scrape(broker, "c-1")
+    assert many.keys() == few.keys()
+    assert value(many, "heddle_workers", pool="default", state="playing") == 401
+
+
+def test_counters_go_on_with_the_next_coordinator_and_only_who_leads_tells_them(
+    broker: Broker, experiment: str
+) -> None:
+    epoch = broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
+    assert epoch is not None
+    before, follower = scrape(broker, "c-1"), scrape(broker, "c-2")
+    assert {name for name, _ in follower} == {"heddle_broker_up", "heddle_leader", "heddle_leads"}
+    assert value(follower, "heddle_leader") == 1 and value(follower, "heddle_leads") == 0
+    broker.coordinators.release_leader("c-1", epoch)
+    assert broker.coordinators.claim_leader("c-2", ttl_ms=600_000) is not None
+    after = scrape(broker, "c-2")
+    counters = {one: number for one, number in before.items() if one[0].endswith("_total")}
+    assert counters and all(after[one] >= number for one, number in counters.items())
+    assert "heddle_settled_batches_total" not in {name for name, _ in scrape(broker, "c-1")}
+
+
+def test_a_real_coordinator_serves_them_on_loopback_and_without_the_option_nothing(
+    valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "heddle", "coordinator", "--redis-url", valkey_server.url]
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([*command, "--metrics-port", str(port)], stderr=output, env=environment())
+    try:
+        eventually(lambda: "leads coordinator" in log.read_text(), timeout_s=60)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            told = read(answer.read().decode())
+        assert value(told, "heddle_leads") == 1
+        assert f"serves metrics at http://127.0.0.1:{port}/metrics" in log.read_text()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_taken_port_is_told_and_is_no_reason_not_to_coordinate(
+    valkey_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    with exposed(valkey_server.url, "c-1", bind="127.0.0.1", port=port):
+        second = exposed(valkey_server.url, "c-2", bind="127.0.0.1", port=port)
+        with second:
+            assert f"the port is taken address=127.0.0.1:{port}" in caplog.text
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            assert b"heddle_broker_up 1.0" in answer.read()
+
+
+def test_without_the_broker_it_says_that_it_is_away(valkey_server: LocalServer) -> None:
+    port = free_port()
+    with exposed("redis://127.0.0.1:1/0", "c-1", bind="127.0.0.1", port=port):
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    assert read(answer) == {("heddle_broker_up", frozenset()): 0.0}
+
+
+def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'heddle-rl\[obs\]'"), exposed("x", "c", bind="x", port=0):
+        pass
