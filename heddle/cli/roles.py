@@ -69,7 +69,7 @@ def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
 def coordinator(metrics_port: int | None, metrics_bind: str, redis_url: str | None) -> None:
     """Admit experiments, hand out their shards, and give a dead worker's shards to others.
 
-    Several may run: one leads, another takes over within seconds. Metrics of the fleet are served by the one that leads.
+    Several may run: one leads, another takes over within seconds. Who leads serves the metrics of the fleet.
     """
     url = find_url(redis_url)
     stop = begin_role("heddle.coord.coordinator")
