@@ -69,11 +69,18 @@ def wait(
 ) -> None:
     """Wait until each EXP, or every experiment of a group, is in a state. Exit code 1 when one ends in another state, 7
     at the time-out."""
+    from heddle.cli.ending import tell_ending
+
     check_one_of(experiments, group)
     wanted = None if state == "ended" else state
     with connect(redis_url) as client:
         found = _named(client, experiments) if group is None else client.group(group).experiments()
-        statuses = wait_for_all(client, [one.id for one in found], wanted, timeout)
+        is_told = output != "json" and len(found) == 1  # of several `heddle results` and `ls` say more
+        try:
+            statuses = wait_for_all(client, [one.id for one in found], wanted, timeout)
+        finally:
+            if is_told and found[0].status().ended:
+                tell_ending(client, found[0].id)
     if output == "json":
         print_json({"experiments": [{**asdict(status), "phase": status.state} for status in statuses]})
         return

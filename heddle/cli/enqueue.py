@@ -88,14 +88,16 @@ def enqueue(
 
 def _wait(client: "Client", experiment: "Experiment", told: dict[str, object], *, output: str) -> None:
     """Wait until it is over, and tell what came of it."""
+    from heddle.cli.ending import tell_ending
+
     try:
         status = experiment.wait()
         click.echo(f"{experiment.id} is {status.state}", err=True)
-        if output != "json":
-            _tell_end(client, status)
     finally:
         if output == "json":
             print_json({**told, **_as_json(experiment.status())})
+        elif experiment.status().ended:
+            tell_ending(client, experiment.id)
 
 
 def _source(file: Path | None, resume: str | None, redis_url: str | None) -> "Path | Mapping[str, object]":
@@ -154,23 +156,6 @@ def _load(
         return load_spec(source, overrides=overrides, name=name), ""
     loaded, checked = load_and_check(source, overrides, name)
     return loaded, checked.spaces_json()
-
-
-def _tell_end(client: "Client", status: "Status") -> None:
-    """What came of it, on standard error."""
-    from heddle.cli.accounts import accounting_line
-    from heddle.cli.tables import number, print_facts
-
-    result = status.result
-    print_facts(
-        [
-            ("reason", status.reason),
-            ("return", number(result["return"]) if "return" in result else ""),
-            ("batches", accounting_line(client.broker.experience.flow(status.experiment, 0))),
-            ("checkpoint", result.get("best") or result.get("checkpoint") or ""),
-        ],
-        to_stderr=True,
-    )
 
 
 def _as_json(status: "Status") -> dict[str, object]:

@@ -102,6 +102,8 @@ def _command(given: Mapping[str, Any]) -> str:
 
 def as_json(outcome: "Outcome") -> dict[str, object]:
     """The result for programs."""
+    from heddle.usage import cpu_seconds
+
     facts = outcome.facts
     return {
         "experiment": outcome.experiment,
@@ -116,14 +118,18 @@ def as_json(outcome: "Outcome") -> dict[str, object]:
         "adds_up": outcome.adds_up,
         "restarts": list(outcome.restarts),
         "troubles": list(outcome.troubles),
+        "failures": list(outcome.failures),
+        "cpu_s": round(cpu_seconds(), 1),
         "result": outcome.result,
     }
 
 
 def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (), *, resumed: str | None = None) -> None:
     """The result for people."""
+    from heddle.cli.ending import listed
     from heddle.cli.live import clock_text
     from heddle.cli.tables import number, print_facts
+    from heddle.usage import cpu_seconds
 
     facts = outcome.facts
     # What an earlier session of the same run took counts, too: the steps are those of all.
@@ -140,11 +146,13 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
             ("return", number(facts.returns[-1][1]) + " (last 100 training episodes)" if facts.returns else ""),
             ("eval", number(facts.eval_returns[-1][1]) if facts.eval_returns else ""),
             ("steps", f"{facts.steps_here:,} in {clock_text(wall)}, {facts.steps_here / wall:,.0f} steps/s"),
+            ("cpu", f"{cpu_seconds():,.0f} s of processor time, of all processes that this one started"),
             ("in all", f"{facts.steps:,} with those of {resumed}" if resumed else ""),
             ("batches", outcome.line),
             ("restarts", len(outcome.restarts) or ""),
             *(("", why) for why in outcome.restarts[-5:]),
             *(("trouble", what) for what in outcome.troubles[:5]),
+            *listed("failed", outcome.failures),
             ("curve", curve or ""),
             ("checkpoint", best or "none yet"),
         ]

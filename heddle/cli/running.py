@@ -6,12 +6,13 @@ It never decides how a run heals; `heddle.launch` does.
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from heddle.broker.server import find_running, is_running
 from heddle.cli.accounts import accounting, accounting_line, adds_up
+from heddle.cli.ending import failures_of
 from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
 from heddle.cli.live import Facts
@@ -75,7 +76,7 @@ class Outcome:
         restarts: why each child was started again.
         troubles: quarantined shards and the like, at the last look.
         directory: of its checkpoints.
-        hurried: somebody waits for this process to be gone.
+        hurried: somebody waits for this process to be gone; failures: what its environments did, with worker and line.
     """
 
     experiment: str
@@ -90,6 +91,7 @@ class Outcome:
     directory: Path
     troubles: tuple[str, ...] = ()
     hurried: bool = False
+    failures: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -109,7 +111,6 @@ class _Warnings(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
         self._say(record.getMessage())
 
 
@@ -183,7 +184,8 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
                     screen.update()
                     stop.wait_now(STEP_S)
                 _last_look(session, reader)
-            return _outcome(order, session, reader)
+            failed = () if stop.now else failures_of(client, experiment.id)
+            return replace(_outcome(order, session, reader), failures=failed)
         finally:
             logging.getLogger(heard.logger).removeHandler(heard)
             reader.stop()
@@ -254,9 +256,8 @@ def _remembered(order: Order, local: Local, experiment: str) -> Iterator[None]:
 
 def _say_others(order: Order, folder: Path) -> None:
     """Runs that were cut short here and that this one does not go on with."""
-    for run in cut_short(FOLDER, is_running):
-        if run.folder.resolve() != folder.resolve():
-            print_facts([("note  ", str(run))], to_stderr=order.to_stderr)
+    others = [run for run in cut_short(FOLDER, is_running) if run.folder.resolve() != folder.resolve()]
+    print_facts([("note  ", str(run)) for run in others], to_stderr=order.to_stderr)
 
 
 def _forget_others(client: Client, sha256: str) -> None:
