@@ -23,7 +23,7 @@ sync = true
 learner = "ppo"
 [eval]
 every_updates = 5
-episodes = 2
+episodes = 4
 [budget]
 env_steps = 10_000_000
 """
