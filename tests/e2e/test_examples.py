@@ -149,6 +149,20 @@ def test_what_only_memory_can_tell_is_learned_by_a_recurrent_policy(folder: Path
     assert heddle_json("eval", str(path), "--episodes", "100", cwd=folder)["evaluations"][0]["return_mean"] > 0.9
 
 
+def test_what_only_memory_can_tell_is_not_learned_without_one(folder: Path) -> None:
+    plain = ("policy.id=mlp", "policy.recurrent_size=128", "budget.env_steps=20_000")
+    sets = [word for pair in plain for word in ("--set", pair)]
+    told = json.loads(heddle("run", "recall.toml", *sets, "-o", "json", cwd=folder).stdout)
+    assert told["env_steps"] >= 20_000 and told["return"] < 0.5  # one of four cues is guessed
+
+
+def test_dqn_is_far_above_chance_after_a_fifth_of_its_run(folder: Path) -> None:
+    short = ("--set", "budget.env_steps=20_000", "--set", "eval.every_updates=1000")
+    told = json.loads(heddle("run", "cartpole_dqn.toml", *short, "-o", "json", cwd=folder).stdout)
+    assert told["state"] == "completed" and told["adds_up"]
+    assert told["return"] > 60  # of its last 100 episodes, drawn actions among them; a random policy gets 22
+
+
 def test_simulators_far_away_are_waited_for_beside_each_other(folder: Path) -> None:
     done = heddle("run", "waiting.toml", "--set", "budget.env_steps=20_000", "-o", "json", cwd=folder)
     told = json.loads(done.stdout)
