@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from heddle.broker.pools import WorkerInfo
     from heddle.states.judgement import Judgement
 
+MOST_WORKERS = 1_000_000
+"""More in a pool is a slip of the keyboard."""
+
 pool_option = click.option("--pool", default="default", show_default=True, help="The pool.")
 
 
@@ -96,7 +99,7 @@ def worker_as_json(info: "WorkerInfo", judged: "Judgement", now_ms: int) -> dict
     epilog=epilog("heddle workers scale 64\nheddle workers scale --reset"),
     context_settings={"ignore_unknown_options": True},  # so that -1 is a number that is too low
 )
-@click.argument("number", metavar="N", type=click.IntRange(0), required=False)
+@click.argument("number", metavar="N", type=click.IntRange(0, MOST_WORKERS), required=False)
 @click.option("--reset", is_flag=True, help="Let every supervisor run as many as it was started with again.")
 @pool_option
 @redis_option

@@ -32,6 +32,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("workers sl", "heddle workers: no command 'sl'; it has: start, ls, scale, drain"),
         ("why shrad a/3", "heddle why: no command 'shrad'; did you mean: heddle why shard"),
         ("workers scale x", "invalid value for 'N': 'x' is no whole number; see: heddle workers scale --help"),
+        ("workers scale 1000001", "1000001 is not in the range 0<=x<=1000000; see: heddle workers scale --help"),
         ("logs --since x", "'x' is no duration such as 90, 90s, 5m or 3h; see: heddle logs --help"),
         ("logs --since", "heddle: option '--since' requires an argument"),
     ],
