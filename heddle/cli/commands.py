@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from heddle.cli.completion import experiment_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 from heddle.cli.tables import say
 from heddle.errors import Conflict
@@ -25,8 +26,8 @@ STATES = ("queued", "running", "paused", "stopping", "completed", "stopped", "fa
 SEEN = ("waiting", "stalled", "degraded")
 """States that follow from what is seen; nobody writes them down."""
 
-experiment_argument = click.argument("experiment", metavar="EXP")
-several_argument = click.argument("experiments", metavar="[EXP]...", nargs=-1)
+experiment_argument = click.argument("experiment", metavar="EXP", shell_complete=experiment_names)
+several_argument = click.argument("experiments", metavar="[EXP]...", nargs=-1, shell_complete=experiment_names)
 
 
 def group_option(function: F) -> F:

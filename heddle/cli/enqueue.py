@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heddle.cli.completion import experiment_names
 from heddle.cli.options import command, connect, existing_file, output_option, print_json, redis_option, set_option
 from heddle.errors import UsageError
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resume",
     metavar="EXP",
+    shell_complete=experiment_names,
     help="Go on from EXP's newest checkpoint; its steps and time count. Without a file, EXP's own spec is taken.",
 )
 @click.option("--wait", is_flag=True, help="Return when it is over; exit code 1 when it failed.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heddle.cli.completion import experiment_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 from heddle.cli.tables import duration, number, print_facts, print_table
 from heddle.errors import NotFound, UsageError
@@ -59,7 +60,7 @@ def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[s
 
 
 @command("status", example="heddle status cartpole\nheddle status\nheddle status cartpole-7f3a2b -o json")
-@click.argument("experiment", metavar="[EXP]", required=False)
+@click.argument("experiment", metavar="[EXP]", required=False, shell_complete=experiment_names)
 @output_option
 @redis_option
 def status(experiment: str | None, output: str, redis_url: str | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from heddle.cli.commands import seconds
+from heddle.cli.completion import experiment_names, worker_names
 from heddle.cli.options import SCHEMA, command, connect, print_json, redis_option
 from heddle.cli.tables import BELOW, broken, terminal_columns
 from heddle.cli.why import clock_time
@@ -76,10 +77,16 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, value: str | 
     "logs",
     example="heddle logs -f\nheddle logs cartpole --level warning --since 10m\nheddle logs --worker host-12w1",
 )
-@click.argument("named", metavar="[EXP]", required=False)
+@click.argument("named", metavar="[EXP]", required=False, shell_complete=experiment_names)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is said from now on, also by who starts later.")
-@click.option("--exp", "experiment", metavar="EXP", help="As EXP.")
-@click.option("--worker", metavar="ID", default="", help="Only of or about this worker; the start of its id is enough.")
+@click.option("--exp", "experiment", metavar="EXP", help="As EXP.", shell_complete=experiment_names)
+@click.option(
+    "--worker",
+    metavar="ID",
+    default="",
+    shell_complete=worker_names,
+    help="Only of or about this worker; the start of its id is enough.",
+)
 @click.option("--role", type=click.Choice(ROLES), help="Only what this role says.")
 @click.option("--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Nothing below it.")
 @click.option("--since", metavar="TIME", callback=seconds, help="Not older than this, e.g. 10m.")

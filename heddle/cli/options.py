@@ -44,16 +44,31 @@ def redis_option(function: F) -> F:
     )(function)
 
 
+FORMATS = ("table", "wide", "json", "jsonl", "name")
+"""What -o takes: for people, the same without breaking lines, one object, one object a line, ids alone."""
+OUTPUT = "heddle.output"
+"""Where the context keeps what -o said."""
+LISTED = ("experiments", "workers", "shards", "batches", "results", "groups", "evaluations", "timeline", "problems")
+LISTED_TOO = ("findings", "rules", "lines", "values")
+IDS = ("experiment", "worker", "shard", "id", "group", "checkpoint", "name", "key", "area")
+
+
 def output_option(function: F) -> F:
-    """-o table|json."""
+    """-o table|wide|json|jsonl|name; the command sees "json" for what programs read, else "table"."""
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
+        type=click.Choice(FORMATS),
         default="table",
         show_default=True,
-        help="What to print.",
+        callback=_remember_output,
+        help="What to print: a table, one that no line of is broken, an object, an object a line, or ids.",
     )(function)
+
+
+def _remember_output(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    ctx.meta[OUTPUT] = value
+    return "table" if value in ("table", "wide") else "json"
 
 
 def set_option(function: F) -> F:
@@ -114,10 +129,34 @@ SCHEMA = 1
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on standard output, with the version of its names."""
+    """What -o asked for on standard output: one JSON object with the version of its names, one a line, or ids."""
     from heddle.broker.records import dump_json
 
-    click.echo(json.dumps(json.loads(dump_json({"schema": SCHEMA, **value})), indent=2))
+    context = click.get_current_context(silent=True)
+    form = context.meta.get(OUTPUT, "json") if context is not None else "json"
+    if form == "jsonl":
+        for one in listed(value):
+            click.echo(dump_json({"schema": SCHEMA, **one}))
+    elif form == "name":
+        for one in listed(value):
+            click.echo(identity(one, value))
+    else:
+        click.echo(json.dumps(json.loads(dump_json({"schema": SCHEMA, **value})), indent=2))
+
+
+def listed(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What an object lists, each as an object; the object itself where it lists nothing."""
+    for name in (*LISTED, *LISTED_TOO):
+        if isinstance(found := value.get(name), list | tuple) and (not found or isinstance(found[0], Mapping)):
+            return list(found)
+    return [value]
+
+
+def identity(one: Mapping[str, Any], within: Mapping[str, Any]) -> str:
+    """The id of what is listed, as other commands take it."""
+    if "shard" in one:
+        return f"{one.get('experiment') or within.get('experiment', '')}/{one['shard']}".lstrip("/")
+    return str(next((one[name] for name in IDS if one.get(name) not in (None, "")), ""))
 
 
 def existing_file(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from heddle.cli.completion import experiment_names
 from heddle.cli.curve import Curve, Shade, braille_cells, save_picture, short
 from heddle.cli.options import command, output_option, print_json, redis_option
 from heddle.cli.series import AXES, Axis, Band, Series, band, check_metric, differences, find_all, grouped, interval
@@ -39,7 +40,7 @@ picture_option = click.option(
 
 
 @command("plot", example="heddle plot cartpole\nheddle plot runs/cartpole-7f3a2b --metric eval_return --to curve.png")
-@click.argument("experiments", metavar="EXP...", nargs=-1, required=True)
+@click.argument("experiments", metavar="EXP...", nargs=-1, required=True, shell_complete=experiment_names)
 @metric_option
 @axis_option
 @picture_option
@@ -62,7 +63,7 @@ def plot(
 
 
 @command("compare", example="heddle compare a-1f0c22 b-7e11aa\nheddle compare runs/cartpole-* --to compare.html")
-@click.argument("experiments", metavar="EXP...", nargs=-1, required=True)
+@click.argument("experiments", metavar="EXP...", nargs=-1, required=True, shell_complete=experiment_names)
 @metric_option
 @axis_option
 @picture_option

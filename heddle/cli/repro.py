@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from heddle.cli.completion import shard_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 from heddle.cli.shards import split
 from heddle.errors import NotFound, UsageError
@@ -26,7 +27,7 @@ TRIES = 5
 
 
 @command("repro", example="heddle repro cartpole-7f3a2b/17\nheddle repro cartpole/17 -o json")
-@click.argument("shard", metavar="EXP/SHARD")
+@click.argument("shard", metavar="EXP/SHARD", shell_complete=shard_names)
 @output_option
 @redis_option
 def repro(shard: str, output: str, redis_url: str | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from heddle.cli.completion import experiment_names
 from heddle.cli.options import command, find_url, folder_to_fill, redis_option
 from heddle.cli.root import set_up_logs
 
@@ -103,7 +104,7 @@ def worker(pool: str, redis_url: str | None) -> None:
 
 
 @command("trainer", example="heddle trainer cartpole-7f3a\nheddle trainer            # every experiment that needs one")
-@click.argument("experiment", metavar="[EXP]", required=False)
+@click.argument("experiment", metavar="[EXP]", required=False, shell_complete=experiment_names)
 @click.option(
     "--dir", "directory", metavar="DIR", default="runs", show_default=True, help="Where checkpoints go, in DIR/EXP."
 )

@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "demo": Entry("heddle.cli.demo", "demo", "Train CartPole here, kill a worker on the way, see it heal."),
         "run": Entry("heddle.cli.run", "run", "Train exp.toml here: server, coordinator, workers, trainer."),
         "up": Entry("heddle.cli.up", "up", "Start the services without an experiment."),
+        "completion": Entry("heddle.cli.completion", "completion", "Print what a shell needs to complete live names."),
         "doctor": Entry("heddle.cli.doctor", "doctor", "Check installation, host, broker and fleet; say what to fix."),
     },
     SPECS: {

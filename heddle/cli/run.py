@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heddle.cli.completion import experiment_names
 from heddle.cli.options import (
     command,
     existing_file,
@@ -32,7 +33,9 @@ DIRECTORY = "runs"
 @set_option
 @click.option("-n", "--workers", type=click.IntRange(1), help="Worker processes; one a core when not given.")
 @click.option("--name", metavar="NAME", help="Takes the place of experiment.name.")
-@click.option("--resume", metavar="EXP", help="Start from the newest checkpoint of EXP.")
+@click.option(
+    "--resume", metavar="EXP", help="Start from the newest checkpoint of EXP.", shell_complete=experiment_names
+)
 @click.option("--dir", "directory", metavar="DIR", default=DIRECTORY, show_default=True, help="Where checkpoints go.")
 @click.option("--log-dir", metavar="DIR", help="One log file a process; else only the last lines are kept.")
 @click.option("--check/--no-check", default=True, help="Build one environment and the policy first.")

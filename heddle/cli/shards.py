@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from heddle.cli.commands import experiment_argument
+from heddle.cli.completion import shard_names
 from heddle.cli.options import connect, epilog, output_option, print_json, redis_option
 from heddle.cli.root import Group
 from heddle.cli.tables import print_table, say
@@ -68,7 +69,7 @@ def ls(experiment: str, output: str, redis_url: str | None) -> None:
 
 
 @shards.command("release", epilog=epilog("heddle shards release cartpole-7f3a2b/17\nheddle shards release cartpole"))
-@click.argument("what", metavar="EXP/SHARD | EXP")
+@click.argument("what", metavar="EXP/SHARD | EXP", shell_complete=shard_names)
 @output_option
 @redis_option
 def release(what: str, output: str, redis_url: str | None) -> None:

@@ -66,7 +66,10 @@ def said(text: str, columns: int | None) -> list[str]:
 
 
 def terminal_columns(*, to_stderr: bool = False) -> int | None:
-    """How wide the terminal is that is written to; None when it is none."""
+    """How wide the terminal is that is written to; None when it is none, or when -o wide asks for whole lines."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get("heddle.output") == "wide":
+        return None
     return shutil.get_terminal_size().columns if (sys.stderr if to_stderr else sys.stdout).isatty() else None
 
 

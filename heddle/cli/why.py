@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from heddle.cli.completion import experiment_names, shard_names, worker_names
 from heddle.cli.experiments import shown_reason
 from heddle.cli.options import connect, epilog, output_option, print_json, redis_option
 from heddle.cli.root import Group
@@ -38,7 +39,7 @@ def why() -> None:
 @why.command(
     "experiment", epilog=epilog("heddle why experiment cartpole-7f3a2b\nheddle why experiment cartpole -n 100")
 )
-@click.argument("experiment", metavar="EXP")
+@click.argument("experiment", metavar="EXP", shell_complete=experiment_names)
 @count_option
 @output_option
 @redis_option
@@ -52,7 +53,7 @@ def of_experiment(experiment: str, count: int, output: str, redis_url: str | Non
 
 
 @why.command("shard", epilog=epilog("heddle why shard cartpole-7f3a2b/17"))
-@click.argument("shard", metavar="EXP/SHARD")
+@click.argument("shard", metavar="EXP/SHARD", shell_complete=shard_names)
 @count_option
 @output_option
 @redis_option
@@ -69,7 +70,7 @@ def of_shard(shard: str, count: int, output: str, redis_url: str | None) -> None
 
 
 @why.command("worker", epilog=epilog("heddle why worker host-1234w1-5e6f7a"))
-@click.argument("worker", metavar="ID")
+@click.argument("worker", metavar="ID", shell_complete=worker_names)
 @count_option
 @output_option
 @redis_option

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heddle.cli.completion import pool_names, worker_names
 from heddle.cli.options import connect, epilog, find_url, folder_to_fill, output_option, print_json, redis_option
 from heddle.cli.roles import HOST_EXIT_S, begin_role
 from heddle.cli.root import Group
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 MOST_WORKERS = 1_000_000
 """More in a pool is a slip of the keyboard."""
 
-pool_option = click.option("--pool", default="default", show_default=True, help="The pool.")
+pool_option = click.option("--pool", default="default", shell_complete=pool_names, show_default=True, help="The pool.")
 
 
 @click.group(
@@ -124,7 +125,7 @@ def scale(number: int | None, reset: bool, pool: str, redis_url: str | None) -> 
 
 
 @workers.command("drain", epilog=epilog("heddle workers drain host-1234w1-54d78b"))
-@click.argument("worker", metavar="ID...", nargs=-1, required=True)
+@click.argument("worker", metavar="ID...", nargs=-1, required=True, shell_complete=worker_names)
 @redis_option
 def drain(worker: tuple[str, ...], redis_url: str | None) -> None:
     """Have workers deliver what they have, let their shards go and end; a supervisor starts others in their place."""

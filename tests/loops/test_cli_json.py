@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 ROWS = {name.strip(" `"): words for name, words in re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGE, flags=re.MULTILINE)}
 SILENT = {
-    *("demo", "up", "init", "pause", "resume", "stop", "rm", "coordinator", "worker", "trainer"),
+    *("demo", "up", "init", "completion", "pause", "resume", "stop", "rm", "coordinator", "worker", "trainer"),
     *("workers start", "workers scale", "workers drain", "batches replay", "batches drop"),
     *("data to-minari", "data from-minari"),
 }
