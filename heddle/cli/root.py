@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from heddle.cli.mistakes import no_command
 from heddle.version import __version__
@@ -128,6 +129,15 @@ class Group(click.Group):
         if self.default is not None and args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = [self.default(""), *args]  # `shards -o json EXP`
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Its commands, and what its default one takes first."""
+        found = super().shell_complete(ctx, incomplete)
+        if self.default is None:
+            return found
+        taken = self.commands[self.default(incomplete)].params
+        first = next((one for one in taken if isinstance(one, click.Argument)), None)
+        return found if first is None else [*found, *first.shell_complete(ctx, incomplete)]
 
 
 class LazyGroup(click.Group):

@@ -30,7 +30,7 @@ def completed(url: str, *words: str, cwd: Path) -> list[str]:
         [sys.executable, "-m", "heddle"], env=env, cwd=cwd, text=True, capture_output=True, timeout=90
     )
     assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
 def test_a_shell_is_offered_the_names_that_the_broker_has(

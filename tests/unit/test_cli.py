@@ -64,7 +64,7 @@ def test_every_command_has_help_with_an_example(path: str) -> None:
 )
 def test_every_command_that_reads_can_answer_in_json(path: str) -> None:
     done = CliRunner().invoke(cli, [*path.split(), "--help"])
-    assert "table|json" in done.output
+    assert "table|wide|json|jsonl|name" in done.output
 
 
 def test_help_names_every_command() -> None:
