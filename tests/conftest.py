@@ -31,7 +31,10 @@ UNSTEADY = 2
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Name the tests that failed once and passed then: each is a race to be mended."""
     for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.write_line(f"UNSTEADY {report.nodeid}: {str(report.longrepr).splitlines()[-1]}")
+        lines = str(report.longrepr).splitlines()
+        terminalreporter.write_line(f"UNSTEADY {report.nodeid}: {lines[-1]}")
+        for line in [line for line in lines if line.startswith("E ")][:40]:  # what failed, not only where
+            terminalreporter.write_line(f"  {line}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

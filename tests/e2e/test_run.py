@@ -70,7 +70,10 @@ def test_one_interrupt_ends_gently_with_a_checkpoint_to_go_on_from(tmp_path: Pat
     assert processes_of(tmp_path) == {}
     assert left_over(tmp_path) == []
     (experiment,) = (path.name for path in (tmp_path / "runs").iterdir())
-    resumed = heddle("run", CARTPOLE, *SHORT, "--resume", experiment, "-o", "json", cwd=tmp_path)
+    # However far it came: what a run continues counts towards its budget.
+    used = int(out.rpartition("\nsteps ")[2].split()[0].replace(",", ""))
+    more = ("--set", f"budget.env_steps={used + 8_000}", *SHORT[2:])
+    resumed = heddle("run", CARTPOLE, *more, "--resume", experiment, "-o", "json", cwd=tmp_path)
     assert json.loads(resumed.stdout)["state"] == "completed"
 
 
