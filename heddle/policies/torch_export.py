@@ -5,8 +5,9 @@ the policy itself.
 
 Such a file takes the leaves of an observation, [N, ...] each and raw as the environment gives them, then the policy's
 state, and answers, in this order: the likeliest action of every leaf, the numbers that actions are drawn by ("logits",
-"mean", "log_std"), "value", and the state to give it next ("next_state.NAME", for ONNX wants no name twice). Statistics
-of normalised observations are part of it.
+"mean", "log_std"), "value", and the state to give it next ("next_state.NAME", for ONNX wants no name twice). A policy
+of DQN answers the action of the highest value and "q", that of SAC the mean action within its bounds, "mean" and
+"log_std". Statistics of normalised observations are part of it.
 """
 
 import io
@@ -21,12 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from heddle.errors import MissingExtra
-from heddle.policies.actions import Head, Heads
-from heddle.policies.answers import answer_names
-from heddle.policies.base import Arrays, OutputSpec, Policy
-from heddle.policies.normalise import CLIP, Normaliser
-from heddle.policies.torch_heads import mask_logits, value_of
-from heddle.policies.weights import NORM_PREFIX, split_norm
+from heddle.policies.base import Arrays, Policy
+from heddle.policies.torch_portable import Portable, portable
 from heddle.spaces import Box, LeafSpace, index_range, leaves
 
 FORMATS = ("torchscript", "torch-export", "onnx")
@@ -34,38 +31,6 @@ Run = Callable[[Arrays], Sequence[Any]]
 """Inputs by name, in order, to outputs in order."""
 BATCHES = (1, 2, 7)
 """Numbers of observations that a file is tried with."""
-
-
-class Portable(nn.Module):
-    """A policy's network with everything around it: statistics, masks, likeliest actions.
-
-    Attributes:
-        inputs, outputs: names, in order.
-    """
-
-    def __init__(self, net: nn.Module, policy: Any) -> None:
-        super().__init__()
-        self.net = net.cpu().eval()
-        self.heads: Heads = policy.heads
-        self.state_spec: Mapping[str, OutputSpec] = policy.state
-        self.leaves = [leaf.name for leaf in leaves(policy.observation)]
-        self.inputs = [*self.leaves, *(f"state.{name}" for name in self.state_spec)]
-        self.names = answer_names(self.heads)
-        actions = [head.leaf.name for head in self.heads.all]
-        self.outputs = [*actions, *self.names, "value", *(f"next_state.{name}" for name in self.state_spec)]
-        self.factors = _factors(policy)
-
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        raw = dict(zip(self.leaves, given, strict=False))
-        state = dict(zip(self.state_spec, given[len(self.leaves) :], strict=True))
-        seen = dict(raw)
-        for name, (mean, scale) in self.factors.items():
-            seen[name] = ((raw[name].float() - mean) * scale).clamp(-CLIP, CLIP)
-        answer = self.net(seen, state)
-        actions = [_likeliest(head, answer, raw) for head in self.heads.all]
-        numbers = [answer[name].float() for name in self.names]
-        after = [answer["state"][name] for name in self.state_spec]
-        return (*actions, *numbers, value_of(answer).float(), *after)
 
 
 def export(policy: Policy, kind: str, file: Path, *, about: Mapping[str, Any]) -> float:
@@ -82,16 +47,10 @@ def export(policy: Policy, kind: str, file: Path, *, about: Mapping[str, Any]) -
         MissingExtra: a library is not installed.
         ValueError: the policy has no torch module, cannot be written so, or the file answers otherwise.
     """
-    make = getattr(policy, "module", None)
-    lacks = (
-        "no torch module" if not callable(make) else "" if hasattr(policy, "heads") else "no heads that are known here"
-    )
-    if lacks or make is None:
-        raise ValueError(f"{type(policy).__name__} has {lacks}; its weights can be exported as safetensors")
+    whole = portable(policy)
     spaces: Any = policy
     if ragged := [leaf.name for leaf in leaves(spaces.observation) if leaf.ragged]:
         raise ValueError(f"{', '.join(ragged)} of no fixed size cannot be the input of such a file; use safetensors")
-    whole = Portable(make(), policy).eval()
     example = tuple(torch.from_numpy(array) for array in random_inputs(policy, 2, np.random.default_rng(0)).values())
     write = {"torchscript": _write_torchscript, "torch-export": _write_exported, "onnx": _write_onnx}[kind]
     with warnings.catch_warnings(), torch.no_grad():
@@ -127,37 +86,6 @@ def draw(space: LeafSpace, rows: int, rng: np.random.Generator) -> Any:
         inside = np.where(bounded, low, 0.0) + rng.random(shape) * np.where(bounded, high - low, 1.0)
         return np.where(bounded, inside, rng.standard_normal(shape).clip(low, high)).astype(space.dtype)
     return np.floor(low + rng.random(shape) * np.minimum(high - low + 1.0, 256.0)).astype(space.dtype)
-
-
-def _factors(policy: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    _, norm = split_norm(policy.get_weights())
-    if not any(name.startswith(NORM_PREFIX) for name in norm):
-        return {}
-    normaliser = Normaliser(policy.observation)
-    normaliser.load(norm)
-    found = {name: normaliser.factors(name) for name in normaliser.moments}
-    return {name: (torch.from_numpy(pair[0]), torch.from_numpy(pair[1])) for name, pair in found.items() if pair}
-
-
-def _likeliest(head: Head, answer: Mapping[str, Tensor], observations: Mapping[str, Tensor]) -> Tensor:
-    shape, dtype = (-1, *head.leaf.space.shape), getattr(torch, head.leaf.chosen_dtype)
-    if head.continuous:
-        mean = answer[f"mean{head.suffix}"].reshape(-1, head.count)
-        if head.low is not None and head.span is not None:
-            low, span = torch.from_numpy(head.low), torch.from_numpy(head.span)
-            mean = low + span * (torch.tanh(mean.double()) + 1.0) * 0.5
-        return mean.reshape(shape).to(dtype)
-    logits = answer[f"logits{head.suffix}"].reshape(-1, head.count)
-    if head.kind == "bernoulli":
-        return (logits > 0).reshape(shape).to(dtype)
-    masks = [observations[name].flatten(1) for name in head.masks]
-    parts = torch.split(logits, list(head.sizes), dim=1)
-    allowed = torch.split(torch.cat(masks, dim=1), list(head.sizes), dim=1) if masks else [None] * len(parts)
-    picks = [mask_logits(part, mask).argmax(dim=1) for part, mask in zip(parts, allowed, strict=True)]
-    chosen = torch.stack(picks, dim=1).reshape(shape)
-    if head.offset is not None:
-        chosen = chosen + torch.from_numpy(head.offset.astype(np.int64))
-    return chosen.to(dtype)
 
 
 def _write_torchscript(whole: nn.Module, example: tuple[Tensor, ...], file: Path, about: str) -> Run:
@@ -217,7 +145,7 @@ def _difference(policy: Any, whole: Portable, run: Run, rows: int) -> float:
     state = {name: arrays[f"state.{name}"] for name in whole.state_spec}
     noise = np.zeros((rows, policy.noise.size))
     acted = policy.act(seen, state, noise, deterministic=True)
-    expected = {**acted.actions, "value": acted.outputs["value"]}
+    expected = acted.actions | {name: array for name, array in acted.outputs.items() if name == "value"}
     expected |= {f"next_state.{name}": array for name, array in acted.state.items()}
     largest = 0.0
     for name, own in expected.items():

@@ -23,8 +23,8 @@ from heddle.policies.normalise import Normaliser
 from heddle.policies.torch_export import export, random_inputs
 from heddle.policies.weights import unpack
 from heddle.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, to_json
-from heddle.spec import load_spec
-from tests.unit.policy_zoo import CARTPOLE, make_spec
+from heddle.spec import ExperimentSpec, load_spec
+from tests.unit.policy_zoo import CARTPOLE, Plain, make_spec
 
 MASKED = DictSpace({"action_mask": MultiBinary((5,)), "gear": Discrete(3, start=2), "x": CARTPOLE})
 CAMERA = DictSpace({"camera": Box((36, 36, 3), "uint8", 0, 255), "speed": Box((), "float64")})
@@ -37,12 +37,23 @@ CASES: dict[str, tuple[Space, Space, dict[str, Any]]] = {
     "cnn, squashed": (CAMERA, Box((2,), "float32", -1, 2), {"id": "cnn", "squash": True}),
     "lstm, many actions": (CARTPOLE, MANY, {"id": "lstm", "recurrent_size": 8, "std": "state"}),
     "a user's": (CARTPOLE, Discrete(2), {"id": "tests.unit.policy_zoo:Remembers"}),
+    "a user's in numpy": (CARTPOLE, Discrete(2), {"id": "tests.unit.policy_zoo:Plain"}),
+    "q, masked": (DictSpace({"action_mask": MultiBinary((3,)), "x": CARTPOLE}), Discrete(3, start=2), {"id": "q"}),
+    "q, dueling images": (CAMERA, Discrete(4), {"id": "q", "torso": "cnn", "dueling": True}),
+    "sac": (DictSpace({"gear": Discrete(3), "x": CARTPOLE}), Box((2, 1), "float64", -1, 4), {"id": "sac"}),
+    "sac, images": (CAMERA, Box((), "float32", -2, 2), {"id": "sac", "torso": "cnn"}),
 }
 
 
+def spec_of(name: str) -> ExperimentSpec:
+    named = CASES[name][2]
+    learner = {"q": "dqn", "sac": "sac"}.get(named.get("id", "mlp"), "ppo")
+    return make_spec(policy=named, learner=learner)
+
+
 def build(name: str, *, seed: int = 1) -> Any:
-    observation, action, named = CASES[name]
-    made = make_policy(make_spec(policy=named).policy, observation, action, seed=seed)
+    observation, action, _ = CASES[name]
+    made = make_policy(spec_of(name).policy, observation, action, seed=seed)
     normaliser = Normaliser(observation)
     for moments in normaliser.moments.values():
         moments.update(np.random.default_rng(1).standard_normal((50, *moments.mean.shape)) * 3 + 1)
@@ -52,8 +63,8 @@ def build(name: str, *, seed: int = 1) -> Any:
 
 
 def checkpoint(folder: Path, name: str = "lstm, many actions") -> Path:
-    observation, action, named = CASES[name]
-    spec, made = make_spec(policy=named), build(name)
+    observation, action, _ = CASES[name]
+    spec, made = spec_of(name), build(name)
     return save(
         folder,
         Checkpoint(
@@ -96,6 +107,10 @@ def test_torchscript_answers_as_the_policy_does_to_any_number_of_observations(na
         ("torch-export", "mlp, masked"),
         ("onnx", "lstm, many actions"),
         ("onnx", "cnn, squashed"),
+        ("onnx", "q, masked"),
+        ("torch-export", "q, dueling images"),
+        ("torch-export", "sac"),
+        ("onnx", "sac"),
     ],
 )
 def test_other_formats_answer_as_the_policy_does(kind: str, name: str, tmp_path: Path) -> None:
@@ -104,12 +119,51 @@ def test_other_formats_answer_as_the_policy_does(kind: str, name: str, tmp_path:
     assert file.stat().st_size > 1000
 
 
+@pytest.mark.parametrize("name", ["q, masked", "sac"])
+def test_values_and_actors_answer_what_they_do_without_exploring(name: str, tmp_path: Path) -> None:
+    # Given a policy whose published weights say that it shall explore
+    made, file = build(name), tmp_path / "policy.pt"
+    assert 1.0 in (made.get_weights().get("epsilon"), made.get_weights().get("random"))
+    export(made, "torchscript", file, about={})
+    extra = {"heddle.json": ""}
+    loaded = torch.jit.load(str(file), _extra_files=extra)  # type: ignore[no-untyped-call]
+    given = random_inputs(made, 64, np.random.default_rng(2))
+    outputs = json.loads(extra["heddle.json"])["outputs"]
+    answer = dict(
+        zip(outputs, (part.detach().numpy() for part in loaded(*map(torch.from_numpy, given.values()))), strict=True)
+    )
+    # Then the file gives the greedy action that is allowed, and the squashed mean, from the numbers that it tells
+    if name == "sac":
+        assert outputs == ["action", "mean", "log_std"] and answer["action"].dtype == np.float64
+        squashed = -1 + (np.tanh(answer["mean"]) + 1) / 2 * 5
+        np.testing.assert_allclose(answer["action"].reshape(64, 2), squashed, rtol=1e-5)
+        return
+    assert outputs == ["action", "q"]
+    allowed = given["obs.action_mask"].astype(bool)
+    allowed |= ~allowed.any(axis=1, keepdims=True)
+    np.testing.assert_array_equal(answer["action"], np.where(allowed, answer["q"], -np.inf).argmax(axis=1))
+    assert (answer["action"] != answer["q"].argmax(axis=1)).any()
+
+
 def test_a_file_that_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Given a policy whose module is not what it acts with
-    made, other = build("a user's"), build("a user's", seed=2)
-    monkeypatch.setattr(made, "module", other.module)
+    # Given a policy that does not act with the weights that it gives out
+    made, other = build("mlp, masked"), build("mlp, masked", seed=2)
+    monkeypatch.setattr(made, "get_weights", other.get_weights)
     with pytest.raises(ValueError, match="answers 1 observations otherwise than the policy: .* differs"):
         export(made, "torchscript", tmp_path / "policy.pt", about={})
+
+
+class Mute(Plain):
+    """A policy that does not keep its spaces."""
+
+    def __init__(self, observation: Space, action: Space, *, seed: int) -> None:
+        super().__init__(observation, action, seed=seed)
+        del self.observation
+
+
+def test_a_policy_that_tells_no_spaces_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Mute has no attributes `observation` and `action` with its spaces"):
+        export(Mute(CARTPOLE, Discrete(2), seed=1), "torchscript", tmp_path / "policy.pt", about={})
 
 
 def run(*arguments: str) -> Any:
@@ -142,6 +196,16 @@ def test_what_has_no_torch_module_can_only_give_its_weights(tmp_path: Path) -> N
     scripted = make_policy(make_spec(policy={"id": "random"}).policy, CARTPOLE, Discrete(2))
     with pytest.raises(ValueError, match="RandomPolicy has no torch module; its weights can be"):
         export(scripted, "onnx", tmp_path / "policy.onnx", about={})
+
+
+@pytest.mark.parametrize("name", ["q, dueling images", "sac"])
+def test_exported_weights_of_values_and_actors_begin_another_run(name: str, tmp_path: Path) -> None:
+    path, file = checkpoint(tmp_path / "checkpoints", name), tmp_path / "weights.safetensors"
+    run(str(path), "--format", "safetensors", "--to", str(file), "-o", "json")
+    other = build(name, seed=3)
+    give_weights(other, file)
+    for weight, array in build(name).get_weights().items():
+        np.testing.assert_array_equal(array, other.get_weights()[weight])
 
 
 def spec_with(init: Path) -> Any:
