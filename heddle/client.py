@@ -113,6 +113,7 @@ def trainer(
     """
     from heddle.consumers.session import TrainerSession
     from heddle.launch.check import see_spaces
+    from heddle.tracing import open_tracing
 
     if isinstance(experiment, str):
         with connect(url) as client:
@@ -120,7 +121,7 @@ def trainer(
     else:
         found, at = experiment.id, experiment.client.url
     home = Path(directory) if directory is not None else RUNS / found
-    return TrainerSession(found, directory=home, url=at, describe=see_spaces)
+    return TrainerSession(found, directory=home, url=at, describe=see_spaces, tracing=open_tracing("heddle-trainer"))
 
 
 def load_source(spec: SpecSource, *, overrides: Sequence[str] = (), name: str | None = None) -> LoadedSpec:

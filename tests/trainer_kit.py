@@ -183,10 +183,10 @@ class Fleet:
         returns: Sequence[float] = (),
         data: bytes | None = None,
         steps: int | None = None,
-        waited_ms: int = 0,
+        **told_ms: int,
     ) -> AppendReply:
         """Append the shard's next batch; raises when it is not accepted."""
-        reply = self.offer(shard, version, given=given, returns=returns, data=data, steps=steps, waited_ms=waited_ms)
+        reply = self.offer(shard, version, given=given, returns=returns, data=data, steps=steps, **told_ms)
         assert reply.status == "OK", reply
         return reply
 
@@ -199,7 +199,7 @@ class Fleet:
         returns: Sequence[float] = (),
         data: bytes | None = None,
         steps: int | None = None,
-        waited_ms: int = 0,
+        **told_ms: int,
     ) -> AppendReply:
         """Append the shard's next batch, or bytes in its place."""
         claim = self.claims[shard]
@@ -214,7 +214,7 @@ class Fleet:
             bytes=len(blob),
             crc32=checksum(blob),
             given=(version if claim.sync or claim.kind == "eval" else 0) if given is None else given,
-            waited_ms=waited_ms,
+            **told_ms,
         )
         seq = self.seqs[shard] + 1
         reply = self.broker.shards.append(

@@ -140,7 +140,7 @@ class Leases(Tickets):
         args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, seq, ttl_ms, int(stepping_next)]
         args += [BLOB_TTL_MS, meta.kind, meta.version_min, meta.version_max, meta.segments, meta.steps]
         args += [meta.bytes, meta.crc32, meta.given, meta.waited_ms, no_snapshot]
-        args += [place] if place else []
+        args += [place, meta.played_ms, meta.held_ms]
         pipe.script("append", own, args)
         try:
             return self._append_reply(pipe)

@@ -26,7 +26,12 @@ def pointer_of(experiment: str, p: int, entry_id: str, fields: Mapping[str, str]
 
 def identity_of(pointer: Pointer) -> str:
     """The field of `keys.accepted` that stands for a batch."""
-    return f"{pointer.shard}:{pointer.epoch}:{pointer.nonce}:{pointer.seq}"
+    return batch_name(pointer.shard, pointer.epoch, pointer.nonce, pointer.seq)
+
+
+def batch_name(shard: int, epoch: int, nonce: str, seq: int) -> str:
+    """A batch's identity in one word."""
+    return f"{shard}:{epoch}:{nonce}:{seq}"
 
 
 def read_pointer(entry_id: str, fields: Mapping[str, str]) -> Pointer:
@@ -47,6 +52,8 @@ def read_pointer(entry_id: str, fields: Mapping[str, str]) -> Pointer:
         blob_key=fields["blob"],
         given=int(fields["given"]),
         waited_ms=integer(fields.get("waited_ms")),
+        played_ms=integer(fields.get("played_ms")),
+        held_ms=integer(fields.get("held_ms")),
         location=fields["location"],
         place=fields.get("place", ""),
     )
@@ -82,6 +89,8 @@ def pointer_fields(pointer: Pointer) -> list[str | int]:
         "crc32": pointer.crc32,
         "given": pointer.given,
         "waited_ms": pointer.waited_ms,
+        "played_ms": pointer.played_ms,
+        "held_ms": pointer.held_ms,
         "location": pointer.location,
         "blob": pointer.blob_key,
     }

@@ -119,6 +119,8 @@ class AppendMeta:
         crc32: of the encoded batch.
         given: the policy version that this batch completes (sync, and the last batch of an evaluation); 0 for none.
         waited_ms: how long its worker could play nothing since its batch before, whichever shard that was of.
+        played_ms: how long playing it took, from its policy to its last byte.
+        held_ms: how long it has been ready, and waits to be accepted.
     """
 
     kind: Kind
@@ -130,6 +132,8 @@ class AppendMeta:
     crc32: int
     given: int = 0
     waited_ms: int = 0
+    played_ms: int = 0
+    held_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +256,8 @@ class Pointer:
     Attributes:
         entry_id: in the stream.
         shard, epoch, nonce, seq: the batch's identity. A shard below 0 is the line of replays of shard -1 - it.
-        kind, version_min, version_max, segments, steps, bytes, crc32, given, waited_ms: as in `AppendMeta`.
+        kind, version_min, version_max, segments, steps, bytes, crc32, given, waited_ms, played_ms, held_ms: as in
+            `AppendMeta`.
         location: "redis": the bytes are the string at blob_key; "shm": they are a file of that batch's identity in the
             shared memory of a host.
         place: token of that shared memory; "" for "redis".
@@ -275,6 +280,13 @@ class Pointer:
     waited_ms: int = 0
     location: str = "redis"
     place: str = ""
+    played_ms: int = 0
+    held_ms: int = 0
+
+    @property
+    def appended_ms(self) -> int:
+        """Server ms at which it was accepted."""
+        return int(self.entry_id.partition("-")[0])
 
     @property
     def played_shard(self) -> int:

@@ -17,6 +17,7 @@ from heddle.cli.root import set_up_logs
 
 if TYPE_CHECKING:
     from heddle.stop import StopFlag
+    from heddle.tracing import Tracing
 
 WORKER_ID_ENV = "HEDDLE_WORKER_ID"
 
@@ -98,9 +99,10 @@ def worker(pool: str, redis_url: str | None) -> None:
     stop = begin_role("heddle.producers.worker")
     from heddle.producers.worker import Worker
 
-    raise click.exceptions.Exit(
-        Worker(url, pool, worker_id=os.environ.get(WORKER_ID_ENV) or None, stop=stop, is_sampled=True).run()
-    )
+    name = os.environ.get(WORKER_ID_ENV) or None
+    with traces("heddle-worker") as tracing:
+        code = Worker(url, pool, worker_id=name, stop=stop, is_sampled=True, tracing=tracing).run()
+    raise click.exceptions.Exit(code)
 
 
 @command("trainer", example="heddle trainer cartpole-7f3a\nheddle trainer            # every experiment that needs one")
@@ -131,7 +133,17 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
         broker.close()
     from heddle.launch.check import see_spaces
 
-    raise click.exceptions.Exit(Trainer(url, found, stop=stop, directory=folder / found, describe=see_spaces).run())
+    home = folder / found
+    with traces("heddle-trainer") as tracing:
+        code = Trainer(url, found, stop=stop, directory=home, describe=see_spaces, tracing=tracing).run()
+    raise click.exceptions.Exit(code)
+
+
+def traces(service: str) -> "contextlib.AbstractContextManager[Tracing | None]":
+    """What takes this process's spans while inside, where HEDDLE_TRACE asks for it. Raises UsageError, MissingExtra."""
+    from heddle.tracing import open_tracing
+
+    return open_tracing(service) or contextlib.nullcontext()
 
 
 def need_torch(what: str) -> None:

@@ -10,10 +10,11 @@ from heddle.broker.types import Ctl, Flow, Pointer
 from heddle.consumers.budget import reached
 from heddle.consumers.evaluation import Finished
 from heddle.consumers.intake import Taken
+from heddle.consumers.journey import Journeys
 from heddle.consumers.parts import Parts
 from heddle.consumers.pausing import pause_if_asked
 from heddle.consumers.reader import Loaded
-from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics, usage_metrics
+from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics, usage_metrics, waited_metrics
 from heddle.consumers.resuming import settle
 from heddle.errors import CheckpointError, ExperimentFailed
 from heddle.policies.weights import not_finite
@@ -43,7 +44,8 @@ class Loop:
         self._turn_at = parts.clock.monotonic()
         self._save_after = 0.0
         self._checkpoint_s = 0.0
-        self._metrics = parts.told
+        self._metrics = dict(parts.told)
+        self._journeys = Journeys(parts.clock, parts.report.server_s, parts.traces)
         self._spoken: set[str] = set()
         self._active_eval = 0
         self._missing = 0
@@ -53,6 +55,7 @@ class Loop:
         """Publish at once, and settle what an earlier trainer left. Raises SeatLost, Gone."""
         parts = self.parts
         parts.publisher.first(parts.training.weights(), parts.progress.update)
+        self._journeys.begin(parts.publisher.version)
         told = f"took the seat epoch={parts.seat.epoch} at update={parts.progress.update}"
         parts.report.tell("info", f"{told}, publishes version={parts.publisher.version}")
         parts.reader.start()
@@ -162,12 +165,13 @@ class Loop:
         if (spoilt := not_finite(weights)) is not None:
             raise ExperimentFailed(f"update {parts.progress.update}: the learner made {spoilt} infinite or NaN")
         self._busy_at = parts.clock.monotonic()
-        metrics |= {"update_seconds": self._busy_at - began, "wait_seconds": waited_s}
-        metrics["worker_wait_seconds"] = sum(pointer.waited_ms for pointer in pointers) / 1000
+        metrics |= {"update_seconds": self._busy_at - began, "wait_seconds": waited_s} | waited_metrics(pointers)
+        metrics |= self._journeys.of(taken.batches, update=parts.progress.update, began=began, ended=self._busy_at)
         versions = [int(version) for item in taken.batches for version in item.segments.arrays["version"]]
         metrics |= lag_metrics(versions, latest, same, parts.publisher.gap)
         self.trained(metrics | parts.report.rate(parts.progress.env_steps) | progress_metrics(parts.progress))
         parts.publisher.publish(weights, parts.progress.update)
+        self._metrics |= self._journeys.published(parts.publisher.version)
         parts.ledger.hold(pointers, "trained")
         self.training_on = []
         if parts.setting.spec.trainer.ack == "update":

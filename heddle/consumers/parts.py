@@ -29,6 +29,7 @@ from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Describe, Setting, read_setting
 from heddle.consumers.shelf import Shelf, offered_shelf
 from heddle.consumers.sides import Sides
+from heddle.consumers.traced import Traces
 from heddle.consumers.watch import Noted, unwatched
 from heddle.errors import HeddleError
 from heddle.plane import Plane, open_plane
@@ -36,6 +37,7 @@ from heddle.policies.base import Arrays
 from heddle.policies.initial import begin_with_files
 from heddle.policies.lag import Gap
 from heddle.stop import StopFlag
+from heddle.tracing import Tracing
 
 log = logging.getLogger("heddle.trainer")
 
@@ -99,6 +101,7 @@ class Parts:
         partition: always 0 so far.
         broker_run: which run of the server this trainer began with; "" when it does not tell.
         told: metrics of the update that was resumed; {} at the very start.
+        traces: takes spans; None when nobody traces.
     """
 
     broker: Broker
@@ -120,6 +123,7 @@ class Parts:
     partition: int = PARTITION
     broker_run: str = ""
     told: dict[str, float] = field(default_factory=dict)
+    traces: Traces | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ class Source:
         train: makes what trains; may raise EnvError.
         describe, noted: see `setting.read_setting`.
         plane: opens this host's shared memory.
+        tracing: takes spans; None when nobody traces.
     """
 
     broker: Broker
@@ -143,6 +148,7 @@ class Source:
     stop: StopFlag
     noted: Noted = unwatched
     plane: Callable[[], Plane] = open_plane
+    tracing: Tracing | None = None
 
 
 def build(source: Source, seat: Seat) -> Parts:
@@ -204,6 +210,7 @@ def build(source: Source, seat: Seat) -> Parts:
         stop=source.stop,
         broker_run=broker_run,
         told=dict(own.extra.get("metrics", {})) if own else {},
+        traces=None if source.tracing is None else Traces(source.tracing, experiment, PARTITION),
     )
 
 

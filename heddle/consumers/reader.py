@@ -36,10 +36,12 @@ class Loaded:
     Attributes:
         pointer: its entry.
         segments: its arrays, views of the bytes that came.
+        at: monotonic seconds at which it was read.
     """
 
     pointer: Pointer
     segments: Segments
+    at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -239,7 +241,7 @@ class Reader:
                 self._drop(pointer)
                 continue
             try:
-                loaded.append(Loaded(pointer, self._decode(pointer, blob)))
+                loaded.append(Loaded(pointer, self._decode(pointer, blob), self._clock.monotonic()))
             except BatchError as error:
                 self.losses.dead += 1
                 self._ledger.bury(pointer, str(error))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from heddle.broker import Broker
-from heddle.broker.types import Flow
+from heddle.broker.types import Flow, Pointer
 from heddle.clock import Clock
 from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.progress import Progress
@@ -29,6 +29,11 @@ def lag_metrics(versions: Sequence[int], latest: int, same: frozenset[int], gap:
         bins[min(lag, LAG_BINS - 1)] += count
     shown = {f"lag_{lag}": float(count) for lag, count in enumerate(bins) if count}
     return {"lag_mean": lags.mean, "lag_max": float(lags.max), **shown}
+
+
+def waited_metrics(pointers: Sequence[Pointer]) -> dict[str, float]:
+    """How long the workers that gave them could play nothing before."""
+    return {"worker_wait_seconds": sum(pointer.waited_ms for pointer in pointers) / 1000}
 
 
 def progress_metrics(progress: Progress) -> dict[str, float]:
@@ -74,6 +79,7 @@ class Report:
         self._clock = clock
         self._last_at = clock.monotonic()
         self._last_steps: int | None = None
+        self._ahead_s: float | None = None
 
     def rate(self, env_steps: int) -> dict[str, float]:
         """Steps trained per second since this was called last."""
@@ -87,11 +93,18 @@ class Report:
     def send(self, update: int, metrics: Mapping[str, float]) -> None:
         """Add metrics under an update. Raises SeatLost, Gone."""
         try:
-            self._broker.events.metrics_add(self._experiment, update, dict(metrics), seat_epoch=self._seat_epoch)
+            entry = self._broker.events.metrics_add(
+                self._experiment, update, dict(metrics), seat_epoch=self._seat_epoch
+            )
         except BrokerError as error:
             log.debug("cannot send metrics update=%d error=%s", update, error)
             return
+        self._ahead_s = int(entry.partition("-")[0]) / 1000 - self._clock.monotonic()
         self._file.add(update, metrics)
+
+    def server_s(self, at: float) -> float | None:
+        """The broker's time at a monotonic moment, to within a round trip; None before it took any metrics."""
+        return None if self._ahead_s is None else at + self._ahead_s
 
     def forget(self, *, above: int) -> int:
         """Take back what rolled back updates measured; how many entries. Raises BrokerError, SeatLost, Gone."""

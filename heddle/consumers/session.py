@@ -31,6 +31,7 @@ from heddle.errors import ExperimentFailed, UsageError
 from heddle.layout import Segments
 from heddle.policies.base import Array, Arrays, Policy
 from heddle.stop import StopFlag
+from heddle.tracing import Tracing
 
 if TYPE_CHECKING:
     from heddle.consumers.learners import TrainBatch
@@ -71,6 +72,7 @@ class TrainerSession:
     Args:
         directory: the experiment's own folder, for checkpoints.
         url, broker: one of them.
+        tracing: takes spans, and is closed with the session; None when nobody traces.
     """
 
     def __init__(
@@ -83,11 +85,13 @@ class TrainerSession:
         describe: Describe | None = None,
         ttl_ms: int = SEAT_TTL_MS,
         clock: Clock | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         if not url and broker is None:
             raise UsageError("a trainer needs the URL of a broker")
         self.body = _Body()
         self._stop = StopFlag()
+        self._tracing = tracing
         self._code: int | None = None
         self._error: BaseException | None = None
         self._assemblers: dict[str, Any] = {}
@@ -101,6 +105,7 @@ class TrainerSession:
             ttl_ms=ttl_ms,
             clock=clock,
             broker=broker,
+            tracing=tracing,
         )
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
@@ -187,6 +192,8 @@ class TrainerSession:
         except BaseException as error:  # noqa: BLE001  top of a thread: raised again where the user waits
             self._error = error
         finally:
+            if self._tracing is not None:
+                self._tracing.close()
             self.body.end()
 
     def _next(self) -> Sequence[Loaded] | None:

@@ -45,6 +45,7 @@ from heddle.lease import Action, Watchdog
 from heddle.plane import Plane, open_plane
 from heddle.policies.weights import WeightsError
 from heddle.stop import StopFlag
+from heddle.tracing import Tracing
 
 log = logging.getLogger("heddle.trainer")
 
@@ -70,6 +71,7 @@ class Trainer:
         broker: used instead of connecting to `url`.
         exit_process: ends the process from the watchdog's thread, when the learner hangs.
         plane: opens this host's shared memory.
+        tracing: takes spans; None when nobody traces.
     """
 
     def __init__(
@@ -88,8 +90,10 @@ class Trainer:
         broker: Broker | None = None,
         exit_process: Callable[[int], object] = os._exit,
         plane: Callable[[], Plane] = open_plane,
+        tracing: Tracing | None = None,
     ) -> None:
         self._url = url
+        self._tracing = tracing
         self._plane = plane
         self._experiment = experiment
         self._directory = directory
@@ -239,6 +243,7 @@ class Trainer:
             clock=self._clock,
             stop=self._stop,
             plane=self._plane,
+            tracing=self._tracing,
         )
 
     def _watched_learner(self, setting: Setting) -> Trains:

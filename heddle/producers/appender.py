@@ -8,7 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -163,12 +163,13 @@ class Appender:
             self._finish(parcel, Outcome.UNSENT, None)
             return
         place = self._offer(parcel)
+        held_ms = round(1000 * (self._clock.monotonic() - parcel.since))
         try:
             reply = self._append(
                 parcel.lease,
                 seq=parcel.seq,
                 blob=parcel.blob if parcel.send_blob and not place else None,
-                meta=parcel.meta,
+                meta=replace(parcel.meta, held_ms=held_ms),
                 ttl_ms=parcel.ttl_ms,
                 snapshot=parcel.snapshot if parcel.send_blob else None,
                 stepping_next=self._stepping(parcel.lease),

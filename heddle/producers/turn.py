@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TypeVar
@@ -114,8 +115,14 @@ class Turns:
         self._thread = threading.get_ident()
         self._mark_stepping(holding)
         player = self._player(holding, stage)
-        if holding.claim.kind == "eval":
-            return self._evaluate(holding, stage, player, facts)
+        began = self._clock.monotonic()
+        play = self._evaluate if holding.claim.kind == "eval" else self._train
+        parcel = play(holding, stage, player, facts)
+        if parcel is not None:
+            parcel.meta = replace(parcel.meta, played_ms=round(1000 * (self._clock.monotonic() - began)))
+        return parcel
+
+    def _train(self, holding: Holding, stage: Stage, player: Play, facts: Facts) -> Parcel:
         self._watched(player, holding, player.prepare)
         self._have_newest(stage, facts, holding)
         version = stage.version("train")

@@ -35,8 +35,10 @@ from heddle.producers.parcel import Outcome
 from heddle.producers.returns import Returns
 from heddle.producers.sampler import Sampler, seen_of
 from heddle.producers.stage import Stage
+from heddle.producers.traced import traced
 from heddle.producers.turn import Turns
 from heddle.stop import StopFlag
+from heddle.tracing import Tracing
 
 log = logging.getLogger("heddle.worker")
 
@@ -61,6 +63,7 @@ class Worker:
         entropy: gives that many random bytes.
         is_sampled: have a thread look what the playing one is at, for `heddle profile`.
         plane: opens this host's shared memory.
+        tracing: takes spans; None when nobody traces.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class Worker:
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
         is_sampled: bool = False,
+        tracing: Tracing | None = None,
     ) -> None:
         self.pool = pool
+        self._tracing = tracing
         self.id = worker_id or process_name(os.uname().nodename, os.getpid(), entropy(4))
         self.desk = Desk(self.id)
         self._connect = connect or partial(open_broker, url, role="worker")
@@ -125,7 +130,7 @@ class Worker:
             broker.shards.append,
             number=self._answers.number,
             stepping=self._answers.is_stepping,
-            on_outcome=self._answers.settled,
+            on_outcome=traced(self._answers.settled, self._tracing),
             on_heard=self._answers.heard,
             on_failure=self._fail,
             clock=clock,

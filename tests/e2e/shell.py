@@ -19,7 +19,8 @@ HEDDLE = [sys.executable, "-m", "heddle"]
 def environment(url: str | None = None, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without any broker but `url`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("HEDDLE_")}
-    env |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(extra or {})}
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env |= {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", **(extra or {})}
     return env | ({"HEDDLE_REDIS_URL": url} if url else {})
 
 

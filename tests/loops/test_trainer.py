@@ -11,6 +11,7 @@ import pytest
 from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.checkpoint import BEST, load
+from heddle.clock import SystemClock
 from heddle.consumers.loop import MOST_BURIED
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.errors import SeatLost
@@ -445,6 +446,25 @@ def test_metrics_tell_of_steps_lag_and_waits(broker: Broker, start: Start) -> No
         "progress",
     }
     assert names <= last.keys()
+
+
+def test_metrics_tell_where_the_batches_of_an_update_spent_their_time(broker: Broker, start: Start) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    eventually(lambda: broker.events.metrics_last(fleet.experiment).get("env_steps") == 16, what="the first update")
+    fleet.give(0, version, played_ms=300, held_ms=20)
+    SystemClock().sleep(0.3)  # in which the other shard's batch is waited for
+    fleet.give(1, version, played_ms=100, held_ms=40)
+    eventually(lambda: broker.events.metrics_last(fleet.experiment).get("env_steps") == 32, what="the second update")
+    last = broker.events.metrics_last(fleet.experiment)
+    assert (last["rollout_seconds"], last["append_seconds"]) == (0.2, 0.03)
+    assert (last["slowest_shard"], last["slowest_seq"], last["slowest_rollout_seconds"]) == (0, 2, 0.3)
+    assert last["slowest_epoch"] == fleet.claims[0].lease.epoch
+    assert last["slowest_queue_seconds"] > 0.25 > last["slowest_stream_seconds"] >= 0
+    assert last["slowest_queue_seconds"] > last["queue_seconds"] >= last["slowest_queue_seconds"] / 2
+    assert 0 <= last["first_use_seconds"] < 10
+    assert last["publish_seconds"] >= 0
 
 
 def test_training_goes_on_when_the_memory_is_full(broker: Broker, start: Start) -> None:

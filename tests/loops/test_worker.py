@@ -180,6 +180,7 @@ def test_a_full_stream_makes_a_worker_wait_without_losing_anything(broker: Broke
     assert desk.counters.unsent == 0
     told_ms = sum(pointer.waited_ms for pointer in reader.read)
     assert told_ms >= 200, "batches tell how long their worker waited"
+    assert sum(pointer.held_ms for pointer in reader.read) >= 200, "and how long each of them waited for room"
     eventually(lambda: broker.pools.workers()[0].beat.wait_s >= told_ms / 1000 - 0.1, what="the heartbeat tells it too")
 
 

@@ -7,6 +7,7 @@
 --       9 kind  10 version min  11 version max  12 segments  13 steps  14 bytes  15 crc32  16 given
 --       17 ms that its worker waited before  18 why it has no snapshot, "" when there is nothing to say
 --       19 token of the shared memory in which its bytes lie, "" or none where they are the blob
+--       20, 21 ms that playing it took, and that it waited to be sent; none from a worker that does not tell
 -- What comes after the outcome was told is turned away as GIVEN, with command stop: nobody would settle it.
 -- Reply {status, command, policy, eval_policy, seq accepted last, room entries, room bytes, accepted before (0 | 1),
 --     token of the shared memory that every reader can map, "" for none}
@@ -127,8 +128,8 @@ elseif ARGV[18] ~= '' then
 end
 local entry = redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3], 'nonce', ARGV[4], 'seq', ARGV[5], 'kind', ARGV[9],
   'version_min', ARGV[10], 'version_max', ARGV[11], 'segments', ARGV[12], 'steps', ARGV[13], 'bytes', ARGV[14],
-  'crc32', ARGV[15], 'given', ARGV[16], 'waited_ms', ARGV[17], 'blob', KEYS[8], 'location', mapped and 'shm' or 'redis',
-  unpack(mapped and {'place', ARGV[19]} or {}))
+  'crc32', ARGV[15], 'given', ARGV[16], 'waited_ms', ARGV[17], 'played_ms', ARGV[20] or '0', 'held_ms', ARGV[21] or '0',
+  'blob', KEYS[8], 'location', mapped and 'shm' or 'redis', unpack(mapped and {'place', ARGV[19]} or {}))
 local identity = table.concat({ARGV[1], ARGV[3], ARGV[4], ARGV[5]}, ':')
 redis.call('HSET', (string.gsub(KEYS[6], 'flow$', 'accepted')), identity, entry) -- no entry counts that is not in here
 redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'stepping', ARGV[7], 'deaths', '0',
