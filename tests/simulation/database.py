@@ -17,6 +17,7 @@ class Database:
         now_ms, now_us: the server's clock, standing still during a command: ms since 1970, and microseconds beyond.
         woken: streams that an entry came to since somebody looked.
         published: messages (channel, data) since somebody looked.
+        lapsed: keys that went because their time was over, and when it was: a clock that leapt may stand before it.
     """
 
     def __init__(self) -> None:
@@ -26,12 +27,13 @@ class Database:
         self.now_us = 0
         self.woken: set[bytes] = set()
         self.published: list[tuple[bytes, bytes]] = []
+        self.lapsed: dict[bytes, int] = {}
 
     def raw(self, key: bytes) -> Value | None:
         """Whatever lives under `key`."""
         deadline = self.expires.get(key)
         if deadline is not None and deadline <= self.now_ms:
-            self.delete(key)
+            self._lapse(key, deadline)
         return self.data.get(key)
 
     def get(self, key: bytes, kind: type[V]) -> V | None:
@@ -59,8 +61,16 @@ class Database:
 
     def expire(self) -> None:
         """Let every key go whose time is over."""
-        for key in [key for key, deadline in self.expires.items() if deadline <= self.now_ms]:
-            self.delete(key)
+        for key, deadline in [item for item in self.expires.items() if item[1] <= self.now_ms]:
+            self._lapse(key, deadline)
+
+    def lasts(self, key: bytes, until: int) -> int:
+        """How many ms a key lasts on that was given a time until then; 0 or less where it is over, or was."""
+        return 0 if self.lapsed.get(key, 0) >= until else until - self.now_ms
+
+    def _lapse(self, key: bytes, deadline: int) -> None:
+        self.lapsed[key] = deadline
+        self.delete(key)
 
     def living(self) -> list[bytes]:
         """Every living key."""

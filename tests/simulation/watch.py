@@ -180,7 +180,7 @@ class Watcher:
         if args[2]:
             must(self.is_dead(worker), "P1: a living worker's shard was taken from it", (shard, worker))
         else:
-            lasts = self._leases.get(shard, 0) - self._server.db.now_ms
+            lasts = self._server.db.lasts(self._tag + b"lease:%d" % shard, self._leases.get(shard, 0))
             must(lasts <= 0, "P1: a shard was reaped while its lease lasted", (shard, lasts))
             must(not self.is_healthy(worker), "a healthy worker's shard was reaped", (shard, worker))
         self.truth.lost(shard)
@@ -220,7 +220,7 @@ class Watcher:
 
     def _seat_claim(self, keys: Args, args: Args, reply: Any) -> None:
         if reply[0] == b"OK":
-            was_free = self._seat_until <= self._server.db.now_ms
+            was_free = self._server.db.lasts(keys[1], self._seat_until) <= 0
             self.truth.sat_down(args[0].decode(), int(reply[1]), was_free=was_free)
             self._seat_until = self._server.db.expires[keys[1]]
 
