@@ -33,10 +33,12 @@ class Result:
         label: which arrangement.
         seed: of the experiment.
         final, best: mean return of fresh deterministic episodes with the last and the best checkpoint.
+        sampled: with the last checkpoint, actions drawn as in training.
         train: mean return of the last 100 training episodes.
         steps, wall_s: accepted environment steps, and seconds.
         kills: workers that were sent SIGKILL.
         adds_up: the books of promise P2 balance.
+        lag: mean and most of the policy versions that experience was behind when it was trained on.
         curve: [environment steps, mean return of the last 100 training episodes] of each update that knows one.
     """
 
@@ -44,11 +46,13 @@ class Result:
     seed: int
     final: float
     best: float
+    sampled: float | None
     train: float
     steps: int
     wall_s: float
     kills: int
     adds_up: bool
+    lag: list[float]
     curve: list[list[float]]
 
 
@@ -104,11 +108,13 @@ def run_fleet(
             seed=seed,
             final=score(newest, episodes, spec),
             best=score(best if best.exists() else newest, episodes, spec),
+            sampled=score(newest, episodes, spec, "--stochastic"),
             train=told["return"],
             steps=told["env_steps"],
             wall_s=round(told["wall_s"], 1),
             kills=kills,
             adds_up=told["adds_up"],
+            lag=read_lag(checkpoints.parent / "metrics.jsonl"),
             curve=read_curve(checkpoints.parent / "metrics.jsonl"),
         )
 
@@ -119,15 +125,22 @@ def read_curve(metrics: Path) -> list[list[float]]:
     return [[line["env_steps"], line["return"]] for line in lines if line.get("return") is not None]
 
 
+def read_lag(metrics: Path) -> list[float]:
+    """Mean and most over the updates in a run's metrics.jsonl."""
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    told = [(line["lag_mean"], line["lag_max"]) for line in lines if "lag_mean" in line]
+    return [round(statistics.mean(mean for mean, _ in told), 2), max(most for _, most in told)] if told else []
+
+
 def beside(spec: Path) -> dict[str, str]:
     """An environment for processes that find the modules beside `spec`."""
     paths = [str(spec.resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def score(checkpoint: Path, episodes: int, spec: Path) -> float:
-    """Mean return of fresh deterministic episodes."""
-    argv = heddle("eval", str(checkpoint), "--episodes", str(episodes), "-o", "json")
+def score(checkpoint: Path, episodes: int, spec: Path, *how: str) -> float:
+    """Mean return of fresh episodes, with the likeliest actions unless `how` says otherwise."""
+    argv = heddle("eval", str(checkpoint), "--episodes", str(episodes), "-o", "json", *how)
     done = subprocess.run(argv, text=True, capture_output=True, check=True, env=beside(spec))
     return round(float(json.loads(done.stdout)["evaluations"][0]["return_mean"]), 1)
 
@@ -149,16 +162,18 @@ def run_alone(spec: Path, *, seed: int, episodes: int, sets: list[str]) -> Resul
     told = json.loads(done.stdout.splitlines()[-1])
     final = round(told["eval_return"], 1)
     return Result(
-        "one process, no broker",
-        seed,
-        final,
-        final,
-        told["train_return"],
-        told["steps"],
-        told["wall_s"],
-        0,
-        True,
-        told["curve"],
+        label="one process, no broker",
+        seed=seed,
+        final=final,
+        best=final,
+        sampled=None,
+        train=told["train_return"],
+        steps=told["steps"],
+        wall_s=told["wall_s"],
+        kills=0,
+        adds_up=True,
+        lag=[0.0, 0.0],
+        curve=told["curve"],
     )
 
 
@@ -176,7 +191,7 @@ def all_runs(options: argparse.Namespace) -> Iterator[Result]:
 def table(results: list[Result]) -> str:
     """Markdown: one row an arrangement, mean over seeds and the least and most of them."""
     names = ("arrangement", "seeds", "final policy", "best checkpoint", "last 100 training episodes")
-    names += ("steps", "wall s", "kills", "books")
+    names += ("lag", "steps", "wall s", "kills", "books")
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for label in dict.fromkeys(result.label for result in results):
         rows = [result for result in results if result.label == label]
@@ -185,7 +200,9 @@ def table(results: list[Result]) -> str:
             return f"{statistics.mean(values):.1f} ({min(values):.0f} to {max(values):.0f})"
 
         cells = [label, str(len(rows)), spread([r.final for r in rows]), spread([r.best for r in rows])]
-        cells += [spread([r.train for r in rows]), f"{max(r.steps for r in rows):,}"]
+        mean, most = statistics.mean(r.lag[0] for r in rows if r.lag), max(r.lag[1] for r in rows if r.lag)
+        cells += [spread([r.train for r in rows]), f"{mean:.1f}, at most {most:.0f}"]
+        cells += [f"{max(r.steps for r in rows):,}"]
         cells += [f"{statistics.mean(r.wall_s for r in rows):.0f}", str(sum(r.kills for r in rows))]
         cells += ["balance" if all(r.adds_up for r in rows) else "DO NOT BALANCE"]
         lines.append(f"| {' | '.join(cells)} |")
