@@ -182,6 +182,11 @@ class Overview:
                 found[experiment] = _status(experiment, status, ctl, spec)
         return found
 
+    def oldest_ms(self, experiment: str, p: int = 0) -> int | None:
+        """Server ms at which the oldest batch in the stream was accepted; None while there is none."""
+        found = entries(self._conn.main.xrange(keys.experience(experiment, p), count=1))
+        return int(found[0][0].partition("-")[0]) if found else None
+
     def pools(self, names: Sequence[str], now_ms: int) -> dict[str, PoolGlance]:
         """Some pools. One round trip."""
         pipe = self._conn.pipeline()

@@ -49,8 +49,8 @@ FORMATS = ("table", "wide", "json", "jsonl", "name")
 OUTPUT = "heddle.output"
 """Where the context keeps what -o said."""
 LISTED = ("experiments", "workers", "shards", "batches", "results", "groups", "evaluations", "timeline", "problems")
-LISTED_TOO = ("findings", "rules", "lines", "values")
-IDS = ("experiment", "worker", "shard", "id", "group", "checkpoint", "name", "key", "area")
+LISTED_TOO = ("findings", "rules", "lines", "values", "stages")
+IDS = ("experiment", "worker", "shard", "id", "group", "checkpoint", "name", "key", "area", "stage")
 
 
 def output_option(function: F) -> F:

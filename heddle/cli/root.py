@@ -68,6 +68,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "compare": Entry("heddle.cli.plot", "compare", "Compare runs: curves with intervals, final table, specs."),
         "shards": Entry("heddle.cli.shards", "shards", "Show who plays each shard; release quarantined ones."),
         "profile": Entry("heddle.cli.profile", "profile", "Show what workers and trainer spend their time on."),
+        "trace": Entry("heddle.cli.trace", "trace", "Show where batches spend their time, and who waits for whom."),
         "why": Entry("heddle.cli.why", "why", "Say why an experiment, a shard or a worker is as it is."),
         "repro": Entry("heddle.cli.repro", "repro", "Play the last failure of a shard again, here."),
         "wait": Entry("heddle.cli.commands", "wait", "Wait until an experiment reaches a state."),

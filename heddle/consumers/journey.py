@@ -57,9 +57,11 @@ class Journeys:
         place = max(range(len(spent)), key=lambda at: sum(spent[at].values()))
         slowest, pointer = spent[place], batches[place].pointer
         told |= {f"slowest_{stage}_seconds": seconds for stage, seconds in slowest.items()}
-        told |= self._first_use(batches)
+        longest = max(range(len(spent)), key=lambda at: spent[at]["rollout"])
+        told |= {"longest_rollout_seconds": spent[longest]["rollout"]} | self._first_use(batches)
         told = {name: round(seconds, 4) for name, seconds in told.items()}
         names = {"slowest_shard": pointer.shard, "slowest_epoch": pointer.epoch, "slowest_seq": pointer.seq}
+        names["longest_shard"] = batches[longest].pointer.shard
         return told | {name: float(number) for name, number in names.items()}
 
     def published(self, version: int) -> dict[str, float]:

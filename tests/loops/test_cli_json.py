@@ -86,6 +86,7 @@ def test_names_at_the_top_are_those_of_the_page(say: Say, broker: Broker, experi
         "top": ("top",),
         "why EXP": ("why", experiment),
         "profile EXP": ("profile", experiment, "--seconds", "1"),
+        "trace EXP": ("trace", experiment, "--slowest"),
         "results": ("results",),
         "enqueue exp.toml": ("enqueue", spec, "--no-check"),
         "enqueue exp.toml --seeds 2": ("enqueue", spec, "--seeds", "2", "--no-check"),

@@ -1,0 +1,84 @@
+"""Where batches spend their time, in words: a table of what was measured and what that means."""
+
+import re
+
+import pytest
+
+from heddle.states.bottleneck import STAGES, find_bottleneck
+
+
+def values(**seconds: float) -> dict[str, float]:
+    """What an update measures, a tenth of a second in everything that is not said."""
+    names = {f"{stage.replace(' ', '_')}_seconds": 0.1 for stage in STAGES}
+    names |= {f"slowest_{stage}_seconds": 0.2 for stage in ("rollout", "append", "stream", "queue")}
+    names |= {"slowest_shard": 3.0, "slowest_epoch": 17.0, "slowest_seq": 9.0, "wait_seconds": 0.0}
+    names |= {"longest_shard": 3.0, "longest_rollout_seconds": 0.1}
+    return names | {f"{name}_seconds" if name in STAGES else name: value for name, value in seconds.items()}
+
+
+@pytest.mark.parametrize(
+    ("measured", "who", "told"),
+    [
+        (values(stream=1.0, update=0.3), "trainer", r"^56% of the time batches wait in the stream: the trainer is the"),
+        (values(append=5.0), "trainer", "wait for room in the stream: the trainer is the bottleneck"),
+        (values(append=5.0, wait_seconds=9.0), "broker", "the broker, or the way to it, is the bottleneck"),
+        (values(stream=5.0, wait_seconds=9.0), "broker", "though the trainer waits for them"),
+        (values(rollout=5.0, wait_seconds=5.0), "workers", r"batches are being played: the workers are .*waits 96%"),
+        (values(rollout=5.0, update=4.0), "trainer", "and yet the trainer is the bottleneck; the trainer learns 98%"),
+        (values(queue=5.0, wait_seconds=5.0), "workers", "the slowest workers are the bottleneck"),
+        (values(queue=5.0), "trainer", "the update before theirs"),
+        (values(update=5.0, wait_seconds=9.0), "trainer", "the learner is the bottleneck"),
+        (values(publish=5.0), "broker", "publishing is the bottleneck"),
+        (values(first_use_seconds=5.0), "policy", "a new policy lies unused"),
+    ],
+)
+def test_the_stage_that_takes_most_and_who_waits_say_who_the_bottleneck_is(
+    measured: dict[str, float], who: str, told: str
+) -> None:
+    found = find_bottleneck([(1, measured), (2, measured)])
+    assert found is not None
+    assert found.who == who
+    assert re.search(told, found.verdict), found.verdict
+    assert found.do
+
+
+def test_shares_add_up_and_stages_stand_in_their_order() -> None:
+    found = find_bottleneck([(1, values(stream=1.0)), (2, values(stream=2.0))])
+    assert found is not None
+    assert [stage.name for stage in found.stages] == list(STAGES)
+    assert sum(stage.share for stage in found.stages) == pytest.approx(1.0)
+    assert next(stage.seconds for stage in found.stages if stage.name == "stream") == 1.5
+    assert found.total == pytest.approx(1.5 + 0.6)
+
+
+def test_what_an_update_did_not_measure_counts_in_no_mean() -> None:
+    first = {name: value for name, value in values().items() if "stream" not in name and "first_use" not in name}
+    found = find_bottleneck([(1, first), (2, values(stream=1.0))])
+    assert found is not None
+    assert next(stage.seconds for stage in found.stages if stage.name == "stream") == 1.0
+
+
+def test_runs_of_versions_that_measured_nothing_have_no_bottleneck() -> None:
+    assert find_bottleneck([]) is None
+    assert find_bottleneck([(1, {"update_seconds": 1.0, "return": 3.0})]) is None
+
+
+def test_the_slowest_batches_come_first_with_the_stage_they_were_longest_in() -> None:
+    slow = values() | {"slowest_stream_seconds": 4.0, "slowest_shard": 1.0, "slowest_seq": 7.0}
+    found = find_bottleneck([(1, values()), (2, slow)])
+    assert found is not None
+    first, second = found.slowest
+    assert (first.update, first.shard, first.epoch, first.seq, first.most_in) == (2, 1, 17, 7, "stream")
+    assert first.total == pytest.approx(4.0 + 3 * 0.2 + 0.1)
+    assert second.total < first.total
+
+
+def test_a_shard_that_plays_much_longer_than_the_others_is_named() -> None:
+    points = [(n, values(queue=5.0, wait_seconds=9.0) | {"longest_rollout_seconds": 0.9}) for n in range(3)]
+    found = find_bottleneck(points)
+    assert found is not None
+    assert found.verdict.endswith("; shard 3 takes 0.90 s to play a batch, the mean is 0.10 s")
+    other = [(n, one | {"longest_shard": float(n)}) for n, one in points]
+    found = find_bottleneck(other)
+    assert found is not None
+    assert "shard" not in found.verdict, "each time another one is chance"
