@@ -165,8 +165,8 @@ def _trainer_shares(points: Points) -> tuple[float, float]:
 def _slow(update: int, values: Values) -> Slow:
     spent = {stage: values[name] for stage in OF_A_BATCH if (name := f"slowest_{stage}_seconds") in values}
     spent["update"] = values.get("update_seconds", 0.0)
-    names = (int(values.get(f"slowest_{what}", 0)) for what in ("shard", "epoch", "seq"))
-    return Slow(update, *names, seconds=spent)
+    shard, epoch, seq = (int(values.get(f"slowest_{what}", 0)) for what in ("shard", "epoch", "seq"))
+    return Slow(update, shard, epoch, seq, spent)
 
 
 def _uneven(points: Points) -> str:
