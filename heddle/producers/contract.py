@@ -20,7 +20,15 @@ _TOLERANCE = 1e-5
 
 
 class BadAnswer(Exception):
-    """An environment or policy answered against its contract; the message says what."""
+    """An environment or policy answered against its contract; the message says what.
+
+    Attributes:
+        env: which one of several that are stepped as one; None where the player knows.
+    """
+
+    def __init__(self, what: str, *, env: int | None = None) -> None:
+        super().__init__(what)
+        self.env = env
 
 
 def first_breach(
@@ -81,9 +89,9 @@ def _play(
         value, reward, terminated, truncated, info = _step(env, permitted(choice, value, action), step)
         where = f"step {step}"
         _expect(not (problem := observation_problem(observation, value)), f"{where}: {problem}")
-        _expect(_is_number(reward), f"{where} returned the reward {_short(reward)}, expected one finite number")
+        _expect(_is_number(reward), f"{where} returned the reward {short(reward)}, expected one finite number")
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            _expect(isinstance(flag, bool | np.bool_), f"{where} returned {name} = {_short(flag)}, expected a bool")
+            _expect(isinstance(flag, bool | np.bool_), f"{where} returned {name} = {short(flag)}, expected a bool")
         _expect_info(info, where, info_keys)
         seen.append(np.append(flattened(observation, value), [float(reward), bool(terminated), bool(truncated)]))
         if terminated or truncated:
@@ -98,7 +106,7 @@ def _reset(env: Any, observation: Space, seed: int) -> Any:
     except (Exception, SystemExit) as error:
         raise BadAnswer(f"reset raised {describe_error(error)}") from error
     is_pair = isinstance(answer, tuple) and len(answer) == 2
-    _expect(is_pair, f"reset returned {_short(answer)}, expected (observation, info)")
+    _expect(is_pair, f"reset returned {short(answer)}, expected (observation, info)")
     value, info = answer
     _expect(not (problem := observation_problem(observation, value)), f"reset: {problem}")
     _expect_info(info, "reset", ())
@@ -109,9 +117,9 @@ def _step(env: Any, choice: Any, step: int) -> Any:
     try:
         answer = env.step(choice)
     except (Exception, SystemExit) as error:
-        raise BadAnswer(f"step {step} raised {describe_error(error)} for action {_short(choice)}") from error
+        raise BadAnswer(f"step {step} raised {describe_error(error)} for action {short(choice)}") from error
     size = len(answer) if isinstance(answer, tuple) else 0
-    described = f"a tuple of {size}" if size else _short(answer)
+    described = f"a tuple of {size}" if size else short(answer)
     wanted = "(observation, reward, terminated, truncated, info)"
     _expect(size == 5, f"step returned {described}, expected {wanted}")
     return answer
@@ -186,11 +194,11 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _expect_info(info: Any, where: str, keys: Sequence[str]) -> None:
-    _expect(isinstance(info, dict), f"{where} returned the info {_short(info)}, expected a dict")
+    _expect(isinstance(info, dict), f"{where} returned the info {short(info)}, expected a dict")
     for key in keys:
         if key in info:
             is_number = np.ndim(info[key]) == 0 and np.asarray(info[key]).dtype.kind in "biuf"
-            _expect(is_number, f"{where} gave info[{key!r}] = {_short(info[key])}, expected one number")
+            _expect(is_number, f"{where} gave info[{key!r}] = {short(info[key])}, expected one number")
 
 
 def _expect(fact: bool, reason: str) -> None:
@@ -206,6 +214,7 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as people shall read it, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

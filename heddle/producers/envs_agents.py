@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer
 from heddle.producers.envs_agent_spaces import AgentSpaces
+from heddle.producers.envs_spaces import describe
+from heddle.producers.kinds import demand_parts, has_ended, number_kind, wanted
 
 _NEEDED = ("possible_agents", "observation_space", "action_space", "reset", "step")
 
@@ -54,6 +56,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.idle: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
+        self._wanted = wanted(describe(self.single_observation_space, value=name))
         self._seen: list[Any] = [None] * self.num_envs
         self._over = [False] * len(games)
 
@@ -89,14 +92,24 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
                     self.idle[lane] = True
                     continue
                 self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations"))
-                rewards[lane] = _of(gained, agent, "rewards")
-                terminated[lane], truncated[lane] = bool(ended.get(agent)), bool(cut.get(agent))
+                reward, over = _of(gained, agent, "rewards"), (ended.get(agent, False), cut.get(agent, False))
+                self._demand(agent, lane, reward, over)
+                rewards[lane], (terminated[lane], truncated[lane]) = reward, over
                 if (agent in game.agents) == bool(terminated[lane] or truncated[lane]):
                     what = "stays in `agents` although it is" if agent in game.agents else "left `agents` without being"
                     raise BadAnswer(f"agent {agent!r} {what} terminated or truncated")
                 _note(infos, lane, told.get(agent) or {}, self.num_envs)
             self._over[place] = not game.agents
         return self._observed(), rewards, terminated, truncated, infos
+
+    def _demand(self, agent: str, lane: int, reward: Any = 0.0, over: tuple[Any, Any] = (False, False)) -> None:
+        """Look at what `agent` was shown and given, before numpy takes it for something else."""
+        try:
+            demand_parts(self._wanted, self._seen[lane])
+            number_kind(reward)
+            has_ended(*over)
+        except BadAnswer as breach:
+            raise BadAnswer(f"of agent {agent!r}: {breach}", env=lane) from breach
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every game."""
@@ -111,7 +124,9 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for index, agent in enumerate(self.agents):
             if agent not in answer[0]:
                 raise BadAnswer(f"reset showed nothing to agent {agent!r}: agents that join later are not supported")
-            self._seen[place * len(self.agents) + index] = self._shows.shown(agent, answer[0][agent])
+            lane = place * len(self.agents) + index
+            self._seen[lane] = self._shows.shown(agent, answer[0][agent])
+            self._demand(agent, lane)
         if set(self.games[place].agents) != set(self.agents):
             raise BadAnswer("reset began without some agents: agents that join later are not supported")
         self._over[place] = False

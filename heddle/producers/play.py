@@ -14,9 +14,12 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Arrays, Policy
+from heddle.producers.bounds import Bounds
 from heddle.producers.choices import choices_for
 from heddle.producers.closing import close_env
+from heddle.producers.contract import BadAnswer
 from heddle.producers.episodes import Episodes
+from heddle.producers.kinds import Spaces
 from heddle.producers.mishap import PlayError
 from heddle.producers.noise import NoiseTape
 from heddle.producers.reel import Reel
@@ -79,6 +82,7 @@ class Play(ABC):
         state, of = policy.initial_state(n), identity_of(plan, spec, seed, n)
         self.standing = Standing(of, layout, self._envs, tally, episodes, tape, state)
         self._fresh_state = policy.initial_state(1)
+        self._spaces, self._bounds, self._news = Spaces(envs), Bounds(layout), list[str]()
         self._reel: Reel | None = None  # the one being played
         self._spare, self._cut = list[Reel](), False
         self._lent: Reel | None = None  # in shared memory, until it is recycled
@@ -103,8 +107,14 @@ class Play(ABC):
             PlayError: environment or policy raised or broke its contract; the player is then of no more use.
         """
         self.prepare()
+        self._report.version = version
         with self._reporting():
             return self._segment(version, deterministic)
+
+    def hear(self) -> list[str]:
+        """What people should know of the last segments, told once."""
+        news, self._news = self._news, []
+        return news
 
     def prepare(self) -> None:
         """Begin the first episodes, if they have not begun. Raises as `play` does."""
@@ -184,6 +194,17 @@ class Play(ABC):
         segments = reel.finish(version)
         if problem := first_bad_number(segments):
             raise self._report.bad_number(problem, reel)
+        for problem in self._bounds.broken(segments):
+            told = self._report.bad_number(problem, reel)
+            if self.spec.env.bounds == "refuse":
+                raise told
+            self._news.append(f"{told.problems[0].reason}; it is trained as it is, env.bounds = refuse would fail")
+        if (changed := self._spaces.changed()) is not None:
+            place, what = changed
+            self.doing = "step"
+            env = self._env = place if len(self._envs) == len(reel.lengths) else -1
+            self._row = max(0, reel.lengths[env] - 1)
+            raise BadAnswer(what)
         return segments
 
     def _forget(self, env: int) -> None:
@@ -203,11 +224,17 @@ class Play(ABC):
         except (Exception, SystemExit) as error:
             if self.doing is None:
                 raise
+            if isinstance(error, BadAnswer) and error.env is not None:
+                self._env, self._row = error.env, self._row_of(error.env)
             failed = self._report.failed(error, self.doing, self._env, self._row, self._reel)
             failed.stuck_env = failed.failure.env if failed.failure.env >= 0 and self._gave_nothing() else None
             raise failed from error
         finally:
             self.doing = None
+
+    def _row_of(self, env: int) -> int:
+        """The row of the segment at which `env` stands."""
+        return self._row
 
     def _gave_nothing(self) -> bool:
         """The environment that is spoken of gave no step yet although others may have."""

@@ -18,6 +18,7 @@ from heddle.layout import Layout, Segments
 from heddle.policies.base import Policy
 from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
+from heddle.producers.kinds import array_kind, has_ended, number_kind
 from heddle.producers.play import Play, copied
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, record_info
@@ -25,7 +26,7 @@ from heddle.producers.track import Track
 from heddle.shard import ShardPlan, root_seed
 from heddle.spec import ExperimentSpec
 
-_Lane = tuple[int, Callable[[Any], Any], NDArray[Any], NDArray[np.float64]]  # env, step, rows for obs, for rewards
+_Lane = tuple[int, Callable[[Any], Any], NDArray[Any], Any]  # env, step, rows for obs, for rewards
 
 
 class Player(Play):
@@ -57,6 +58,8 @@ class Player(Play):
         self._ahead = getattr(made, "begin", None)  # those in a child are stepped all in one request
         self._steps = [env.step for env in made]
         self._counters = [counter_of(env) for env in made]
+        self._dtype: Any = None
+        self._number: Any = None  # of the last answers, so that others like them need no look
 
     def _begin_all(self) -> None:
         """Fresh episodes everywhere; their first observations stand in `_now`."""
@@ -85,9 +88,17 @@ class Player(Play):
     def _segment(self, version: int, deterministic: bool) -> Segments:
         reel = self._opened()
         active = self._episodes.active()
+        reel.lengths = [0] * len(self._envs)
         for env in set(range(len(self._envs))).difference(active):
             reel.hold(env, 0)
-        steps = self._roll(reel, active, deterministic)
+        try:
+            steps = self._roll(reel, active, deterministic)
+        except (ValueError, TypeError) as error:
+            trace = error.__traceback__
+            if trace is None or trace.tb_next is None or trace.tb_next.tb_next is not None:
+                raise
+            wanted = "(observation, reward, terminated, truncated, info)"  # else the loop could not even take it apart
+            raise BadAnswer(f"step returned no {wanted}: {error}") from error
         self.doing = None
         self.standing.now = [array[:, steps].copy() for _, array in reel.observations]
         self.standing.state = copied(self.standing.state)
@@ -98,12 +109,11 @@ class Player(Play):
 
     def _roll(self, reel: Reel, active: list[int], deterministic: bool) -> int:
         """The loop that all the time goes into. Fills `reel`, returns how many steps were played."""
-        tape, clock = self._tape, self._clock
+        tape, episodes, shape, ndarray = self._tape, self._episodes, reel.plain_shape, np.ndarray
+        dtype, number, has_infos = self._dtype, self._number, bool(reel.infos)
         limit = self.spec.rollout.max_seconds
-        deadline = None if limit is None else clock.monotonic() + limit
-        shape, infos = reel.plain_shape, reel.infos
-        lanes = [(env, self._steps[env], reel.parts[env][0][1], reel.rewards[env]) for env in active]
-        reel.lengths = [0] * len(self._envs)
+        deadline = None if limit is None else self._clock.monotonic() + limit
+        lanes = [(env, self._steps[env], reel.parts[env][0][1], reel.reward_rows[env]) for env in active]
         noise = tape.silence if tape.is_silent or (deterministic and not tape.always) else None
         for t in range(self.layout.steps):
             choices = self._act(reel, t, tape.take() if noise is None else noise, deterministic)
@@ -113,24 +123,30 @@ class Player(Play):
                 observation, reward, terminated, truncated, info = step(choices[env])
                 if shape is None:
                     reel.store(env, t + 1, observation)
-                elif observation.shape == shape:
+                elif type(observation) is ndarray and observation.dtype is dtype and observation.shape == shape:
                     rows[t + 1] = observation
                 else:
-                    raise BadAnswer(f"the observation has shape {observation.shape}, its space {shape}")
+                    self._dtype = dtype = array_kind(observation, shape, rows.dtype, "the observation")
+                    rows[t + 1] = observation
+                if type(reward) is not number:
+                    self._number = number = number_kind(reward)
                 rewards[t] = reward
-                if infos:
+                if type(info) is not dict or has_infos:
                     record_info(reel, env, t, info)
-                if terminated or truncated:
+                if (terminated is not False or truncated is not False) and has_ended(terminated, truncated):
                     self._end(reel, env, t, bool(terminated), bool(truncated))
                     self.doing = "step"
-            if self._episodes.one_is_done:
+            if episodes.one_is_done:
                 lanes = self._retire(reel, lanes, t)
-            if self._cut or not lanes or (deadline is not None and clock.monotonic() >= deadline):
+            if self._cut or not lanes or (deadline is not None and self._clock.monotonic() >= deadline):
                 self._cut = False
                 break
-        for lane in lanes:
-            reel.lengths[lane[0]] = t + 1
+        self._all_are_at(reel, lanes, t + 1)
         return t + 1
+
+    def _all_are_at(self, reel: Reel, lanes: list[_Lane], steps: int) -> None:
+        for lane in lanes:
+            reel.lengths[lane[0]] = steps
 
     def _act(self, reel: Reel, t: int, noise: NDArray[Any], deterministic: bool) -> Sequence[Any]:
         """Ask the policy for step `t` and record its answer; what to give to each environment."""

@@ -20,6 +20,7 @@ from heddle.policies.base import Arrays, Policy
 from heddle.producers import lanes
 from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
+from heddle.producers.kinds import has_ended, number_kind
 from heddle.producers.mishap import Mishap
 from heddle.producers.noise import PacedTape
 from heddle.producers.play import Play, copied, moved_only
@@ -244,11 +245,12 @@ class ReadyPlayer(Play):
         observation, reward, terminated, truncated, info = five_of(answer)
         row = int(self._at[env])
         reel.store(env, row + 1, observation)
+        number_kind(reward)
         reel.rewards[env, row] = reward
         if reel.infos:
             record_info(reel, env, row, info)
         self._at[env] = row + 1
-        if not (terminated or truncated):
+        if not has_ended(terminated, truncated):
             return True
         reel.arrays["terminated"][env, row], reel.arrays["truncated"][env, row] = bool(terminated), bool(truncated)
         if truncated and not terminated:

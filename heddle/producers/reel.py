@@ -14,7 +14,8 @@ from heddle.layout import Layout, Segments, has_blanks
 from heddle.plane import Slot
 from heddle.policies.base import Acted
 from heddle.producers.contract import BadAnswer
-from heddle.spaces import Discrete, Leaf
+from heddle.producers.kinds import INTEGERS, array_kind, demand_integer
+from heddle.spaces import Discrete, Leaf, index_range
 from heddle.spaces.cells import blank_cell, fill, to_cell
 
 Part = tuple[tuple[Any, ...] | Leaf, NDArray[Any], tuple[int, ...] | None]
@@ -28,7 +29,7 @@ class Reel:
     """Arrays of one batch with quick ways into them. Made once and played many times.
 
     Attributes:
-        rewards: [n, T] float64, as given; float32 in the segments.
+        rewards: [n, T] float64, as given; float32 in the segments. reward_rows: the same, one view an environment.
         leaves: of the observation space, walked once.
         parts: for each environment where the parts of its observations go.
         plain_shape: of an observation that is one Box array, which the player stores itself; None for all others.
@@ -48,6 +49,7 @@ class Reel:
         self.slot: Slot | None = None
         self._agents = agents
         self.rewards = np.zeros((n, layout.steps), np.float64)
+        self.reward_rows: list[Any] = [row.data for row in self.rewards]  # quicker than numpy to write one number to
         self.leaves = layout.observation_leaves
         self.observations = [(leaf.name, self.arrays[leaf.name]) for leaf in self.leaves]
         self.outputs = _prefixed(layout, self.arrays, "out.")
@@ -62,6 +64,7 @@ class Reel:
             for name in ("terminated", "truncated", "episode_return", "episode_length")
         ]
         self.lengths = [0] * n
+        self._limits = {leaf.name: index_range(leaf.space, chosen=False) for leaf in self.leaves if not leaf.ragged}
         self._name_rows()
         self.plain_shape = plain_shape(layout.observation_leaves)
         self.finals: list[tuple[int, int, dict[str, NDArray[Any]]]] = []
@@ -117,13 +120,15 @@ class Reel:
             final: by leaf; None: the observation that stands behind `step`.
 
         Raises:
-            BadAnswer: it holds NaN or infinity.
+            BadAnswer: it holds NaN or infinity, or an integer outside its space.
         """
         if final is None:
             final = {name: copy(array[env, step + 1]) for name, array in self.observations}
         for name, value in final.items():
             if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise BadAnswer(f"the last observation of a truncated episode, {name}, is not a finite number")
+            if (limits := self._limits.get(name)) and ((value < limits[0]) | (value > limits[1])).any():
+                raise BadAnswer(f"the last observation of a truncated episode, {name} = {value}, is outside its space")
         self.finals.append((env, step, final))
 
     def finish(self, version: int) -> Segments:
@@ -207,6 +212,13 @@ def put(parts: Sequence[Part], row: int, observation: Any) -> None:
                 value = value[key]
         except (KeyError, TypeError, IndexError) as error:
             raise BadAnswer(f"the observation has no {'.'.join(map(str, path))}") from error
-        if shape is not None and (value.shape if type(value) is np.ndarray else np.shape(value)) != shape:
-            raise BadAnswer(f"the observation has shape {np.shape(value)}, its space {shape}")
+        if shape is None:
+            if type(value) not in INTEGERS:
+                demand_integer(value, _name(path))
+        elif type(value) is not np.ndarray or value.dtype is not array.dtype or value.shape != shape:
+            array_kind(value, shape, array.dtype, _name(path))
         array[row] = value
+
+
+def _name(path: Sequence[Any]) -> str:
+    return f"the observation's {'.'.join(map(str, path))}" if path else "the observation"

@@ -31,11 +31,13 @@ class Reporter:
 
     Attributes:
         track: what its environments did.
+        version: of the policy that plays; 0 before any does.
     """
 
     def __init__(self, plan: ShardPlan, spec: ExperimentSpec, track: Track | VectorTrack) -> None:
         self._plan, self._spec = plan, spec
         self.track: Track | VectorTrack = track
+        self.version = 0
 
     def failed(
         self, error: BaseException, doing: Literal["step", "reset", "act"], env: int, row: int, reel: Reel | None
@@ -51,7 +53,7 @@ class Reporter:
         spot = self._spot(doing, env, row, reel)
         failure = self._failure(cause, what, doing, env, spot, trace, output)
         at = f", in call {row + 1} of a segment" if env < 0 and doing == "step" else ""
-        reason = f"{self._name(env)} failed in {doing}{at}: {what}{_where(failure)}"
+        reason = f"{self._name(env)} failed in {doing}{at}: {what}{self._where(failure)}"
         return PlayError(reason, failure, _replay(spot), value=self._spec.env.id)
 
     def bad_number(self, problem: BadNumber, reel: Reel) -> PlayError:
@@ -64,19 +66,29 @@ class Reporter:
             failure = self._failure("answer", reason, "act", problem.env, None, "", ())
             return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
         env, row = problem.env, problem.step  # the observation in row r is what step r - 1 gave, or a reset
-        of_reset = problem.name != "reward" and self.track.reset(env, row) is not None
+        of_reset = problem.name != "reward" and not problem.is_final and self.track.reset(env, row) is not None
         spot = self.track.reset(env, row) if of_reset else None
         if not of_reset:
             spot = self.track.spot(env, row if problem.name == "reward" else row - 1, reel.arrays)
-        what = f"gave {problem.name} that {problem.reason}"
+        value = f" = {problem.value}, which" if problem.value else " that"
+        what = f"gave {problem.name}{value} {problem.reason}"
         failure = self._failure("answer", what, "reset" if of_reset else "step", env, spot, "", ())
-        return PlayError(f"{self._name(env)} {what}{_where(failure)}", failure, _replay(spot), value=self._spec.env.id)
+        reason = f"{self._name(env)} {what}{self._where(failure)}"
+        return PlayError(reason, failure, _replay(spot), value=self._spec.env.id)
 
     def hanging(self, doing: str, what: str, env: int, row: int, reel: Reel | None, trace: str) -> PlayError:
         """A call that lasts too long, told from another thread while it still lasts."""
         spot = self._spot(doing, env, row, reel)
         failure = self._failure("timeout", what, doing, -1 if spot is None else env, spot, trace, ())
         return PlayError(what, failure, _replay(spot))
+
+    def _where(self, failure: Failure) -> str:
+        if not failure.episode:
+            return ""
+        last = [round(action, 4) if isinstance(action, float) else action for action in failure.last_actions]
+        played = f", policy version {self.version}" if self.version else ""
+        where = f"seed {failure.seed}, episode {failure.episode}, step {failure.step}"
+        return f"; {where}, last actions {last}{played}"
 
     def _spot(self, doing: str, env: int, row: int, reel: Reel | None) -> Spot | None:
         if env < 0:  # one of them, or all
@@ -148,13 +160,6 @@ def failure_of(error: EnvError) -> tuple[Failure, Replay | None]:
     if isinstance(mishap, Mishap):
         return Failure(mishap.cause, what, mishap.doing, traceback=mishap.traceback, output=mishap.output), None
     return Failure("exception", what, "make", traceback=_trace(error)), None
-
-
-def _where(failure: Failure) -> str:
-    if not failure.episode:
-        return ""
-    last = [round(action, 4) if isinstance(action, float) else action for action in failure.last_actions]
-    return f"; seed {failure.seed}, episode {failure.episode}, step {failure.step}, last actions {last}"
 
 
 def _replay(spot: Spot | None) -> Replay | None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from heddle.layout import Segments
 from heddle.policies.base import Acted, Arrays
 from heddle.producers.contract import BadAnswer
+from heddle.producers.kinds import demand_dict
 from heddle.producers.reel import Reel, check_array
 from heddle.spaces import Leaf, index_range, is_action
 from heddle.spaces.cells import taken_apart, values_problem
@@ -33,8 +34,9 @@ def record_info(reel: Reel, env: int, step: int, info: Any) -> None:
     """Write the wanted keys of one `info`; what it lacks stays NaN.
 
     Raises:
-        BadAnswer: a value is not one number.
+        BadAnswer: it is no dict, or a value is not one number.
     """
+    demand_dict(info)
     for key, array in reel.infos:
         note_info(array, (env, step), key, info)
 
@@ -61,6 +63,7 @@ class BadNumber:
         step: within the segment.
         reason: what is wrong with it.
         value: itself, or the first few numbers of it, as text.
+        is_final: it is in the last observation of a truncated episode, behind which the next one begins.
     """
 
     name: str
@@ -68,6 +71,7 @@ class BadNumber:
     step: int
     reason: str
     value: str = ""
+    is_final: bool = False
 
 
 def first_bad_number(segments: Segments) -> BadNumber | None:

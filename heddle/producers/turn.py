@@ -163,10 +163,13 @@ class Turns:
         began = self._clock.monotonic()
         self._playing = (player, holding.name, is_same)
         try:
-            return play()
+            played = play()
         finally:
             self._playing = None
             self._desk.counters.play_s += self._clock.monotonic() - began
+        for told in player.hear():
+            self._tell(holding, told)
+        return played
 
     def _player(self, holding: Holding, stage: Stage) -> Play:
         """The shard's environments, made at its first turn."""

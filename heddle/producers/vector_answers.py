@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.producers.contract import BadAnswer
+from heddle.producers.contract import BadAnswer, short
+from heddle.producers.kinds import array_kind
 from heddle.producers.reel import Reel
 from heddle.spaces import Leaf
 
@@ -54,15 +55,20 @@ def picked(leaf: Leaf, observations: Any, n: int) -> NDArray[Any]:
         raise BadAnswer(f"the observations have no {leaf.name}") from error
     if values.shape != (n, *leaf.space.shape):
         raise BadAnswer(f"{leaf.name} has shape {values.shape}, expected {(n, *leaf.space.shape)}")
+    if values.dtype != leaf.space.dtype:
+        array_kind(values, values.shape, np.dtype(leaf.space.dtype), leaf.name)
     return values
 
 
 def rewards_of(given: Any, n: int) -> NDArray[np.float64]:
     """[n] float64. Raises BadAnswer."""
     try:
-        rewards = np.asarray(given, np.float64)
-    except (TypeError, ValueError) as error:
-        raise BadAnswer(f"step returned the rewards {_short(given)}, expected {n} numbers") from error
+        found = np.asarray(given)
+    except ValueError as error:
+        raise BadAnswer(f"step returned the rewards {short(given)}, expected {n} numbers") from error
+    if found.dtype.kind not in "biuf":
+        raise BadAnswer(f"step returned the rewards {short(given)}, expected {n} numbers")
+    rewards = found.astype(np.float64, copy=False)
     if rewards.shape != (n,):
         raise BadAnswer(f"step returned rewards of shape {rewards.shape}, expected ({n},)")
     return rewards
@@ -72,7 +78,7 @@ def flags_of(given: Any, n: int, name: str) -> NDArray[np.bool_]:
     """[n] bool. Raises BadAnswer."""
     flags = np.asarray(given)
     if flags.shape != (n,) or flags.dtype != np.bool_:
-        raise BadAnswer(f"step returned {name} = {_short(given)}, expected {n} bools")
+        raise BadAnswer(f"step returned {name} = {short(given)}, expected {n} bools")
     return flags
 
 
@@ -82,7 +88,7 @@ def five_of(answer: Any) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
         size = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
         raise BadAnswer(f"step returned {size}, expected (observations, rewards, terminated, truncated, info)")
     if type(answer[4]) is not dict and not isinstance(answer[4], Mapping):  # the first question costs next to nothing
-        raise BadAnswer(f"step returned the info {_short(answer[4])}, expected a dict")
+        raise BadAnswer(f"step returned the info {short(answer[4])}, expected a dict")
     return answer
 
 
@@ -122,10 +128,6 @@ def final_of(info: Mapping[str, Any], env: int, leaves: Sequence[Leaf]) -> dict[
         if value.shape != leaf.space.shape:
             what = f"the last observation of a truncated episode, {leaf.name},"
             raise BadAnswer(f"{what} has shape {value.shape}, its space {leaf.space.shape}")
+        array_kind(value, value.shape, np.dtype(leaf.space.dtype), f"the last observation of an episode, {leaf.name},")
         found[leaf.name] = value.astype(leaf.space.dtype)
     return found
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -192,6 +192,9 @@ class VectorPlayer(Play):
             playing[:] = False
             playing[self._episodes.active()] = True
 
+    def _row_of(self, env: int) -> int:
+        return int(self._at[env])
+
     def _note_infos(self, reel: Reel, info: Mapping[str, Any], moving: Indexes, resets: Mask) -> None:
         for env in moving.tolist():
             self._env, self._row = env, int(self._at[env])

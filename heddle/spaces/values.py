@@ -63,7 +63,7 @@ def _tuple_problem(space: TupleSpace, value: Any, root: str) -> str | None:
 def _leaf_problem(space: LeafSpace, array: NDArray[Any], name: str) -> str | None:
     if array.shape != space.shape:
         return f"{name} has shape {array.shape}, its space {space.shape}"
-    if not _casts(array.dtype, np.dtype(space.dtype)):
+    if not casts(array.dtype, np.dtype(space.dtype)):
         return f"{name} has dtype {array.dtype}, its space {space.dtype}"
     return _number_problem(space, array, name)
 
@@ -117,6 +117,6 @@ def _part_problem(leaf: Leaf, values: Any) -> str | None:
     return f"{leaf.name} = {short[0]!r} is shorter than {leaf.space.min_length}" if short and taken else None
 
 
-def _casts(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def casts(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Within a kind; and any integer or bool for any integer, whose range is looked at."""
     return np.can_cast(given, wanted, casting="same_kind") or (given.kind in "biu" and wanted.kind in "iu")

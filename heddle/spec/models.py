@@ -99,6 +99,8 @@ class Env(Frozen):
         threads: of a shard; one for each environment, 64 at most, when not given.
         processes: children of a shard, each with as many of its environments; as many as there are cores, and one for
             each environment at most, when not given.
+        bounds: what follows where an observation leaves the bounds of its Box: warn tells of the first one of each
+            shard and goes on, refuse takes it for a failure. (In other spaces it always is one.)
         gather: seconds to wait for more environments once one is ready, so that the policy is asked less often.
     """
 
@@ -119,6 +121,7 @@ class Env(Frozen):
     threads: int | None = Field(default=None, ge=1, le=1024)
     processes: int | None = Field(default=None, ge=1, le=1024)
     gather: Seconds = Field(default=0.0, ge=0, le=1)
+    bounds: Literal["warn", "refuse"] = "warn"
 
     @property
     def agents_each(self) -> int:

@@ -115,6 +115,10 @@ class SimPlayer:
     def recycle(self, segments: SimSegments) -> None:
         """Nothing is kept."""
 
+    def hear(self) -> list[str]:
+        """There is nothing to say."""
+        return []
+
     def cut(self) -> None:
         """A segment is a single wait, which nothing shortens."""
 

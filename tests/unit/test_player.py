@@ -334,18 +334,18 @@ def raising(answer: Any) -> Any:
         (raising, r"failed in step: RuntimeError: the motor is stuck at .*test_player.py:\d+"),
         (lambda answer: (np.zeros(3, np.float32), *answer[1:]), r"shape \(3,\), its space \(2,\)"),
         (lambda answer: (np.zeros((), np.float32), *answer[1:]), r"shape \(\), its space \(2,\)"),
-        (lambda answer: answer[:4], "ValueError: not enough values to unpack"),
+        (lambda answer: answer[:4], "step returned no .observation, reward, .*: not enough values to unpack"),
         (
             lambda answer: (answer[0], None, *answer[2:]),
-            "gave reward that is not a finite number; seed \\d+, episode 2, step 2, last actions",
+            "the reward None, expected one finite number; seed \\d+, episode 2, step 2, last actions",
         ),
         (
             lambda answer: (answer[0], np.nan, *answer[2:]),
-            "gave reward that is not a finite number; seed \\d+, episode 2, step 2, last actions",
+            "gave reward = nan, which is not a finite number; seed \\d+, episode 2, step 2, last actions",
         ),
         (
             lambda answer: (answer[0] * np.nan, *answer[1:]),
-            "gave obs that is not a finite number; seed \\d+, episode 2, step 2, last actions",
+            "gave obs = .*nan.*, which is not a finite number; seed \\d+, episode 2, step 2, last actions",
         ),
         (lambda answer: (answer[0] * np.nan, 0.0, False, True, {}), "last observation of a truncated episode"),
         (lambda answer: (*answer[:4], {"fuel": "much"}), r"info\['fuel'\] is much"),

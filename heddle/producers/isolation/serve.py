@@ -25,8 +25,10 @@ from heddle.producers.contract import BadAnswer
 from heddle.producers.envs import check_env_here, counter_of, make_env
 from heddle.producers.isolation import frames
 from heddle.producers.isolation.block import BUSY, DONE, ENV, Block
+from heddle.producers.kinds import Spaces, has_ended, number_kind
 from heddle.producers.reel import Part, put
 from heddle.producers.scrutiny import note_info
+from heddle.producers.vector_answers import five_of
 from heddle.spaces import from_json, to_json
 from heddle.spec import Env, spec_from_json
 from heddle.spec.objects import describe_error
@@ -44,6 +46,7 @@ class _Seat:
     step: Callable[[Any], Any]
     counter: Any
     parts: list[Part]
+    spaces: Spaces
 
 
 class _Server:
@@ -119,27 +122,25 @@ class _Server:
         for place, (index, seed, kwargs) in enumerate(wanted["envs"]):
             self._begin(place)
             made = make_env(env.model_copy(update={"kwargs": kwargs}), index=index, num_envs=env.num_envs, seed=seed)
-            self._seats.append(_Seat(made, made.step, counter_of(made), block.parts(place)))
+            self._seats.append(_Seat(made, made.step, counter_of(made), block.parts(place), Spaces([made])))
             self._cells[DONE] += 1
         return json.dumps([seat.counter is not None for seat in self._seats]).encode()
 
     def _round(self, _frame: frames.Frame) -> bytes:
         """Step every environment of the mask with its action."""
         block, cells = self.block, self._cells
-        choices, plain, reward, flags = self._choose(block.actions), block.plain, block.reward, block.flags
-        shape = None if plain is None else plain.shape[1:]
+        choices, reward, flags = self._choose(block.actions), block.reward, block.flags
         for place in np.flatnonzero(block.mask).tolist():
             seat = self._seats[place]
             cells[ENV], cells[BUSY] = place, 1
-            observation, gained, terminated, truncated, info = seat.step(choices[place])
-            if plain is None:
-                put(seat.parts, 0, observation)
-            elif observation.shape == shape:
-                plain[place] = observation
-            else:
-                raise BadAnswer(f"the observation has shape {observation.shape}, its space {shape}")
+            observation, gained, terminated, truncated, info = five_of(seat.step(choices[place]))
+            put(seat.parts, 0, observation)
+            number_kind(gained)
             reward[place] = gained
+            has_ended(terminated, truncated)
             flags[place] = (1 if terminated else 0) | (2 if truncated else 0)
+            if (changed := seat.spaces.changed()) is not None:
+                raise BadAnswer(changed[1])
             if block.info_keys:
                 block.infos[place] = np.nan
                 for column, key in enumerate(block.info_keys):
