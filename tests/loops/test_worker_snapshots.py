@@ -163,3 +163,13 @@ def test_an_ended_experiment_leaves_no_snapshot_behind(relay: Callable[..., Rela
     # Then the snapshot is gone before the experiment counts as ended
     eventually(lambda: one.broker.experiments.status(one.experiment).ended, timeout_s=40)
     assert one.snapshot_keys() == []
+
+
+def test_an_observation_outside_its_bounds_is_shown_and_played_all_the_same(relay: Callable[..., Relay]) -> None:
+    one = relay({"id": "tests.unit.lying_env:Outside"})
+    one.run()
+    assert one.said().count("gave obs[1] = ") == 1, "of each shard the first one"
+    assert (
+        "shard 0: environment 0 (number 0 of shard 0) gave obs[1] = 2.35714, which is outside -1..1; seed "
+        in one.said()
+    )

@@ -91,7 +91,7 @@ class Liar(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self._steps += 1
-        answer = self._show(), 1.0, self._steps % EPISODE == 0, False, {}
+        answer: Any = self._show(), 1.0, self._steps % EPISODE == 0, False, {}
         return answer if self._lie is None or self._steps < self._after else self._lie(self, answer)
 
     def _show(self) -> Any:
@@ -155,5 +155,5 @@ class LyingRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> Any:
         self._calls += 1
-        answer = np.zeros((2, 2), np.float32), np.ones(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_), {}
+        answer: Any = np.zeros((2, 2), np.float32), np.ones(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_), {}
         return answer if self._calls < self._after else self._lie(self, answer)
