@@ -29,6 +29,7 @@ SECTIONS = {
     "control": "control",
     "broker": "servers",
     "start": "starting",
+    "scaling": "scaling",
     "ppo": "learning",
     "neighbours": "neighbours",
 }

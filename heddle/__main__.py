@@ -10,32 +10,9 @@ import signal
 import sys
 from typing import NoReturn
 
-FAILED = 1
+from heddle.quick_exit import FAILED, QuickExit
+
 INTERRUPTED = 130
-
-
-class QuickExit:
-    """Ends this process once threads are joined and exit handlers have run, with what was imported left as it is.
-
-    The interpreter would take torch and its like apart piece by piece first: half a second and more, in which nothing
-    is done for anybody.
-
-    Attributes:
-        code: the exit status; that of an error that nobody expected until it is set.
-    """
-
-    def __init__(self) -> None:
-        self.code = FAILED
-        self._pid = os.getpid()
-
-    def leave(self) -> None:
-        """For `atexit`: registered before all others, it is called after them."""
-        if os.getpid() != self._pid:
-            return  # a fork of us, which ends its own way
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # whoever read it went away, or it was closed
-                stream.flush()
-        os._exit(self.code)
 
 
 def fill_streams() -> None:

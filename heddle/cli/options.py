@@ -104,6 +104,8 @@ def find_url(given: str | None) -> str:
     Raises:
         BrokerUnreachable: there is none, with the ways on.
     """
+    if given:
+        return given  # what the Python API would load is not needed for it
     from heddle.client import find_url as find
     from heddle.errors import BrokerUnreachable
 

@@ -34,7 +34,7 @@ def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
             is mapped: a signal ends the process at once.
         exit_s: how long it may take to end once it was told twice.
     """
-    from heddle.launch.process import HURRIED_EXIT_S, exit_when_hurried, unheard
+    from heddle.launch.hurry import HURRIED_EXIT_S, exit_when_hurried, unheard
     from heddle.launch.ties import die_with_parent
     from heddle.stop import StopFlag, listen_to_signals
 
@@ -92,10 +92,12 @@ def coordinator(metrics_port: int | None, metrics_bind: str, redis_url: str | No
 @redis_option
 def worker(pool: str, redis_url: str | None) -> None:
     """Play shards until told to end: one worker process. `heddle workers start -n N` keeps N of them running."""
+    from heddle.launch.forker import fork_on_demand
     from heddle.launch.process import use_one_thread
 
-    url = find_url(redis_url)
     use_one_thread()
+    url = find_url(redis_url)
+    fork_on_demand()
     stop = begin_role("heddle.producers.worker")
     from heddle.producers.worker import Worker
 

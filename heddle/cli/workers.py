@@ -40,7 +40,10 @@ def workers() -> None:
 @pool_option
 @redis_option
 def start(number: int, most: int | None, log_dir: str | None, pool: str, redis_url: str | None) -> None:
-    """Keep workers running on this host: N, or this host's part once `heddle workers scale` set the pool's size."""
+    """Keep workers running on this host: N, or this host's part once `heddle workers scale` set the pool's size.
+
+    On Linux they are forked from a process that has loaded everything; HEDDLE_START=spawn starts each by itself.
+    """
     url = find_url(redis_url)
     stop = begin_role("heddle.launch.supervisor", exit_s=HOST_EXIT_S)
     from heddle.launch.supervisor import Supervisor

@@ -16,8 +16,8 @@ import numpy as np
 from heddle.clock import Clock, SystemClock
 from heddle.launch import process
 from heddle.launch.host import MemoryWatch
+from heddle.launch.pacing import HEALTHY_S, restart_delay_s
 from heddle.launch.process import Child, describe_exit
-from heddle.launch.supervisor import HEALTHY_S, restart_delay_s
 from heddle.launch.vigil import Patience, lost
 from heddle.launch.waiting import Waiting
 

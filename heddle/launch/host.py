@@ -38,7 +38,10 @@ def free_bytes() -> int:
 
 
 def own_bytes(pid: int) -> int:
-    """Resident memory of a process without what it shares with others (libraries); 0 when unknown."""
+    """Memory of a process without what it shares (libraries, the one it was forked from); 0 when unknown."""
+    lines = _read(PROC / str(pid) / "smaps_rollup").splitlines()
+    if lines:
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
     words = _read(PROC / str(pid) / "statm").split()
     return max(0, int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE") if len(words) > 2 else 0
 

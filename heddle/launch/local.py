@@ -19,8 +19,9 @@ from heddle.errors import BrokerError, Denied, HeddleError
 from heddle.launch import left_behind
 from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.cut_short import remove
+from heddle.launch.pacing import HEALTHY_S, restart_delay_s
 from heddle.launch.process import describe_exit
-from heddle.launch.supervisor import HEALTHY_S, ChildInfo, Supervisor, restart_delay_s
+from heddle.launch.supervisor import ChildInfo, Supervisor
 from heddle.plane import root_folder
 from heddle.plane.sweep import brokers
 from heddle.stop import StopFlag

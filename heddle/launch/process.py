@@ -14,13 +14,12 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from heddle.clock import Clock, SystemClock
 from heddle.launch.ties import PARENT_ENV
-from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.process")
 
@@ -31,9 +30,6 @@ HERE = not sys.flags.safe_path and str(Path(__file__).parents[2]) == os.path.rea
 """Heddle may be found by the working directory alone: a clone of it that was not installed."""
 HEDDLE = (sys.executable, *(() if HERE else ("-P",)), "-m", "heddle")
 """How a process of ours starts another one; a `random.py` in the user's folder shall not hide the library's."""
-INTERRUPTED = 130
-HURRIED_EXIT_S = 0.3
-"""Told twice, a process has this long to end by itself, so that it is gone within a second."""
 HURRY_S = 0.4
 """And its parent kills it then, so that there is time left in that second for what ends after it: the server."""
 STOPPED_GRACE_S = 1.0
@@ -57,42 +53,6 @@ def use_one_thread() -> None:
         os.environ.setdefault(key, value)
 
 
-@contextlib.contextmanager
-def unheard() -> Iterator[None]:
-    """Within, SIGTERM and SIGINT end this process at once and without a word; main thread only.
-
-    For the time in which libraries are loaded: a handler of ours would run after the longest import, or never, for an
-    exception raised in the middle of one may be swallowed. A container's first process must listen: it has no default.
-    """
-    if os.getpid() == 1:
-        yield
-        return
-    heard = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number, handler in heard.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        for number, handler in heard.items():
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, handler)
-
-
-def exit_when_hurried(stop: StopFlag, after_s: float = HURRIED_EXIT_S, *, clock: Clock | None = None) -> None:
-    """Have this process end `after_s` after the second request, whatever it is doing then.
-
-    It may be importing, or wait for an environment that hangs. Whoever takes over finds what a SIGKILL leaves.
-    """
-
-    def wait() -> None:
-        stop.wait_now()
-        (clock or SystemClock()).sleep(after_s)
-        os._exit(INTERRUPTED)
-
-    threading.Thread(target=wait, name="hurried exit", daemon=True).start()
-
-
 def describe_exit(code: int) -> str:
     """An exit status in words: "exit code 5" or "signal SIGKILL"."""
     if code >= 0:
@@ -101,6 +61,41 @@ def describe_exit(code: int) -> str:
         return f"signal {signal.Signals(-code).name}"
     except ValueError:
         return f"signal {-code}"
+
+
+class Started(Protocol):
+    """A child of this process, as `subprocess.Popen` makes it: it leads a session, and its output comes by `stdout`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+
+Start = Callable[[Sequence[str], Mapping[str, str]], Started]
+"""Starts a command with a whole environment. Raises OSError: there is no memory, or no process is left."""
+
+
+def spawn(argv: Sequence[str], env: Mapping[str, str], *, inherited: Sequence[int] = ()) -> Started:
+    """Start a command as a fresh process.
+
+    Args:
+        inherited: descriptors that it gets besides the standard ones.
+    """
+    return subprocess.Popen(
+        list(argv),
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=inherited,
+        start_new_session=True,
+    )
 
 
 class Child:
@@ -120,6 +115,7 @@ class Child:
         name: for logs.
         log_file: where its output is appended; bounded, None = only the last lines are kept in memory.
         on_line: called with every line, from the reading thread.
+        start: how it is made.
     """
 
     def __init__(
@@ -130,6 +126,7 @@ class Child:
         name: str,
         log_file: Path | None = None,
         on_line: Callable[[str], None] | None = None,
+        start: Start = spawn,
         clock: Clock | None = None,
     ) -> None:
         self.name = name
@@ -144,14 +141,7 @@ class Child:
         self._stopped_at: float | None = None
         self._seen_at = 0.0
         self.started_at = self._clock.monotonic()
-        self._process = subprocess.Popen(
-            list(argv),
-            env={**env, PARENT_ENV: str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._process = start(argv, {**env, PARENT_ENV: str(os.getpid())})
         self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, name=f"output of {name}", daemon=True)
         self._reader.start()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from heddle.broker.presence import HostReport
-from heddle.launch.supervisor import share
+from heddle.launch.pacing import share
 
 MOST_HOSTS = 3
 

@@ -17,9 +17,11 @@ from heddle.broker import Broker, open_broker
 from heddle.clock import Clock, SystemClock
 from heddle.launch import process
 from heddle.launch.epitaph import cause, epitaph, how, kind
+from heddle.launch.forks import Forks, may_fork
 from heddle.launch.host import HostWatch, cores
 from heddle.launch.liaison import Liaison
-from heddle.launch.process import ONE_THREAD, Child, describe_exit
+from heddle.launch.pacing import HEALTHY_S, restart_delay_s, share
+from heddle.launch.process import ONE_THREAD, Child, describe_exit, spawn
 from heddle.launch.vigil import Patience, lost, may_start
 from heddle.launch.waiting import Waiting
 from heddle.producers.identity import process_name
@@ -28,9 +30,6 @@ from heddle.stop import StopFlag
 log = logging.getLogger("heddle.supervisor")
 
 LOOP_S = 0.05
-HEALTHY_S = 10.0
-RESTART_FIRST_S = 0.2
-RESTART_LAST_S = 30.0
 STARTS_A_CORE = 4
 """So many workers start at once: enough to keep the cores busy with it also while others want them, few enough that
 whoever changes his mind is heard in between."""
@@ -39,26 +38,6 @@ START_S = 15.0
 WORKER_ID_ENV = "HEDDLE_WORKER_ID"
 SUPERVISOR_ENV = "HEDDLE_SUPERVISOR"
 URL_ENV = "HEDDLE_REDIS_URL"
-
-
-def share(desired: int, supervisors: Sequence[str], me: str) -> int:
-    """How many of `desired` workers fall to `me`: as even as can be, the rest to the first by name."""
-    if me not in supervisors:
-        return 0
-    names = sorted(set(supervisors))
-    each, rest = divmod(max(0, desired), len(names))
-    return each + (1 if names.index(me) < rest else 0)
-
-
-def restart_delay_s(failures: int, chance: float) -> float:
-    """Seconds before a worker that ended unasked is started again: doubling, half of it jitter.
-
-    Args:
-        failures: ends in a row without a healthy run between them, >= 1.
-        chance: uniform in [0, 1).
-    """
-    bound = min(RESTART_LAST_S, RESTART_FIRST_S * 2.0 ** min(failures - 1, 30))
-    return bound * (0.5 + 0.5 * chance)
 
 
 @dataclass(slots=True)
@@ -106,6 +85,7 @@ class Supervisor:
         patience: how long one may give no sign of life.
         at_once: how many may start at the same time; None = a few for each core.
         command: what to run instead of `heddle worker`.
+        forked: whether the command may be forked (it calls `fork_on_demand`); None: where it is `heddle worker`.
         env: environment of the workers instead of this process's.
         on_line: called with (worker, line) for all they print.
         connect: opens the broker, instead of `url`; the workers still get `url`.
@@ -125,6 +105,7 @@ class Supervisor:
         at_once: int | None = None,
         name: str | None = None,
         command: Sequence[str] | None = None,
+        forked: bool | None = None,
         env: Mapping[str, str] | None = None,
         on_line: Callable[[str, str], None] | None = None,
         connect: Callable[[], Broker] | None = None,
@@ -142,7 +123,9 @@ class Supervisor:
         self._patience = patience or Patience()
         self._at_once = at_once or STARTS_A_CORE * cores()
         self._command = list(command) if command else worker_command(pool)
-        self._env = dict(os.environ if env is None else env)
+        self._env = self._environment(os.environ if env is None else env)
+        is_forked = may_fork(self._env) and (command is None if forked is None else forked)
+        self._forks = Forks(self._command, self._env, clock=clock) if is_forked else None
         self._on_line = on_line
         self._clock = clock or SystemClock()
         connect = connect or partial(open_broker, url, role="supervisor")
@@ -176,6 +159,8 @@ class Supervisor:
                 self._stop.wait(LOOP_S)
         finally:
             self._end_all()
+            if self._forks is not None:
+                self._forks.stop()
             self._liaison.stop()
         log.info("ended supervisor=%s reason=%s", self.name, self._stop.reason or "error")
         return 0
@@ -192,7 +177,8 @@ class Supervisor:
         now = self._clock.monotonic()
         due = [slot for slot in self._slots if slot.child is None and now >= slot.start_at]
         starting = self._starting()
-        for slot in due[: may_start(starting, self._at_once)]:
+        can_start = self._forks is None or not target or self._forks.look()
+        for slot in due[: may_start(starting, self._at_once) if can_start else 0]:
             self._start(slot)
         running = [slot.child.name for slot in self._slots if slot.child is not None]
         self._liaison.listen(running, eagerly=starting > 0 or bool(due))
@@ -216,19 +202,23 @@ class Supervisor:
         for child in [slot.child for slot in self._slots if slot.child is not None]:
             child.wake()
 
+    def _environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """What all workers have in common."""
+        first = {**ONE_THREAD, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        return {**first, **given, URL_ENV: self._url, SUPERVISOR_ENV: self.name}
+
     def _start(self, slot: Slot) -> None:
         self._started += 1
         worker = process_name(os.uname().nodename, os.getpid(), os.urandom(3), part=f"w{self._started}")
-        env = {**ONE_THREAD, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **self._env}
-        env |= {URL_ENV: self._url, WORKER_ID_ENV: worker, SUPERVISOR_ENV: self.name}
         on_line = self._on_line
         try:
             slot.child = Child(
                 self._command,
-                env=env,
+                env={**self._env, WORKER_ID_ENV: worker},
                 name=worker,
                 log_file=self._log_dir / f"{worker}.log" if self._log_dir else None,
                 on_line=(lambda line: on_line(worker, line)) if on_line else None,
+                start=spawn if self._forks is None else self._forks.start,
                 clock=self._clock,
             )
         except OSError as error:  # no memory, no processes left: wait and try again

@@ -26,7 +26,7 @@ def die_with_parent(sent: signal.Signals = signal.SIGTERM, *, clock: Clock | Non
     if not expected.isdigit():
         return
     parent = int(expected)
-    if sys.platform.startswith("linux") and _ask_kernel(sent):
+    if sys.platform.startswith("linux") and ask_kernel(sent):
         _start(_wake_with_parent)
     else:
         _start(_watch_parent, parent, sent, clock or SystemClock())
@@ -38,7 +38,7 @@ def _start(target: object, *args: object) -> None:
     threading.Thread(target=target, args=args, name="parent", daemon=True).start()  # type: ignore[arg-type]
 
 
-def _ask_kernel(sent: signal.Signals) -> bool:
+def ask_kernel(sent: signal.Signals) -> bool:
     """That the calling thread's process gets `sent` when its parent ends; each thread has one wish of its own."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -49,7 +49,7 @@ def _ask_kernel(sent: signal.Signals) -> bool:
 
 def _wake_with_parent() -> None:
     """A stopped process cannot act on what it is sent: this thread's wish is that it goes on then."""
-    if _ask_kernel(signal.SIGCONT):
+    if ask_kernel(signal.SIGCONT):
         threading.Event().wait()
 
 

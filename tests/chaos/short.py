@@ -22,9 +22,9 @@ def shorten() -> None:
     process.HEDDLE = (sys.executable, "-m", "tests.chaos.short")
     if os.environ.get(WHAT) != "restarts":
         _shorten_leases()
-    from heddle.launch import supervisor
+    from heddle.launch import pacing
 
-    supervisor.RESTART_LAST_S = RESTART_LAST_S
+    pacing.RESTART_LAST_S = RESTART_LAST_S
 
 
 def _shorten_leases() -> None:

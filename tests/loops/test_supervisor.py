@@ -17,7 +17,8 @@ from heddle.broker.presence import HostReport, Pulse
 from heddle.errors import BrokerUnreachable
 from heddle.launch.epitaph import telling
 from heddle.launch.host import cores
-from heddle.launch.supervisor import Supervisor, restart_delay_s, share, worker_command
+from heddle.launch.pacing import restart_delay_s, share
+from heddle.launch.supervisor import Supervisor, worker_command
 from heddle.launch.vigil import Patience
 from heddle.stop import StopFlag
 from tests.helpers import eventually
@@ -30,6 +31,11 @@ STUBBORN = (
 )
 IMPATIENT = Patience(stopped_s=0.5, silent_s=1.5, ttls=0.0, birth_s=1.5)
 CRASHING = "import sys; print('cannot find my arm'); sys.exit(3)"
+COPIED = "from heddle.launch.forker import fork_on_demand\nfork_on_demand(())\n"
+SPAWNED, FORKED = "spawned", "forked"
+OTHERWISE = FORKED if os.environ.get("HEDDLE_SOAK") else SPAWNED
+either_way = pytest.mark.parametrize("begin", [SPAWNED, FORKED], indirect=True)
+"""However workers are started, they are children of the supervisor, known and ended as such."""
 
 
 @dataclass
@@ -103,14 +109,16 @@ class Everybody(set[str]):
 class Running:
     """A supervisor in a thread."""
 
-    def __init__(self, broker: FakeBroker, program: str, *, wants: int, **kwargs: Any) -> None:
+    def __init__(self, broker: FakeBroker, program: str, *, wants: int, way: str, **kwargs: Any) -> None:
+        program = textwrap.dedent(program)
         self.stop = StopFlag()
         self.supervisor = Supervisor(
             "redis://secret:word@nowhere:1",
             wants=wants,
             stop=self.stop,
             name="me",
-            command=[sys.executable, "-c", textwrap.dedent(program)],
+            command=[sys.executable, "-c", COPIED + program if way == FORKED else program],
+            forked=way == FORKED,
             connect=lambda: broker,  # type: ignore[arg-type,return-value]
             **kwargs,
         )
@@ -128,11 +136,12 @@ class Running:
 
 
 @pytest.fixture
-def begin() -> Iterator[Callable[..., Running]]:
+def begin(request: pytest.FixtureRequest) -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
+    way = getattr(request, "param", OTHERWISE)
 
     def make(broker: FakeBroker, program: str = POLITE, *, wants: int = 2, **kwargs: Any) -> Running:
-        running.append(Running(broker, program, wants=wants, **kwargs))
+        running.append(Running(broker, program, wants=wants, way=way, **kwargs))
         return running[-1]
 
     yield make
@@ -201,6 +210,7 @@ def test_it_never_runs_more_than_the_host_may_carry(begin: Begin) -> None:
     assert running.supervisor.target() == 3
 
 
+@either_way
 def test_a_killed_worker_is_replaced_and_its_shards_are_released_at_once(begin: Begin) -> None:
     broker = FakeBroker()
     running = begin(broker, wants=1)
@@ -213,6 +223,7 @@ def test_a_killed_worker_is_replaced_and_its_shards_are_released_at_once(begin: 
     assert heir.worker != child.worker
 
 
+@either_way
 def test_a_worker_that_is_stopped_is_killed_and_replaced_and_its_neighbour_stays(begin: Begin) -> None:
     # Given two workers, one of them frozen, and a broker that is not even there
     broker = FakeBroker()
@@ -284,6 +295,7 @@ def test_a_worker_that_is_still_importing_has_longer_than_one_that_fell_silent_b
     eventually(lambda: running.pids() and running.pids() != [child.pid])
 
 
+@either_way
 def test_it_says_why_a_worker_ended_with_its_last_lines_and_backs_off(begin: Begin) -> None:
     broker = FakeBroker()
     running = begin(broker, CRASHING, wants=1)
@@ -341,6 +353,7 @@ def test_a_supervisor_tells_what_its_host_has_for_workers(begin: Begin) -> None:
         assert told.free_bytes > 0
 
 
+@either_way
 def test_ending_drains_every_worker_and_leaves_no_process(begin: Begin) -> None:
     broker = FakeBroker()
     running = begin(broker, wants=3)
@@ -353,11 +366,12 @@ def test_ending_drains_every_worker_and_leaves_no_process(begin: Begin) -> None:
     assert broker.byes == ["me"]
 
 
+@either_way
 def test_a_stopped_worker_is_woken_for_the_end_and_nobody_waits_for_its_grace(begin: Begin) -> None:
     lines: list[str] = []
     running = begin(FakeBroker(), wants=1, grace_s=600.0, on_line=lambda _, line: lines.append(line))
     eventually(lambda: lines == ["up"])
-    (pid,) = running.pids()
+    (pid,) = eventually(running.pids)
     os.kill(pid, signal.SIGSTOP)
     running.stop.drain("over")
     running.thread.join(5)
@@ -371,7 +385,7 @@ def test_whoever_is_waited_for_is_named_with_how_long_at_most_and_what_ends_it(
     lines: list[str] = []
     running = begin(FakeBroker(), STUBBORN, wants=1, grace_s=4.0, on_line=lambda _, line: lines.append(line))
     eventually(lambda: lines == ["up"])
-    (child,) = running.supervisor.children()
+    (child,) = eventually(running.supervisor.children)
     with caplog.at_level("WARNING", logger="heddle.launch"):
         running.stop.drain("over")
         eventually(lambda: "waiting for" in caplog.text)
@@ -381,6 +395,7 @@ def test_whoever_is_waited_for_is_named_with_how_long_at_most_and_what_ends_it(
     assert not running.thread.is_alive()
 
 
+@either_way
 def test_a_second_request_does_not_wait_for_the_grace(begin: Begin) -> None:
     running = begin(FakeBroker(), STUBBORN, wants=2, grace_s=600.0)
     eventually(lambda: len(running.pids()) == 2)
@@ -392,6 +407,7 @@ def test_a_second_request_does_not_wait_for_the_grace(begin: Begin) -> None:
     assert not any(alive(pid) for pid in pids)
 
 
+@either_way
 def test_the_brokers_address_travels_in_the_environment_and_never_among_the_arguments(begin: Begin) -> None:
     program = "import os, signal; print(os.environ['HEDDLE_REDIS_URL'], flush=True); signal.pause()"
     lines: list[str] = []
@@ -413,7 +429,7 @@ def test_a_worker_that_was_drained_is_replaced_without_an_alarm(begin: Begin, ca
     with caplog.at_level("INFO", logger="heddle.supervisor"):
         running = begin(FakeBroker(), POLITE, wants=1, on_line=lambda *line: lines.append(line))
         eventually(lambda: lines, what="it listens to SIGTERM")
-        (first,) = running.supervisor.children()
+        (first,) = eventually(lambda: running.supervisor.children())
         os.kill(first.pid, signal.SIGTERM)
         eventually(lambda: [c for c in running.supervisor.children() if c.worker != first.worker], what="another one")
     said = [record for record in caplog.records if "left by itself" in record.getMessage()]

@@ -14,8 +14,9 @@ from heddle.clock import ManualClock, SystemClock
 from heddle.launch import children
 from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.host import MemoryWatch, memory_kills
+from heddle.launch.hurry import HURRIED_EXIT_S
 from heddle.launch.local import Local, Setup
-from heddle.launch.process import HURRIED_EXIT_S, HURRY_S
+from heddle.launch.process import HURRY_S
 from heddle.launch.session import LAST_WORD_S, MOST_FAILURES, STOP_S, Session
 from heddle.launch.trainers import missing
 from heddle.launch.vigil import Patience

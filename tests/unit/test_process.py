@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle.launch.process import Child, describe_exit, unheard
+from heddle.launch.hurry import unheard
+from heddle.launch.process import Child, describe_exit
 from heddle.producers.identity import process_name
 from tests.helpers import eventually
 
@@ -160,7 +161,7 @@ def test_process_names_are_readable_and_differ_by_chance() -> None:
 
 HANGING = """
 import signal, sys, threading
-from heddle.launch.process import exit_when_hurried
+from heddle.launch.hurry import exit_when_hurried
 from heddle.stop import StopFlag, listen_to_signals
 stop = StopFlag()
 listen_to_signals(stop)
@@ -185,7 +186,7 @@ def test_a_process_that_hangs_is_gone_soon_after_it_was_told_twice() -> None:
 
 LOADING = """
 import signal, threading
-from heddle.launch.process import unheard
+from heddle.launch.hurry import unheard
 with unheard():
     print("loading", flush=True)
     threading.Event().wait(600)
