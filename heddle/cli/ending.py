@@ -101,13 +101,13 @@ def as_json(ending: "Ending") -> dict[str, Any]:
     }
 
 
-def failures_of(client: "Client", experiment: str) -> tuple[str, ...]:
-    """What its environments did, as far as the broker can still be asked."""
+def asked(client: "Client", experiment: str) -> "Ending | None":
+    """How it ended; None where the broker cannot be asked any more."""
     from heddle.errors import HeddleError
     from heddle.states.ending import ending_of
 
     try:
-        return ending_of(client.broker, experiment).failures
+        return ending_of(client.broker, experiment)
     except HeddleError as error:
-        log.debug("cannot ask for failures experiment=%s error=%s", experiment, error)
-        return ()
+        log.debug("cannot ask how it ended experiment=%s error=%s", experiment, error)
+        return None

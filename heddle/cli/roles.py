@@ -4,6 +4,7 @@ They never start a broker; each ends gently on the first SIGTERM or Ctrl-C and a
 """
 
 import contextlib
+import faulthandler
 import importlib
 import logging
 import os
@@ -39,6 +40,7 @@ def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
     from heddle.stop import StopFlag, listen_to_signals
 
     set_up_logs(logging.INFO)
+    faulthandler.enable(file=2, all_threads=False)  # the thread that a fatal signal came to, not the many that wait
     with unheard():
         die_with_parent()
         for module in modules:

@@ -12,7 +12,7 @@ from typing import Any
 
 from heddle.broker.server import find_running, is_running
 from heddle.cli.accounts import accounting, accounting_line, adds_up
-from heddle.cli.ending import failures_of
+from heddle.cli.ending import asked
 from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
 from heddle.cli.live import Facts
@@ -73,7 +73,7 @@ class Outcome:
         result: what the trainer left.
         accounting: of promise P2, by unit; {} when the broker could not be asked.
         line: the accounting as one line; adds_up: nothing is lost and nothing counted twice.
-        restarts: why each child was started again.
+        restarts: why each child was started again, and workers ended.
         troubles: quarantined shards and the like, at the last look.
         directory: of its checkpoints.
         hurried: somebody waits for this process to be gone; failures: what its environments did, with worker and line.
@@ -184,8 +184,10 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
                     screen.update()
                     stop.wait_now(STEP_S)
                 _last_look(session, reader)
-            failed = () if stop.now else failures_of(client, experiment.id)
-            return replace(_outcome(order, session, reader), failures=failed)
+            outcome, ending = _outcome(order, session, reader), None if stop.now else asked(client, experiment.id)
+            if ending is None:
+                return outcome
+            return replace(outcome, failures=ending.failures, restarts=(*outcome.restarts, *ending.restarts))
         finally:
             logging.getLogger(heard.logger).removeHandler(heard)
             reader.stop()

@@ -180,15 +180,16 @@ class Liaison:
         while self._to_release:
             worker, why, how, kind = self._to_release[0]
             freed = self._broker.shards.release_worker(worker, error=why)
+            if at := next((shard for shard in freed if shard.stepping), None):
+                how = f"{how}, while it stepped {at.experiment}/{at.shard}"
             self._broker.pools.bury(worker, how, pool=self._pool, kind=kind)
             if freed:
                 log.info("released shards=%d of dead worker=%s", len(freed), worker)
             self._to_release.popleft()
             self._next_sweep = min(self._next_sweep, self._clock.monotonic() + SWEEP_SOON_S)
             for shard in freed:
-                told = (
-                    f"freed shard={shard.shard} epoch={shard.epoch} of worker={worker}, which ended; now {shard.state}"
-                )
+                of = f"freed shard={shard.shard} epoch={shard.epoch} of worker={worker}"
+                told = f"{of}, for {how or 'it ended'}; now {shard.state}"
                 self._broker.events.log(shard.experiment, "supervisor", self._supervisor, "warning", told)
                 if shard.stepping and why is not None:
                     self._blame(shard, worker, why)

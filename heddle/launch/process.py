@@ -23,7 +23,8 @@ from heddle.launch.ties import PARENT_ENV
 
 log = logging.getLogger("heddle.process")
 
-TAIL_LINES = 40
+TAIL_LINES = 160
+"""Python's dump at a fatal signal has up to 100 calls, the innermost first."""
 LINE_LIMIT_BYTES = 8 * 1024
 LOG_LIMIT_BYTES = 16 * 1024 * 1024
 HERE = not sys.flags.safe_path and str(Path(__file__).parents[2]) == os.path.realpath(os.curdir)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from heddle.broker.records import Status
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
-from heddle.states.judgement import Judgement, ids, unknown
+from heddle.states.judgement import Judgement, ids, newest, unknown
 from heddle.states.roles import MORE_MEMORY, judge_broker, judge_leader, judge_pool, judge_trainer
 from heddle.states.shards import judge_shard
 from heddle.states.workers import judge_worker
@@ -149,8 +149,8 @@ def _not_played(facts: Facts, picture: Picture, *, long_idle: bool) -> Judgement
         since_ms = min(one.since_ms for one in for_workers)
         if picture.pool.state == "absent":
             why = f"waits for workers: {picture.pool.why}"
-            dead = tuple(one for one in picture.workers.values() if one.state == "dead")
-            return _waits(facts, "workers", why, picture.pool.do, since_ms, (picture.pool, *dead[:3]))
+            dead = newest(picture.workers.values(), "dead")
+            return _waits(facts, "workers", why, picture.pool.do, since_ms, (picture.pool, *dead))
         return _waits(
             facts,
             "workers",

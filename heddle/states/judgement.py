@@ -3,7 +3,7 @@
 It never reads a clock: who shows it says what time it is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +88,11 @@ def span(milliseconds: int) -> str:
     if seconds < 120:
         return f"{seconds} s"
     return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def newest(judged: Iterable[Judgement], *states: str, most: int = 3) -> tuple[Judgement, ...]:
+    """Of many those in some states that came into them last: a pool whose workers die one after the other has many."""
+    return tuple(sorted((one for one in judged if one.state in states), key=lambda one: -one.since_ms)[:most])
 
 
 def unknown(subject: str, why: str, *, since_ms: int = 0, do: str = "") -> Judgement:

@@ -73,8 +73,12 @@ def judge_pool(facts: Facts, alive: int) -> Judgement:
     pool = facts.pool
     subject = f"pool {pool.name}"
     if not alive:
-        do = f"start some: heddle workers start --pool {pool.name} -n 2"
-        return Judgement(subject, "absent", f"pool {pool.name} has no live worker", do)
+        why, do = f"pool {pool.name} has no live worker", f"start some: heddle workers start --pool {pool.name} -n 2"
+        ends = sorted((info.seen_ms, info.died) for info in pool.workers.values() if info.died)
+        if ends and pool.supervisors:  # others are started, and will end alike
+            why = f"{why}; of the last one its supervisor says that {ends[-1][1]}"
+            do = "another one is started within seconds; should it end alike: heddle logs --level warning"
+        return Judgement(subject, "absent", why, do)
     if pool.wanted is not None and alive < pool.wanted:
         why = f"pool {pool.name} has {alive} of {pool.wanted} workers"
         return Judgement(subject, "degraded", why, f"see why: heddle workers ls --pool {pool.name}")

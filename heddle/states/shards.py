@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
-from heddle.states.judgement import BROKER_WAS_AWAY, Judgement, unknown
+from heddle.states.judgement import BROKER_WAS_AWAY, Judgement, newest, unknown
+from heddle.states.roles import judge_pool
 
 LONG_QUEUED_MS = 3_000
 """With workers and a coordinator there a queued shard is claimed within two seconds or so."""
@@ -39,8 +40,8 @@ def _queued(shard: ShardState, facts: Facts, *, workers: Mapping[str, Judgement]
     do = ""
     if not able:
         why = f"waits for a worker, and pool {pool} has none that works"
-        do = f"start some: heddle workers start --pool {pool} -n 2"
-        because = tuple(one for one in workers.values() if one.state in ("stalled", "dead"))
+        do = judge_pool(facts, 0).do
+        because = newest(workers.values(), "stalled", "dead")
     elif leader.state == "absent" and facts.sight.now_ms - since_ms > LONG_QUEUED_MS:
         why, do, because = "waits for a worker, and its ticket may be lost", leader.do, (leader,)
     else:

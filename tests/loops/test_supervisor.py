@@ -1,9 +1,11 @@
 """The supervisor: its decisions as tables, and its loop over real child processes and a broker that may be away."""
 
+import ctypes
 import os
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +17,12 @@ import pytest
 
 from heddle.broker.presence import HostReport, Pulse
 from heddle.errors import BrokerUnreachable
-from heddle.launch.epitaph import telling
+from heddle.launch.epitaph import place, telling
 from heddle.launch.host import cores
 from heddle.launch.pacing import restart_delay_s, share
 from heddle.launch.supervisor import Supervisor, worker_command
 from heddle.launch.vigil import Patience
+from heddle.producers import worker as worker_module
 from heddle.stop import StopFlag
 from tests.helpers import eventually
 
@@ -450,3 +453,38 @@ def test_of_a_dump_at_a_fatal_signal_the_innermost_call_is_told() -> None:
     ]
     assert telling(dump) == ["Fatal Python error: Aborted", '  File "myenv.py", line 23 in step']
     assert telling(["one", " ", "two"]) == ["one", "two"]
+
+
+def test_of_many_threads_the_one_that_a_fatal_signal_came_to_is_told_and_the_users_line_in_it() -> None:
+    waits = [f'  File "{threading.__file__}", line 331 in wait', '  File "other.py", line 3 in waiting']
+    dump = ["Fatal Python error: Segmentation fault", "", "Thread 0x02 (most recent call first):", *waits]
+    dump += ["", "Current thread 0x01 (most recent call first):"]
+    dump += [f'  File "{ctypes.__file__}", line 519 in string_at', '  File "/home/me/myenv.py", line 23 in step']
+    dump += [f'  File "{worker_module.__file__}", line 9 in play', "", "Extension modules: numpy._core (total: 1)"]
+    assert telling(dump) == [
+        "Fatal Python error: Segmentation fault",
+        f'  File "{ctypes.__file__}", line 519 in string_at',
+    ]
+    assert place(dump) == "/home/me/myenv.py:23"
+    raised = ["Traceback (most recent call last):", f'  File "{worker_module.__file__}", line 9, in play', "    play()"]
+    raised += ['  File "/home/me/mypolicy.py", line 7, in act', "    return self.table[3]", "KeyError: 3"]
+    assert place(raised) == "/home/me/mypolicy.py:7"
+    assert place(["one", "two"]) == place([]) == ""
+
+
+def test_of_a_worker_that_crashes_in_native_code_log_list_and_freed_shards_tell_the_users_line(
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "crashing.py").write_text("import ctypes\n\ndef step():\n    ctypes.string_at(0)\n")
+    program = "import sys, threading; from heddle.cli.roles import begin_role; begin_role()\n"
+    program += "[threading.Thread(target=threading.Event().wait, daemon=True).start() for _ in range(8)]\n"
+    program += f"sys.path.insert(0, {str(tmp_path)!r}); import crashing; crashing.step()"
+    broker = FakeBroker()
+    begin(broker, program, wants=1)
+    at = f"{tmp_path}/crashing.py:4"
+    eventually(
+        lambda: any(f"ended with signal SIGSEGV at {at} after" in one.getMessage() for one in caplog.records),
+        timeout_s=60,
+        what="the log",
+    )
+    eventually(lambda: any(f"it ended with signal SIGSEGV at {at}" in how for _, how in broker.buried), what="the list")

@@ -449,3 +449,17 @@ def test_a_judgement_as_json_keeps_reasons_and_spans() -> None:
 def test_the_same_facts_give_the_same_picture() -> None:
     one: Picture = judge(facts())
     assert one == judge(facts())
+
+
+def test_a_pool_whose_workers_end_one_after_the_other_tells_how_and_names_the_last_ones_only() -> None:
+    how = "it ended with signal SIGSEGV at myenv.py:23, while it stepped exp-1a2b/1"
+    died = tuple(worker(f"w{n}", silent=1_000 * n, alive=False, died=how, supervisor="s1") for n in range(1, 9))
+    known = facts(shards=QUEUED, workers=died)
+    picture = judge(replace(known, pool=replace(known.pool, supervisors=("s1",))))
+    assert picture.experiment.waits_for == "workers"
+    assert f"pool default has no live worker; of the last one its supervisor says that {how}" in picture.experiment.why
+    assert "heddle logs --level warning" in picture.experiment.do
+    assert [one.subject for one in picture.experiment.because[1:]] == ["worker w1", "worker w2", "worker w3"]
+    (shard_zero, *_) = picture.shards.values()
+    assert "heddle logs" in shard_zero.do
+    assert len(shard_zero.because) == 3
