@@ -24,6 +24,7 @@ This module never formats for a terminal: the command line decides how an error 
     ├── BatchesForgotten            1   the broker lost batches that it had accepted
     ├── CheckpointError             1   a checkpoint that cannot be loaded
     ├── DataError                   1   recorded experience that cannot be written, or read
+    ├── TrackerDown                 1   TensorBoard, W&B or MLflow take nothing now; may pass
     ├── PlaneError                  1   shared memory that cannot be used; bytes go through the broker then
     ├── NotSnapshottable            1   an environment whose state cannot be kept
     ├── SnapshotError               1   bytes that do not bring an environment's state back
@@ -200,6 +201,10 @@ class DataError(HeddleError):
 
 class CheckpointError(HeddleError):
     """A checkpoint file is torn, foreign or of another format."""
+
+
+class TrackerDown(HeddleError):
+    """A tracker takes nothing now: its disk, its server or the way there fails."""
 
 
 class PlaneError(HeddleError):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from heddle.broker.pools import Pools
     from heddle.broker.seats import Seats
     from heddle.broker.shards import Shards
+    from heddle.broker.trackers import Trackers
 
 __all__ = ["Broker", "open_broker"]
 
@@ -100,6 +101,13 @@ class Broker:
         from heddle.broker.events import Events
 
         return Events(self.conn)
+
+    @cached_property
+    def trackers(self) -> "Trackers":
+        """Who hands the metrics on to which tracker, and how far that is."""
+        from heddle.broker.trackers import Trackers
+
+        return Trackers(self.conn)
 
     @cached_property
     def seats(self) -> "Seats":

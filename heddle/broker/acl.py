@@ -73,7 +73,7 @@ _POOL = _each(keys.pool, keys.pool_workers, keys.pool_supervisors, keys.pool_tic
 _SHARDS = _each(keys.ctl, keys.shard, keys.lease, keys.due, keys.queued, keys.waiting, keys.failure)
 _FLOW = _each(keys.experience, keys.accepted, keys.flow)
 _BYTES = _each(keys.blob, keys.snapshot)
-_ABOUT = _each(keys.spec, keys.status, keys.seat, keys.trainer, keys.metrics)
+_ABOUT = _each(keys.spec, keys.status, keys.seat, keys.trainer, keys.metrics, keys.trackers)
 _POLICY = _each(keys.policy)  # its chunks begin with the same
 _DEAD = (*_each(keys.dead, keys.loading), *_each(keys.dead_blob))
 
@@ -168,6 +168,13 @@ ROLES: Mapping[str, Rights] = {
         writes=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, *_POLICY, *_DEAD, *_BYTES, keys.LOG, keys.QUEUE)
         + (keys.EXPERIMENTS, *_each(keys.name)),
         reads=(keys.COORDINATOR, keys.IDENTITY),
+    ),
+    "tracker": Rights(
+        about="`heddle track`: hands metrics on to TensorBoard, W&B or MLflow",
+        scripts=("group_make", "take_over", "track_claim"),
+        commands=(*_LOOK, "xreadgroup", "xack", "xgroup|setid", "xinfo|groups", "xadd"),
+        writes=(*_each(keys.metrics, keys.trackers), keys.LOG),
+        reads=(*_ABOUT, *_each(keys.ctl), keys.EXPERIMENTS, *_each(keys.name)),
     ),
     "reader": Rights(
         about="who only looks: `ls`, `status`, `shards`, `batches ls`, `workers ls`, `policy pull`, dashboards",

@@ -90,6 +90,11 @@ def metrics(experiment: str) -> str:
     return f"{tag(experiment, 0)}:metrics"
 
 
+def trackers(experiment: str) -> str:
+    """Hash: by tracker, who feeds it, until when that holds, and how far it is; decides nothing about training."""
+    return f"{tag(experiment, 0)}:trackers"
+
+
 def ctl(experiment: str, p: int = 0) -> str:
     """Hash: command, policy, min_policy, seat epoch, leader epoch, active shards, rev, caps."""
     return f"{tag(experiment, p)}:ctl"

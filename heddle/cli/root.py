@@ -88,6 +88,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "coordinator": Entry("heddle.cli.roles", "coordinator", "Admit experiments and keep their shards assigned."),
         "workers": Entry("heddle.cli.workers", "workers", "Start, list, scale and drain workers."),
         "worker": Entry("heddle.cli.roles", "worker", "Play shards: one worker process."),
+        "track": Entry("heddle.cli.track", "track", "Hand metrics on to TensorBoard, W&B or MLflow."),
         "trainer": Entry("heddle.cli.roles", "trainer", "Train one experiment, or every one that needs it."),
         "acl": Entry("heddle.cli.acl", "acl", "Print the rights that a role needs of Redis."),
     },

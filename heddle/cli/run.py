@@ -66,6 +66,10 @@ def run(
         loaded, checked = load_and_check(file, overrides, name)
     else:
         loaded, checked = load_spec(file, overrides=overrides, name=name), None
+    if loaded.spec.track is not None:
+        from heddle.consumers.tracking.make import check_installed
+
+        check_installed(loaded.spec.track)
     from heddle.cli.running import Order, run_here
     from heddle.launch.local import LAUNCHER_SIGNALS
     from heddle.stop import listen_no_more

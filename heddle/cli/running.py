@@ -25,6 +25,7 @@ from heddle.launch.giving_up import counting
 from heddle.launch.host import cores
 from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup
 from heddle.launch.session import Session, trainer_role
+from heddle.launch.trackers import add_trackers
 from heddle.spec import LoadedSpec
 from heddle.stop import StopFlag, listen_to_signals
 
@@ -142,13 +143,10 @@ class Running:
 
 
 def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None) -> Outcome:
-    """Run `order` from start to end and show it; ends every process it started.
+    """Run `order` from start to end and show it; ends every process it started. Raises HeddleError: it cannot start.
 
     Args:
         each_step: called often, between looks at the children.
-
-    Raises:
-        HeddleError: it could not be started.
     """
     stop = StopFlag()
     listen_to_signals(stop, LAUNCHER_SIGNALS)
@@ -167,6 +165,7 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
         if not experiment.created:
             reader.say(f"going on with {experiment.id}, which was not over")
         local.add(role)
+        add_trackers(local, spec.track, experiment.id, order.directory)
         given_up = counting(client.broker, experiment.id, order.directory)
         session = Session(local, role, _Watch(reader), experiment.stop, stop, reader.say, given_up=given_up)
         running = Running(session, reader, local)

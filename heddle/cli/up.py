@@ -4,6 +4,7 @@ It never submits one.
 """
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -58,6 +59,7 @@ def up(
     from heddle.launch.children import Role
     from heddle.launch.host import cores
     from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup
+    from heddle.launch.trackers import hosting_trackers
     from heddle.stop import StopFlag, listen_to_signals
 
     if redis_url and (bind or port is not None):
@@ -87,10 +89,11 @@ def up(
             local.add(Role("trainers", arguments, url=local.url, log_file=local.log_file("trainers")))
         _tell(local.server, number, trainer)
         _tell_of_before(local.url)
-        while not stop.draining:
-            local.step()
-            local.endings.clear()
-            stop.wait(STEP_S)
+        with hosting_trackers(local.url, directory=Path(directory), stop=stop):
+            while not stop.draining:
+                local.step()
+                local.endings.clear()
+                stop.wait(STEP_S)
         click.echo("ending: workers deliver, trainers save; Ctrl-C again to stop at once", err=True)
     finally:
         local.end()

@@ -4,6 +4,7 @@ It never reads a file and never decides what is allowed; the models do.
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -34,6 +35,8 @@ _BOUNDS = {
     "less_than": ("must be below {lt}", "lt"),
     "less_than_equal": ("must be at most {le}", "le"),
 }
+_USER_OF_URL = re.compile(r"(//)[^/@\s]*@")
+_SECRET = re.compile(r"key|token|password|secret", re.IGNORECASE)
 _NONE_TOO: frozenset[KeyPath] = frozenset({("rollout", "compression")})
 """Keys at which "none" may stand beside the words that pydantic names."""
 _BUILTIN: dict[KeyPath, tuple[str, ...]] = {("trainer", "learner"): LEARNERS, ("policy", "id"): POLICIES}
@@ -62,7 +65,7 @@ def explain(error: Mapping[str, Any]) -> Fault:
     """The fault behind one of pydantic's error details."""
     path = tuple(error["loc"])
     kind = str(error["type"])
-    value = error.get("input")
+    value = _without_password(error.get("input"))
     context: Mapping[str, Any] = error.get("ctx", {})
     if kind == "extra_forbidden":
         return unknown_key(path, value)
@@ -108,6 +111,9 @@ def unknown_key(path: KeyPath, value: object) -> Fault:
     """A key that does not exist: name the nearest one that does, or the section it belongs to."""
     key = str(path[-1])
     siblings = valid_keys(path[:-1])
+    if path[0] == "track" and _SECRET.search(key):  # what was written there is not shown again
+        hint = "credentials never go into a spec: give them to the process that tracks, in its environment"
+        return Fault(path, None, "unknown key", hint, is_about_key=True)
     hint = nearest(key, siblings)
     if not hint:
         elsewhere = {name: f"{section}.{name}" for section in valid_keys(()) for name in valid_keys((section,))}
@@ -164,6 +170,11 @@ def example(path: KeyPath) -> str:
         ("budget",): "add [budget] with env_steps = 100_000",
     }
     return examples.get(path, "")
+
+
+def _without_password(value: object) -> object:
+    """As given, but for who is named in an address, and with which password."""
+    return _USER_OF_URL.sub(r"\1***@", value) if isinstance(value, str) else value
 
 
 def _quotes_hint(kind: str, value: object) -> str:

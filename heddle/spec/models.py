@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from heddle.spec.derive import with_derived
 from heddle.spec.learning import LEARNERS, Trainer
 from heddle.spec.policy import PolicySpec
+from heddle.spec.tracking import Track
 from heddle.spec.values import Bytes, Frozen, Kwargs, Seconds, Slug, Word, auto_none, none_auto
 
 __all__ = ["LEARNERS", "PolicySpec", "Trainer"]
@@ -270,6 +271,7 @@ class ExperimentSpec(Frozen):
     budget: Budget
     faults: Faults = Field(default_factory=Faults)
     limits: Limits = Field(default_factory=Limits)
+    track: Track | None = None
 
     @property
     def plane(self) -> Literal["auto", "shm", "redis"]:
@@ -282,8 +284,12 @@ class ExperimentSpec(Frozen):
         return with_derived(value)[0] if isinstance(value, Mapping) else value
 
     def canonical_json(self) -> str:
-        """The resolved spec as JSON with sorted keys: equal specs give equal text."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """The resolved spec as JSON with sorted keys: equal specs give equal text.
+
+        Without [track] there is no word of it: roles that do not know the section read such a spec.
+        """
+        resolved = self.model_dump(mode="json", exclude={"track"} if self.track is None else None)
+        return json.dumps(resolved, sort_keys=True, separators=(",", ":"))
 
     def sha256(self) -> str:
         """Digest of the canonical JSON, in hex."""

@@ -121,6 +121,7 @@ def _t95(degrees: int) -> float:
 def _key(one: Reached) -> str:
     """What experiments have in common that differ in nothing but their seed."""
     resolved = one.spec.model_dump(mode="json")
+    resolved.pop("track", None)  # where it is shown changes nothing
     for section, key in (("experiment", "name"), ("experiment", "seed"), ("eval", "seed")):
         (resolved.get(section) or {}).pop(key, None)
     return json.dumps(resolved, sort_keys=True)

@@ -1,0 +1,143 @@
+"""`track`: hand an experiment's metrics on to TensorBoard, Weights & Biases or MLflow.
+
+It never holds the run up, and a run goes on when it ends.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heddle.cli.completion import experiment_names
+from heddle.cli.options import command, connect, find_url, output_option, print_json, redis_option
+from heddle.cli.roles import begin_role
+from heddle.errors import UsageError
+
+if TYPE_CHECKING:
+    from heddle.consumers.tracking.tracker import Told
+    from heddle.spec.tracking import Track
+
+INTERRUPTED = 130
+
+
+@command(
+    "track",
+    example="heddle track cartpole --tensorboard runs/tb && tensorboard --logdir runs/tb\n"
+    "heddle track cartpole --wandb my-project --wandb-mode offline\n"
+    "heddle track cartpole --mlflow sqlite:///mlflow.db\n"
+    "heddle track                      # every experiment whose spec has [track]",
+)
+@click.argument("experiment", metavar="[EXP]", required=False, shell_complete=experiment_names)
+@click.option("--tensorboard", metavar="DIR", help="Event files, in DIR/EXP.")
+@click.option("--wandb", metavar="PROJECT", help="A run of Weights & Biases; WANDB_API_KEY is its key.")
+@click.option("--wandb-mode", type=click.Choice(["online", "offline"]), help="offline: a folder for `wandb sync`.")
+@click.option("--mlflow", metavar="URI", help="A run of MLflow, e.g. http://host:5000 or sqlite:///mlflow.db.")
+@click.option(
+    "--dir", "directory", metavar="DIR", default="runs", show_default=True, help="Where checkpoints are, in DIR/EXP."
+)
+@output_option
+@redis_option
+def track(
+    experiment: str | None,
+    tensorboard: str | None,
+    wandb: str | None,
+    wandb_mode: str | None,
+    mlflow: str | None,
+    directory: str,
+    output: str,
+    redis_url: str | None,
+) -> None:
+    """Hand what EXP measures on to trackers, from its first update to its last; without options to those of its spec.
+
+    Neither Ctrl-C nor a tracker that is away ends or delays anything else; the same command goes on from there.
+    Credentials are taken from the environment of this process alone.
+    """
+    chosen = chosen_by(tensorboard, wandb, wandb_mode, mlflow)
+    if experiment is None:
+        if chosen is not None:
+            raise click.UsageError("name the experiment that shall be tracked there")
+        host(find_url(redis_url), Path(directory))
+    else:
+        follow(experiment, chosen, Path(directory), output, redis_url)
+
+
+def chosen_by(tensorboard: str | None, wandb: str | None, wandb_mode: str | None, mlflow: str | None) -> "Track | None":
+    """What the options name; None for nothing. Raises UsageError."""
+    if wandb_mode is not None and wandb is None:
+        raise click.UsageError("--wandb-mode says how --wandb PROJECT is fed")
+    if tensorboard is None and wandb is None and mlflow is None:
+        return None
+    from heddle.spec.tracking import Mlflow, Track, Wandb, holds_secret
+
+    if mlflow is not None and holds_secret(mlflow):
+        raise UsageError(
+            "--mlflow names a user or a password, which everybody on this machine can read; set"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+        )
+    mode: dict[str, Any] = {"mode": wandb_mode} if wandb_mode is not None else {}
+    return Track(
+        tensorboard=tensorboard,
+        wandb=Wandb(project=wandb, **mode) if wandb is not None else None,
+        mlflow=Mlflow(uri=mlflow) if mlflow is not None else None,
+    )
+
+
+def host(url: str, directory: Path) -> None:
+    """Track every experiment whose spec says so, until told to end."""
+    from heddle.cli.roles import HOST_EXIT_S
+
+    stop = begin_role("heddle.launch.trackers", exit_s=HOST_EXIT_S)
+    from heddle.launch.trackers import TrackerHost
+
+    raise click.exceptions.Exit(TrackerHost(url, directory=directory, stop=stop).run())
+
+
+def follow(experiment: str, chosen: "Track | None", directory: Path, output: str, redis_url: str | None) -> None:
+    """Track one experiment, and say how far each tracker came."""
+    from heddle.broker import open_broker
+    from heddle.consumers.tracking.crew import Crew
+    from heddle.consumers.tracking.make import check_installed, kinds_of, make_backend, subject_of
+
+    with connect(redis_url) as client:
+        found, url = client.experiment(experiment).id, client.url
+        subject = subject_of(client.broker, found)
+        wanted = chosen or client.experiment(found).spec().track
+    if wanted is None or wanted.is_empty:
+        raise UsageError(
+            f"{found} names no tracker: give --tensorboard DIR, --wandb PROJECT or --mlflow URI, or write [track] into"
+            " its spec"
+        )
+    check_installed(wanted)
+    stop = begin_role("heddle.consumers.tracking.crew")
+    backends = [make_backend(kind, wanted, subject) for kind in kinds_of(wanted)]
+    artifacts = directory if wanted.checkpoint else None
+    crew = Crew(lambda: open_broker(url, role="tracker"), found, backends, stop, artifacts)
+    told = crew.run()
+    if output == "json":
+        print_json({"experiment": found, "trackers": [asdict(one) for one in told]})
+    else:
+        for line in lines_of(found, told):
+            click.echo(line)
+    is_done = all(one.done for one in told)
+    if not is_done:
+        click.echo("stopped; the same command goes on from here", err=True)
+    sys.stdout.flush()
+    if crew.left:  # a thread hangs in a library, which would hold the process up
+        os._exit(INTERRUPTED)
+    raise click.exceptions.Exit(0 if is_done else INTERRUPTED)
+
+
+def lines_of(experiment: str, told: "Sequence[Told]") -> list[str]:
+    """How far each tracker came, for people."""
+    lines = []
+    for one in told:
+        parts = [f"{one.points:,} points"]
+        parts += [f"{one.missed:,} updates missed"] if one.missed else []
+        parts += [f"rolled back {one.rolled_back} times"] if one.rolled_back else []
+        parts += [one.trouble] if one.trouble else []
+        lines.append(f"{one.kind}: {experiment} to {one.where}: {', '.join(parts)}")
+    return lines

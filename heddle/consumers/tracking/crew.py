@@ -1,0 +1,80 @@
+"""All trackers of one experiment in one process, each in a thread and on a connection of its own.
+
+One that hangs or fails never keeps the others from going on. When asked to end they have a bounded time for it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heddle.broker import Broker
+from heddle.clock import Clock, SystemClock
+from heddle.consumers.tracking.base import Backend
+from heddle.consumers.tracking.tracker import Told, Tracker
+from heddle.errors import HeddleError
+from heddle.stop import StopFlag
+
+log = logging.getLogger("heddle.track")
+
+LEAVE_S = 20.0
+"""How long trackers may take for what is there once they were asked to end; a container is killed after 30 s."""
+
+
+@dataclass(slots=True)
+class Crew:
+    """Feeds every backend until all are done, or the stop flag is raised.
+
+    Attributes:
+        left: trackers that were not through when there was no more time.
+
+    Args:
+        connect: opens a connection.
+        directory: where runs leave their checkpoints here; None sends none.
+    """
+
+    connect: Callable[[], Broker]
+    experiment: str
+    backends: Sequence[Backend]
+    stop: StopFlag
+    directory: Path | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    left: list[str] = field(default_factory=list)
+    _errors: dict[str, HeddleError] = field(default_factory=dict)
+    _trackers: dict[str, Tracker] = field(default_factory=dict)
+
+    def run(self) -> list[Told]:
+        """How far each came.
+
+        Raises:
+            HeddleError: what one of them ended with, once the others are through.
+        """
+        threads = [
+            threading.Thread(target=self._feed, args=(backend,), name=backend.kind, daemon=True)
+            for backend in self.backends
+        ]
+        for thread in threads:
+            thread.start()
+        deadline: float | None = None
+        while alive := [thread for thread in threads if thread.is_alive()]:
+            alive[0].join(0.1)
+            if self.stop.draining:
+                deadline = deadline or self.clock.monotonic() + LEAVE_S
+                if self.clock.monotonic() >= deadline:
+                    self.left = [thread.name for thread in alive]
+                    log.warning("left without the last points of %s; the same command goes on", ", ".join(self.left))
+                    break
+        if self._errors:
+            raise next(iter(self._errors.values()))
+        return [tracker.told for tracker in self._trackers.values()]
+
+    def _feed(self, backend: Backend) -> None:
+        try:
+            with self.connect() as broker:
+                tracker = Tracker(broker, self.experiment, backend, stop=self.stop, directory=self.directory)
+                self._trackers[backend.kind] = tracker
+                tracker.run()
+        except HeddleError as error:
+            log.error("tracker %s ended: %s", backend.kind, error)
+            self._errors[backend.kind] = error

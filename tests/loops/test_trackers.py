@@ -1,0 +1,453 @@
+"""Trackers on a real server with the real libraries: killed, frozen, away, and what they have in the end."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle.broker import Broker, keys, open_broker
+from heddle.broker.server import LocalServer
+from heddle.cli.main import run
+from heddle.consumers.tracking import make, tracker
+from heddle.consumers.tracking.make import make_backend, subject_of
+from heddle.consumers.tracking.tracker import Told, Tracker
+from heddle.errors import Conflict, Gone
+from heddle.spec.tracking import Mlflow, Track, Wandb
+from heddle.stop import StopFlag
+from tests.e2e.shell import Started, heddle, started
+from tests.helpers import eventually
+from tests.tracking_kit import (
+    Training,
+    every_step,
+    mlflow_run,
+    needs,
+    rows_of_wandb,
+    shown_by_tensorboard,
+    steps_in_mlflow,
+    written_for_tensorboard,
+)
+
+pytestmark = pytest.mark.timeout(400)
+"""Loading MLflow or W&B alone takes a minute where many processes share the machine."""
+KILLS = 2 if not os.environ.get("HEDDLE_SOAK") else 30
+
+
+@pytest.fixture
+def broker(valkey_server: LocalServer) -> Iterator[Broker]:
+    with open_broker(valkey_server.url, role="test") as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def store_made_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's store with its tables, which take MLflow seconds to make."""
+    needs("mlflow", "sqlalchemy")
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "ml.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def store(store_made_before: Path, tmp_path: Path) -> str:
+    """The address of an empty one."""
+    shutil.copy(store_made_before, tmp_path / "ml.db")
+    return f"sqlite:///{tmp_path}/ml.db"
+
+
+@pytest.fixture
+def training(broker: Broker) -> Training:
+    return Training(broker)
+
+
+def behind(training: Training) -> int | None:
+    """How many entries the only tracker has not dealt with."""
+    found = training.broker.trackers.all(training.id)
+    return found[0].behind if found else None
+
+
+class Feeding:
+    """A tracker in a thread of this process.
+
+    Attributes:
+        told: how far it came; None while it runs.
+    """
+
+    def __init__(self, training: Training, kind: str, track: Track, *, directory: Path | None = None) -> None:
+        backend = make_backend(kind, track, subject_of(training.broker, training.id))
+        self.stop = StopFlag()
+        self.tracker = Tracker(training.broker, training.id, backend, stop=self.stop, directory=directory)
+        self.told: Told | None = None
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.told = self.tracker.run()
+        except (Conflict, Gone) as error:
+            self.error = error
+
+    def ends(self, timeout_s: float = 60.0) -> Told:
+        """Wait until it has ended."""
+        self.thread.join(timeout_s)
+        assert self.told is not None, self.error
+        return self.told
+
+    def leaves(self) -> Told:
+        """Ask it to end, and wait."""
+        self.stop.drain("test")
+        return self.ends()
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all event files in a folder."""
+    return sum(path.stat().st_size for path in folder.glob("events.*"))
+
+
+def has_grown(folder: Path, before: int) -> bool:
+    """Whether points were written since there were so many bytes."""
+    return size_of(folder) > before + 1000
+
+
+def kill(one: Started) -> None:
+    os.kill(one.pid, signal.SIGKILL)
+    one.process.wait()
+
+
+def test_tensorboard_has_every_point_once_however_often_the_tracker_is_killed(
+    training: Training, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    needs("tensorboardX", "tensorboard")
+    folder = tmp_path / "tb" / training.id
+    chance = np.random.default_rng(7)
+    # Given a tracker that is killed at some moment while points come, again and again
+    for _ in range(KILLS):
+        training.updates(20)
+        before = size_of(folder)
+        with started("track", training.id, "--tensorboard", "tb", cwd=tmp_path, url=valkey_server.url) as one:
+            eventually(partial(has_grown, folder, before), timeout_s=90)
+            training.updates(int(chance.integers(1, 40)))
+            kill(one)
+    # When the next one is left alone until the experiment is over
+    training.updates(5)
+    training.end()
+    done = heddle("track", training.id, "--tensorboard", "tb", cwd=tmp_path, url=valkey_server.url, timeout_s=300)
+    # Then no point is missing, and none is in the files twice
+    assert f"tensorboard: {training.id} to {folder}" in done.stdout
+    assert written_for_tensorboard(folder) == every_step(training.update)
+    assert shown_by_tensorboard(folder) == [(10 * n, float(n)) for n in range(1, training.update + 1)]
+    assert len(shown_by_tensorboard(folder, "system/rss_bytes")) == training.update
+    assert behind(training) == 0
+
+
+def test_a_frozen_tracker_holds_nothing_up_and_catches_up(
+    training: Training, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    needs("tensorboardX", "tensorboard")
+    folder = tmp_path / "tb" / training.id
+    training.updates(3)
+    with started("track", training.id, "--tensorboard", "tb", cwd=tmp_path, url=valkey_server.url) as one:
+        eventually(lambda: len(written_for_tensorboard(folder)) == 3, timeout_s=60)
+        # Given a tracker that is stopped
+        os.kill(one.pid, signal.SIGSTOP)
+        # When the trainer goes on
+        training.updates(300)
+        assert len(written_for_tensorboard(folder)) == 3
+        os.kill(one.pid, signal.SIGCONT)
+        # Then it has everything soon
+        eventually(lambda: len(written_for_tensorboard(folder)) == 303, timeout_s=60)
+        training.end()
+        assert one.ends() == 0
+    assert written_for_tensorboard(folder) == every_step(303)
+
+
+def test_what_was_rolled_back_leaves_the_curves_of_tensorboard(training: Training, tmp_path: Path) -> None:
+    needs("tensorboardX", "tensorboard")
+    folder, track = tmp_path / training.id, Track(tensorboard=str(tmp_path))
+    # Given a tracker that has updates which a new trainer takes back
+    training.updates(10)
+    feeding = Feeding(training, "tensorboard", track)
+    eventually(lambda: len(written_for_tensorboard(folder)) == 10, timeout_s=30)
+    training.roll_back(6)
+    training.updates(3, value=-1.0)
+    training.end()
+    # Then TensorBoard draws what was measured anew, and nothing of what was not
+    told = feeding.ends()
+    assert (told.rolled_back, told.done) == (1, True)
+    fresh = [(70, -1.0), (80, -1.0), (90, -1.0)]
+    assert shown_by_tensorboard(folder) == [(10 * n, float(n)) for n in range(1, 7)] + fresh
+
+
+def test_a_roll_back_that_no_tracker_saw_is_seen_by_the_next_one(training: Training, tmp_path: Path) -> None:
+    needs("tensorboardX", "tensorboard")
+    folder, track = tmp_path / training.id, Track(tensorboard=str(tmp_path))
+    training.updates(10)
+    feeding = Feeding(training, "tensorboard", track)
+    eventually(lambda: len(written_for_tensorboard(folder)) == 10, timeout_s=30)
+    feeding.leaves()
+    training.roll_back(4)
+    training.updates(1, value=-1.0)
+    training.end()
+    assert Feeding(training, "tensorboard", track).ends().rolled_back == 1
+    assert shown_by_tensorboard(folder) == [(10, 1.0), (20, 2.0), (30, 3.0), (40, 4.0), (50, -1.0)]
+
+
+def test_files_that_were_deleted_are_written_anew(training: Training, tmp_path: Path) -> None:
+    needs("tensorboardX", "tensorboard")
+    folder, track = tmp_path / training.id, Track(tensorboard=str(tmp_path))
+    training.updates(5)
+    feeding = Feeding(training, "tensorboard", track)
+    eventually(lambda: behind(training) == 0, timeout_s=30)
+    feeding.leaves()
+    for path in folder.iterdir():
+        path.unlink()
+    training.end()
+    Feeding(training, "tensorboard", track).ends()
+    assert written_for_tensorboard(folder) == every_step(5)
+
+
+def test_a_broker_that_forgot_the_group_has_nothing_written_twice(training: Training, tmp_path: Path) -> None:
+    needs("tensorboardX", "tensorboard")
+    folder, track = tmp_path / training.id, Track(tensorboard=str(tmp_path))
+    training.updates(5)
+    feeding = Feeding(training, "tensorboard", track)
+    eventually(lambda: len(written_for_tensorboard(folder)) == 5, timeout_s=30)
+    (group,) = training.broker.conn.main.xinfo_groups(keys.metrics(training.id))
+    training.broker.conn.main.xgroup_destroy(keys.metrics(training.id), group["name"])
+    training.updates(2)
+    training.end()
+    feeding.ends()
+    assert written_for_tensorboard(folder) == every_step(7)
+
+
+def test_what_the_stream_let_go_of_is_missed_and_counted(training: Training, tmp_path: Path) -> None:
+    needs("tensorboardX", "tensorboard")
+    folder, track = tmp_path / training.id, Track(tensorboard=str(tmp_path))
+    training.updates(3)
+    feeding = Feeding(training, "tensorboard", track)
+    eventually(lambda: len(written_for_tensorboard(folder)) == 3, timeout_s=30)
+    # Given that the stream is cut before the tracker reads on: in one step, as the cap does
+    pipe = training.broker.conn.main.pipeline(transaction=True)
+    for update in range(4, 9):
+        pipe.xadd(keys.metrics(training.id), {"update": update, "values": json.dumps({"env_steps": update * 10})})
+    pipe.xtrim(keys.metrics(training.id), maxlen=1, approximate=False)
+    pipe.execute()
+    training.end()
+    assert feeding.ends().missed == 4
+    assert written_for_tensorboard(folder, "rl/env_steps")[-1] == 80
+
+
+def test_mlflow_has_every_point_once_with_params_tags_and_the_checkpoint(
+    training: Training, valkey_server: LocalServer, tmp_path: Path, store: str
+) -> None:
+    checkpoints = tmp_path / "runs" / training.id / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "best.safetensors").write_bytes(b"weights")
+    # Given a tracker that is killed while it sends
+    training.updates(5)
+    with started("track", training.id, "--mlflow", store, cwd=tmp_path, url=valkey_server.url) as one:
+        eventually(lambda: behind(training) == 0, timeout_s=100, what="MLflow made its tables and took the points")
+        training.updates(40)
+        kill(one)
+    training.updates(3)
+    training.end()
+    heddle("track", training.id, "--mlflow", store, cwd=tmp_path, url=valkey_server.url, timeout_s=300)
+    # Then
+    assert steps_in_mlflow(store, training.id) == every_step(48)
+    client, run = mlflow_run(store, training.id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["env.id"] == "CartPole-v1"
+    assert run.data.tags["heddle.ended"] == "completed: budget used"
+    assert [one.path for one in client.list_artifacts(run.info.run_id, "checkpoint")] == ["checkpoint/best.safetensors"]
+
+
+def test_what_a_kill_left_half_sent_is_not_in_mlflow_twice(training: Training, store: str) -> None:
+    track = Track(mlflow=Mlflow(uri=store))
+    training.updates(4)
+    feeding = Feeding(training, "mlflow", track)
+    eventually(lambda: behind(training) == 0, timeout_s=60)
+    feeding.leaves()
+    # Given that points arrived there, and the word that they did was lost
+    client, run = mlflow_run(store, training.id)
+    client.set_tag(run.info.run_id, "heddle.recorded", training.broker.events.metrics_read(training.id)[1].entry_id)
+    training.broker.conn.main.xgroup_setid(keys.metrics(training.id), _group(training), "0")
+    training.end()
+    Feeding(training, "mlflow", track).ends()
+    assert steps_in_mlflow(store, training.id) == every_step(4)
+
+
+def _group(training: Training) -> str:
+    (group,) = training.broker.conn.main.xinfo_groups(keys.metrics(training.id))
+    return str(group["name"].decode())
+
+
+def test_a_tracker_that_is_away_is_tried_again_and_then_has_everything(
+    training: Training, tmp_path: Path, store_made_before: Path
+) -> None:
+    home = tmp_path / "not-there-yet"
+    uri = f"sqlite:///{home}/ml.db"
+    home.write_text("a file is no folder")
+    training.updates(5)
+    # Given MLflow's store, which cannot be opened
+    feeding = Feeding(training, "mlflow", Track(mlflow=Mlflow(uri=uri)))
+    eventually(lambda: feeding.tracker.told.trouble, timeout_s=60)
+    training.updates(5)
+    # When it can
+    home.unlink()
+    home.mkdir()
+    shutil.copy(store_made_before, home)
+    training.end()
+    # Then
+    told = feeding.ends(100)
+    assert (told.trouble, told.done) == ("", True)
+    assert steps_in_mlflow(uri, training.id) == every_step(10)
+
+
+def test_wandb_offline_has_a_row_for_each_update_once_with_a_kill_between(
+    training: Training, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    needs("wandb")
+    words = ("track", training.id, "--wandb", "p", "--wandb-mode", "offline")
+    home = tmp_path / "runs"
+    # Given a tracker that is killed with rows that W&B has not written yet
+    training.updates(30)
+    with started(*words, cwd=tmp_path, url=valkey_server.url) as one:
+        eventually(lambda: len(rows_of_wandb(home, training.id)) >= 20, timeout_s=60)
+        training.updates(30)
+        kill(one)
+    on_disk = len(rows_of_wandb(home, training.id))
+    training.updates(3)
+    training.end()
+    done = heddle(*words, cwd=tmp_path, url=valkey_server.url, timeout_s=300)
+    # Then the run's files together have every row, and none twice
+    assert f"wandb: {training.id} to p, offline" in done.stdout
+    assert on_disk < 63
+    assert rows_of_wandb(home, training.id) == list(range(1, 64))
+
+
+def test_one_tracker_that_is_away_keeps_no_other_from_going_on_and_tells_no_credential(
+    training: Training, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    needs("mlflow", "tensorboardX", "tensorboard")
+    # Given a spec with two trackers, one of which cannot be reached, and credentials in the environment
+    away = {"MLFLOW_TRACKING_URI": "http://anna:hunter2@127.0.0.1:9", "WANDB_API_KEY": "k" * 40}
+    where = {"tensorboard": "tb", "mlflow": {"experiment": "x"}}
+    other = Training(training.broker, experiment={"name": "other"}, track=where)
+    other.updates(5)
+    with started("track", other.id, cwd=tmp_path, url=valkey_server.url, extra=away) as one:
+        # Then the other one has its points, and says so when it is told to end
+        eventually(lambda: len(written_for_tensorboard(tmp_path / "tb" / other.id)) == 5, timeout_s=60)
+        one.says("mlflow takes nothing, trying on", timeout_s=100)
+        one.interrupt()
+        assert one.ends() == 130
+    assert "the same command goes on from here" in one.output()
+    # And nobody learns the credentials
+    everything = one.output() + _all_of(other.broker)
+    assert "trouble" in everything
+    assert "hunter2" not in everything and "anna" not in everything and "kkkkkkkk" not in everything
+
+
+def _all_of(broker: Broker) -> str:
+    """Everything in the broker that is text."""
+    main, found = broker.conn.main, []
+    for key in main.scan_iter():
+        kind = main.type(key)
+        found.append(str(main.hgetall(key) if kind == b"hash" else main.xrange(key) if kind == b"stream" else key))
+    return "".join(found)
+
+
+@pytest.mark.parametrize("uri", ["http://anna:hunter2@host:5000", "https://anna@host"])
+def test_a_spec_with_a_password_is_refused_without_showing_it(
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = '[experiment]\nname = "a"\n[env]\nid = "CartPole-v1"\n[budget]\nenv_steps = 9\n'
+    (tmp_path / "exp.toml").write_text(f'{text}[track]\nmlflow = "{uri}"\n')
+    assert run(["validate", str(tmp_path / "exp.toml")]) == 3
+    said = capsys.readouterr()
+    assert "MLFLOW_TRACKING_PASSWORD" in said.err + said.out
+    assert "hunter2" not in said.err + said.out and "anna" not in said.err + said.out
+
+
+def test_a_key_in_a_spec_is_refused_without_showing_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = '[experiment]\nname = "a"\n[env]\nid = "CartPole-v1"\n[budget]\nenv_steps = 9\n'
+    (tmp_path / "exp.toml").write_text(f'{text}[track.wandb]\nproject = "p"\napi_key = "hunter2"\n')
+    assert run(["validate", str(tmp_path / "exp.toml")]) == 3
+    said = capsys.readouterr()
+    assert "environment" in said.err + said.out and "hunter2" not in said.err + said.out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "extra"),
+    [("--tensorboard", "tb", "tensorboard"), ("--wandb", "p", "wandb"), ("--mlflow", "sqlite:///m.db", "mlflow")],
+)
+def test_a_missing_library_is_told_with_what_to_install(
+    training: Training,
+    valkey_server: LocalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    value: str,
+    extra: str,
+) -> None:
+    monkeypatch.setitem(make.LIBRARIES, extra, "no_library_of_this_name")
+    code = run(["track", training.id, option, value, "--redis-url", valkey_server.url])
+    assert code == 2
+    assert f"tracking with {extra} needs an optional dependency: pip install 'heddle-rl[{extra}]'" in (
+        capsys.readouterr().err
+    )
+
+
+def test_an_experiment_without_trackers_is_told_how_to_name_one(
+    training: Training, valkey_server: LocalServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["track", training.id, "--redis-url", valkey_server.url]) == 2
+    assert "names no tracker: give --tensorboard DIR" in capsys.readouterr().err
+
+
+def test_two_processes_never_feed_one_tracker(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("tensorboardX", "tensorboard")
+    monkeypatch.setattr(tracker, "TTL_MS", 900)
+    track = Track(tensorboard=str(tmp_path))
+    training.updates(2)
+    first = Feeding(training, "tensorboard", track)
+    eventually(lambda: behind(training) == 0, timeout_s=30)
+    # When a second one comes
+    second = Feeding(training, "tensorboard", track)
+    second.thread.join(30)
+    # Then it is told who does it already, and the first goes on
+    assert isinstance(second.error, Conflict) and "already" in str(second.error)
+    training.updates(2)
+    training.end()
+    assert first.ends().points == 4
+
+
+def test_an_experiment_that_is_removed_ends_its_trackers(training: Training, tmp_path: Path) -> None:
+    needs("tensorboardX", "tensorboard")
+    training.updates(2)
+    feeding = Feeding(training, "tensorboard", Track(tensorboard=str(tmp_path)))
+    eventually(lambda: behind(training) == 0, timeout_s=30)
+    training.broker.experiments.remove(training.id, force=True)
+    feeding.thread.join(30)
+    assert isinstance(feeding.error, Gone)
+    assert not [key for key in training.broker.conn.main.scan_iter() if training.id.encode() in key]
+
+
+def test_a_spec_without_trackers_reads_as_it_did_before_there_were_any() -> None:
+    from heddle.spec import load_spec
+
+    text = '[experiment]\nname = "a"\n[env]\nid = "CartPole-v1"\n[budget]\nenv_steps = 9\n'
+    assert "track" not in load_spec(text).spec.canonical_json()
+    tracked = load_spec(text + '[track]\ntensorboard = "tb"\nwandb = "p"\nmlflow = "sqlite:///m.db"\n').spec
+    assert tracked.track == Track(tensorboard="tb", wandb=Wandb(project="p"), mlflow=Mlflow(uri="sqlite:///m.db"))
+    assert '"tensorboard":"tb"' in tracked.canonical_json()
