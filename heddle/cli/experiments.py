@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from heddle.broker.records import Status
     from heddle.client import Client
     from heddle.states.experiments import Picture
+    from heddle.states.facts import Facts
     from heddle.states.judgement import Judgement
 
 
@@ -105,6 +106,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
             ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
             *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
             ("waits", _waits(latest)),
+            ("stream", _stream(facts)),
             ("batches", accounting_line(facts.flow)),
             ("broker", f"{kept.name}: {kept.promise}"),
             ("checkpoint", now.result.get("checkpoint", "")),
@@ -131,6 +133,18 @@ def _waits(latest: Mapping[str, float]) -> str:
         return ""
     trainer, workers = latest["wait_seconds"], latest["worker_wait_seconds"]
     return f"last update: trainer {trainer:.2f} s for experience, workers {workers:.2f} s for room or a policy"
+
+
+def _stream(facts: "Facts") -> str:
+    """How full it is and who waits for room; "" of one that is over."""
+    if facts.status.ended or not facts.ctl.max_entries:
+        return ""
+    from heddle.cli.specs import size
+    from heddle.states.judgement import ids
+
+    sizes = f"{size(facts.flow.bytes)} of {size(facts.ctl.max_bytes)}"
+    waits = f"; shards {ids(sorted(facts.room))} wait for room" if facts.room else ""
+    return f"{facts.flow.entries} of {facts.ctl.max_entries} batches, {sizes}{waits}"
 
 
 def shown_reason(judged: "Judgement", now_ms: int) -> str:

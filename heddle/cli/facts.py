@@ -218,7 +218,7 @@ class FactsReader:
 
     def _tell_state(self, judgement: Judgement, state: str, reason: str, now: float) -> None:
         """An event for a state that stays, and says why, and for the way out of it."""
-        what = (state, judgement.why if state == judgement.state else "")
+        what = (state, judgement.why if state == judgement.state and not judgement.is_green else "")
         if what != self._judged[0]:
             self._judged = (what, now)
         if now - self._judged[1] < STEADY_S or what == self._judged_told:

@@ -205,7 +205,7 @@ def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
             return f"{holding.name} is being given back"
         if heard.command == "pause":
             return f"{holding.lease.experiment} is paused"
-        if holding.outstanding >= MOST_OUTSTANDING:
+        if holding.is_refused or holding.outstanding >= MOST_OUTSTANDING:
             return f"{holding.name} waits for room"
         return f"{holding.name} waits for a policy newer than {holding.given}"
     return ""

@@ -3,6 +3,7 @@
 Pure: updates' metrics in, a judgement in words out. It never looks at how things are now.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,8 +25,10 @@ OF_A_BATCH = ("rollout", "append", "stream", "queue")
 """Stages that differ from batch to batch of one update."""
 MUCH = 0.5
 """Who waits for so much of its time is not what others wait for."""
-UNEVEN = 2.0
-"""A shard whose batches take so many times the mean to play is worth a word."""
+UNEVEN = 1.6
+"""Shards whose batches take so many times the mean to play are worth a word..."""
+FEW, MOST_TIMES = 3, 0.8
+"""...where it is the same few, of so much of the updates: else it is chance."""
 
 FASTER = "a faster learner (trainer.device, trainer.threads, fewer passes), or fewer workers for the same speed"
 MORE = "more workers (heddle workers scale N), or look at what theirs spend their time on: heddle profile EXP"
@@ -170,18 +173,18 @@ def _slow(update: int, values: Values) -> Slow:
 
 
 def _uneven(points: Points) -> str:
-    """One shard that takes much longer to play than the others; "" where none does."""
+    """Shards that take much longer to play than the others; "" where none do."""
     longest = [
-        (int(values["longest_shard"]), values["longest_rollout_seconds"])
-        for _, values in points
-        if "longest_shard" in values
+        (int(one["longest_shard"]), one["longest_rollout_seconds"]) for _, one in points if "longest_shard" in one
     ]
-    if not longest:
+    counted = Counter(shard for shard, _ in longest).most_common(FEW)
+    times = sum(count for _, count in counted)
+    if not longest or times < MOST_TIMES * len(longest):
         return ""
-    shards = [shard for shard, _ in longest]
-    usual = max(set(shards), key=shards.count)
-    took = [seconds for shard, seconds in longest if shard == usual]
-    mean = _mean(points, "rollout_seconds") or 0.0
-    if shards.count(usual) * 2 < len(shards) or sum(took) / len(took) < UNEVEN * mean:
+    shards = sorted(shard for shard, count in counted if count * 2 * FEW >= len(longest))
+    took = [seconds for shard, seconds in longest if shard in shards]
+    seconds, mean = sum(took) / len(took), _mean(points, "rollout_seconds") or 0.0
+    if seconds < UNEVEN * mean:
         return ""
-    return f"; shard {usual} takes {sum(took) / len(took):.2f} s to play a batch, the mean is {mean:.2f} s"
+    which = f"shard {shards[0]} takes" if len(shards) == 1 else f"shards {', '.join(map(str, shards))} take"
+    return f"; {which} {seconds:.2f} s to play a batch, the mean is {mean:.2f} s"

@@ -191,6 +191,10 @@ def _running(facts: Facts, picture: Picture) -> Judgement:
     reasons += [broker] if broker is not None else []
     because = (*wrong[:8], *reasons)
     since_ms = facts.status.started_ms
+    if not because and facts.room:
+        count = f"{len(facts.room)} shards wait" if len(facts.room) > 1 else "a shard waits"
+        why, do = f"its trainer does not keep up: {count} for room in the stream", f"see: heddle trace {facts.id}"
+        return Judgement(f"experiment {facts.id}", "running", why, do, since_ms=min(facts.room.values()))
     if not because:
         why = "" if any(shard.kind == "train" for shard in facts.shards) else OFFLINE
         return Judgement(f"experiment {facts.id}", "running", why, since_ms=since_ms)

@@ -78,7 +78,9 @@ def test_a_shard_that_plays_much_longer_than_the_others_is_named() -> None:
     found = find_bottleneck(points)
     assert found is not None
     assert found.verdict.endswith("; shard 3 takes 0.90 s to play a batch, the mean is 0.10 s")
-    other = [(n, one | {"longest_shard": float(n)}) for n, one in points]
-    found = find_bottleneck(other)
-    assert found is not None
-    assert "shard" not in found.verdict, "each time another one is chance"
+    two = find_bottleneck([(n, one | {"longest_shard": float(n % 2)}) for n, one in points * 4])
+    assert two is not None
+    assert "; shards 0, 1 take 0.90 s" in two.verdict
+    chance = find_bottleneck([(n, one | {"longest_shard": float(n)}) for n, one in enumerate([points[0][1]] * 8)])
+    assert chance is not None
+    assert "shard" not in chance.verdict, "each time another one is chance"

@@ -66,6 +66,12 @@ def test_at_most_two_batches_of_a_shard_are_unanswered() -> None:
         assert (version_to_play(one, Facts("run", policy=1)) is not None) is playable
 
 
+def test_a_shard_whose_batch_found_no_room_says_so_though_another_could_be_played() -> None:
+    one = holding()
+    one.outstanding, one.is_refused = 1, True
+    assert reason_to_wait([one], {E: Facts("run", policy=1)}) == f"{one.name} waits for room"
+
+
 def test_a_shard_in_the_middle_of_an_evaluation_is_given_up_last() -> None:
     first, second, evaluating = holding(shard=0), holding(shard=1), holding(shard=2, kind="eval")
     evaluating.evaluation = iter(())

@@ -135,6 +135,13 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("submitted", {"status": {"state": "queued"}}, "queued", "", "a coordinator admits it"),
     ("no coordinator ever", {"status": {"state": "queued"}, "leader": None}, "queued", "", "heddle coordinator"),
     ("paused", {"status": {"command": "pause", "state": "paused"}}, "paused", "", "heddle resume"),
+    (
+        "a full stream",
+        {"room": {0: NOW - 4_000, 1: NOW - 2_000}},
+        "running",
+        "",
+        f"its trainer does not keep up: 2 shards wait for room in the stream, since 4 s; see: heddle trace {EXP}",
+    ),
     ("stopping", {"status": {"command": "stop", "state": "stopping"}}, "stopping", "", "shards 0, 1"),
     (
         "stopping without a trainer",

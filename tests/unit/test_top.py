@@ -185,3 +185,11 @@ def test_a_snapshot_for_programs_has_plain_values() -> None:
         "pool": "default", "desired": 4, "alive": 1, "states": {"alive": 1, "stalled": 1, "dead": 1},
         "steps_per_second": 100.0, "deaths": {},
     }  # fmt: skip
+
+
+def test_how_full_a_stream_is_counts_by_the_cap_that_is_nearer() -> None:
+    row = ExperimentRow("e", "default", Judgement("experiment e", "running"), flow=flow(), max_bytes=1 << 40)
+    assert row.flow is not None
+    assert row.full == row.flow.bytes / (1 << 40)
+    assert replace(row, max_entries=row.flow.entries).full == 1.0
+    assert replace(row, max_bytes=0).full is None

@@ -73,9 +73,11 @@ def _numbers(one: ExperimentRow, snapshot: Snapshot, width: int) -> list[Text]:
         *_fact("return", f"{score(one.last_return)}, eval {score(one.eval_return)}", width),
     ]
     if one.flow is not None:
-        cap = f" of {size(one.max_bytes)} ({percent(one.full)})" if one.max_bytes else ""
+        cap = f" of {size(one.max_bytes)}" if one.max_bytes else ""
+        most = f" of {one.max_entries}" if one.max_entries else ""
+        full = f" ({percent(one.full)} full)" if one.full is not None else ""
         room = f"   {one.flow.waiting} shards wait for room" if one.flow.waiting else ""
-        lines += _fact("in flight", f"{one.flow.entries} batches, {size(one.flow.bytes)}{cap}{room}", width)
+        lines += _fact("in flight", f"{one.flow.entries}{most} batches, {size(one.flow.bytes)}{cap}{full}{room}", width)
         lines += _fact("waits", _waits(one), width)
         lines += _fact("batches", accounting_line(one.flow), width)
     moved = f"{one.moved} taken from workers that died" if one.moved else "none moved"

@@ -150,6 +150,7 @@ class Gatherer:
             latest=dict(latest),
             flow=glance.flow,
             max_bytes=glance.ctl.max_bytes,
+            max_entries=glance.ctl.max_entries,
             leased=glance.leased,
             shards=glance.shards,
             moved=sum(glance.totals[name] for name in MOVED),

@@ -27,7 +27,7 @@ class ExperimentRow:
         speed: trained steps per second of late.
         returns: (env steps, return) of its last updates; eval_return: of the last evaluation, None before.
         latest: last value of every metric.
-        flow: what is in flight and what became of the rest; max_bytes: the cap.
+        flow: what is in flight and what became of the rest; max_bytes, max_entries: the caps.
         leased, shards, waiting: shards that are played, all of them, and those that wait for room.
         moved: how often a shard was taken from an owner that died.
         trainer_waits, workers_wait: share of the last update's time in which the trainer, and its workers, waited.
@@ -49,6 +49,7 @@ class ExperimentRow:
     latest: Mapping[str, float] = field(default_factory=dict)
     flow: Flow | None = None
     max_bytes: int = 0
+    max_entries: int = 0
     leased: int = 0
     shards: int = 0
     moved: int = 0
@@ -73,8 +74,15 @@ class ExperimentRow:
 
     @property
     def full(self) -> float | None:
-        """Share of the cap that is in flight."""
-        return self.flow.bytes / self.max_bytes if self.flow is not None and self.max_bytes else None
+        """Share of the cap that is in flight, of the one that is nearer."""
+        if self.flow is None:
+            return None
+        shares = [used / cap for used, cap in self._used() if cap]
+        return max(shares, default=None)
+
+    def _used(self) -> tuple[tuple[int, int], ...]:
+        assert self.flow is not None
+        return (self.flow.bytes, self.max_bytes), (self.flow.entries, self.max_entries)
 
     @property
     def waits(self) -> str:
@@ -259,6 +267,7 @@ def _experiment_json(row: ExperimentRow, now_ms: int) -> dict[str, Any]:
         "in_flight_batches": row.flow.entries if row.flow is not None else None,
         "in_flight_bytes": row.flow.bytes if row.flow is not None else None,
         "max_bytes": row.max_bytes or None,
+        "max_batches": row.max_entries or None,
         "shards": row.shards,
         "leased": row.leased,
         "reassigned": row.moved,
