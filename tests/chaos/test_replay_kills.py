@@ -38,6 +38,7 @@ def buffered(checkpoint: Checkpoint, home: Path, fleet: Fleet) -> Counter[tuple[
     replay = learner.replay
     rows = replay._step_rows()
     assert len(rows) == replay.num_steps
+    assert (replay._tree.get(rows) > 0).all(), "each step has the priority that the trainer knew"
     return Counter((int(shard), int(seq)) for shard, seq in replay._leaves["obs"][rows][:, :2].tolist())
 
 

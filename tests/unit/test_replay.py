@@ -208,6 +208,71 @@ def test_a_resumed_buffer_holds_what_its_state_covers_and_goes_on_as_the_first_w
     _same(second.sample(64), third.sample(64))
 
 
+def test_a_state_costs_what_changed_however_much_is_in_the_buffer(tmp_path: Path) -> None:
+    # Given a full buffer with priorities that were saved
+    world, replay = World(), make_replay(rows=20_000, prioritised=True, directory=tmp_path)
+    while replay.num_steps < 8_000:
+        replay.insert(make_chunk(world.play(lengths=[5, 5])))
+    replay.state()
+    before = sum(path.stat().st_size for path in tmp_path.iterdir())
+    # When a few were drawn since, and ten put in
+    replay.insert(chunk := make_chunk(world.play(lengths=[5, 5])))
+    drawn_rows = replay.sample(8).rows
+    replay.set_priorities(drawn_rows, np.arange(8.0) + 3)
+    tensors, meta = replay.state()
+    # Then the checkpoint holds no priority, and the files grew by those alone
+    assert not tensors
+    grown = sum(path.stat().st_size for path in tmp_path.iterdir()) - before
+    assert 0 < grown < len(chunk.to_bytes()) + 18 * 16 + 500
+    second = make_replay(rows=20_000, prioritised=True, directory=tmp_path)
+    second.load(tensors, meta)
+    np.testing.assert_array_equal(priorities_of(second), priorities_of(replay))
+    assert len(set(priorities_of(second)[:, 1])) > 6
+
+
+def test_priorities_outlast_many_trainers_files_that_go_away_and_steps_that_are_overwritten(tmp_path: Path) -> None:
+    world, rng = World(), np.random.default_rng(3)
+    replay = make_replay(rows=90, prioritised=True, directory=tmp_path)
+    for round_ in range(12):
+        for _ in range(3):
+            replay.insert(make_chunk(world.play()))
+            replay.set_priorities(replay.sample(16).rows, rng.random(16) * 10)
+        if round_ == 6:
+            for path in tmp_path.iterdir():
+                path.unlink()
+        state = replay.state()
+        if round_ % 2:
+            expected, replay = replay, make_replay(rows=90, prioritised=True, directory=tmp_path)
+            replay.load(*state)
+            np.testing.assert_array_equal(priorities_of(replay), priorities_of(expected))
+
+
+def test_a_checkpoint_that_held_all_priorities_itself_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a checkpoint as they were made before, with the priorities of all steps within
+    world, first = World(), make_replay(rows=200, prioritised=True, directory=tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(Replay, "_changes", lambda self: [])
+        for _ in range(6):
+            first.insert(make_chunk(world.play()))
+            first.set_priorities(first.sample(8).rows, np.arange(8.0))
+        _, meta = first.state()
+    old = {"priorities": priorities_of(first)[:, 1]}
+    # Then it is loaded, and what is saved from then on is loaded, too
+    second, third = (make_replay(rows=200, prioritised=True, directory=tmp_path) for _ in range(2))
+    second.load(old, meta)
+    np.testing.assert_array_equal(priorities_of(second), priorities_of(first))
+    second.insert(make_chunk(world.play()))
+    third.load(*second.state())
+    np.testing.assert_array_equal(priorities_of(third), priorities_of(second))
+
+
+def priorities_of(replay: Replay) -> np.ndarray[Any, Any]:
+    """Row and priority of each step."""
+    rows = replay._step_rows()
+    assert replay._tree is not None
+    return np.column_stack([rows, replay._tree.get(rows)])
+
+
 def _same(one: Any, two: Any) -> None:
     np.testing.assert_array_equal(one.leaves["obs"], two.leaves["obs"])
     for name in ("rows", "returns", "discount", "weights"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle.consumers.learners.replay_chunk import EMPTY, SEEN, Chunk, row_bytes
+from heddle.consumers.learners.replay_chunk import EMPTY, SEEN, Chunk, changes_in, changes_to_bytes, row_bytes
 from heddle.consumers.learners.replay_files import Part, Record, ReplayFiles
 from heddle.consumers.learners.replay_sample import Sample, walk
 from heddle.consumers.learners.sum_tree import Float64, Index, SumTree
@@ -111,6 +111,7 @@ class Replay:
             return
         priorities = (np.abs(errors.astype(np.float64)) + PRIORITY_FLOOR) ** self._options.alpha
         self._tree.set(rows, priorities)
+        self._dirty[rows] = True
         self._highest = max(self._highest, float(priorities.max(initial=0.0)))
 
     def aside(self, chunk: Chunk) -> "Replay":
@@ -129,8 +130,9 @@ class Replay:
         meta: dict[str, Any] = {"inserted": self.inserted, "rng": self._rng.bit_generator.state}
         if self._files is None:
             return {}, meta
-        oldest = self._oldest
-        parts = self._files.commit(oldest=oldest.number, anew=self._records)
+        oldest, changed = self._oldest, self._changes()
+        parts = self._files.commit(oldest=oldest.number, anew=self._records, also=changed)
+        self._dirty[:] = False
         meta |= {
             "files": [part.to_json() for part in parts],
             "oldest": oldest.number,
@@ -140,9 +142,7 @@ class Replay:
             "filled": self.filled,
             "highest": self._highest,
         }
-        if self._tree is None:
-            return {}, meta
-        return {"priorities": self._tree.get(self._step_rows())}, meta
+        return {}, meta
 
     def load(self, tensors: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
         """The opposite of `state`: the same steps in the same rows.
@@ -160,14 +160,23 @@ class Replay:
         oldest = int(meta["oldest"])
         self._number = parts[0].first if parts else oldest
         self._head = int(meta["start"])
-        for record in self._files.read(parts):
-            self._insert(Chunk.from_bytes(record), skip=oldest)
+        priorities: Float64 | None = None
+        for is_priorities, record in self._files.read(parts):
+            if not is_priorities:
+                self._insert(Chunk.from_bytes(record), skip=oldest)
+                continue
+            if priorities is None:
+                priorities = np.zeros(int(meta["rows"]))
+            rows, values = changes_in(record)
+            priorities[rows] = values
         self.filled = int(meta["filled"])
         self._highest, self._high = float(meta["highest"]), int(meta["high"])
         if parts and len(self._kind) != int(meta["rows"]):
             raise CheckpointError(f"the replay buffer has {len(self._kind)} rows, the checkpoint's {meta['rows']}")
+        self._dirty[:] = priorities is None  # a checkpoint that held them all itself: no file has them yet
         if self._tree is not None:
-            self._tree.set(self._step_rows(), np.asarray(tensors["priorities"], np.float64))
+            rows = self._step_rows()
+            self._tree.set(rows, priorities[rows] if priorities is not None else tensors["priorities"])
 
     # ---- inside
 
@@ -186,6 +195,19 @@ class Replay:
                 *(np.array([value], np.int64) for value in (segment.shard, segment.env, segment.epoch)),
             )
             yield Record(chunk.to_bytes(), segment.number, 1)
+        if self._tree is not None:
+            yield self._priorities(self._step_rows())
+
+    def _changes(self) -> list[Record]:
+        """The priorities that were set since the last state: those of new steps and of drawn ones."""
+        if self._tree is None:
+            return []
+        rows = np.flatnonzero(self._dirty & (self._kind != EMPTY) & (self._kind != SEEN))
+        return [self._priorities(rows)] if len(rows) else []
+
+    def _priorities(self, rows: Index) -> Record:
+        assert self._tree is not None
+        return Record(changes_to_bytes(rows, self._tree.get(rows)), self._number, 0, is_priorities=True)
 
     def _clear(self) -> None:
         self.num_steps, self.filled = 0, 0
@@ -198,6 +220,7 @@ class Replay:
         self._tails: dict[tuple[int, int], _Segment] = {}
         self._number, self._head, self._high = 0, 0, 0
         self._tree: SumTree | None = None
+        self._dirty = np.zeros(0, np.bool_)  # rows whose priorities no state holds yet
         self._highest = 1.0
 
     def _allocate(self, chunk: Chunk) -> None:
@@ -208,6 +231,7 @@ class Replay:
         self._reward, self._kind = np.zeros(rows, np.float32), np.zeros(rows, np.uint8)
         self._after, self._link = np.zeros(rows, np.int64), np.full(rows, -1, np.int64)
         self._tree = SumTree(rows) if self._options.prioritised else None
+        self._dirty = np.zeros(rows, np.bool_)
 
     def _insert(self, chunk: Chunk, *, skip: int) -> None:
         """Put in the segments from number `skip` on."""
@@ -238,6 +262,7 @@ class Replay:
         self.num_steps += segment.steps
         if self._tree is not None:
             self._tree.set(np.arange(start, start + segment.steps), self._highest)
+            self._dirty[start : start + segment.steps] = True
 
     def _join(self, before: _Segment | None, epoch: int, start: int) -> None:
         """Let the segment at `start` follow the one that its environment played before, when it does."""

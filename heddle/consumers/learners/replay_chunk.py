@@ -1,4 +1,4 @@
-"""What one update brings into a replay buffer: segments as rows that lie one after another, and as bytes.
+"""What an update brings into a replay buffer: segments as rows one after another, priorities, both as bytes.
 
 Pure. A segment of L steps with K truncations takes L + 1 + K rows: its steps, the observation that followed the last
 one, and the final observation of each truncated step. Rows have a kind:
@@ -110,3 +110,17 @@ def make_chunk(batch: TrainBatch) -> Chunk:
 def row_bytes(leaves: Mapping[str, Array]) -> int:
     """Bytes that one row takes in a buffer of these leaves: leaves, reward, kind, and two places."""
     return sum(array[:1].nbytes for array in leaves.values()) + 4 + 1 + 2 * 8
+
+
+def changes_to_bytes(rows: Array, priorities: Array) -> bytes:
+    """Priorities [M] float64 that rows [M] of a buffer were given, as safetensors."""
+    return bytes(save({"row": rows.astype(np.int64), "priority": priorities.astype(np.float64)}))
+
+
+def changes_in(data: bytes) -> tuple[Array, Array]:
+    """Rows and priorities: the opposite of `changes_to_bytes`. Raises CheckpointError."""
+    try:
+        arrays = load_arrays(data)
+        return arrays["row"], arrays["priority"]
+    except (WeightsError, KeyError) as error:
+        raise CheckpointError(f"a record of replayed priorities cannot be read: {error}") from error

@@ -1,4 +1,5 @@
-"""Replayed experience on disk: files that records are appended to, each record with its length and checksum.
+"""Replayed experience on disk: files that records are appended to, each record with its length and checksum. A record
+holds segments, or what changed of the priorities since the record before.
 
 A checkpoint names files and how many bytes of each it covers; what lies beyond is another writer's, or torn, and is
 never looked at. Each writer has files of its own, with its seat epoch in their names. Writing and reading delete
@@ -23,7 +24,8 @@ from heddle.errors import CheckpointError
 log = logging.getLogger("heddle.trainer")
 
 _HEADER = struct.Struct("<4sQI")
-_MAGIC = b"HRP1"
+_MAGICS = {b"HRP1": False, b"HRPP": True}
+"""Beginnings of records, and whether such a one holds priorities."""
 _SUFFIX = ".replay"
 _NAME = re.compile(r"(\d{20})-[0-9a-f]{16}\.replay")
 
@@ -58,11 +60,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Bytes that are written together: segments `first` to `first + count - 1` of the run."""
+    """Bytes that are written together: segments `first` to `first + count - 1` of the run.
+
+    Attributes:
+        is_priorities: they are changed priorities of segments before `first` instead, and `count` is 0.
+    """
 
     data: bytes
     first: int
     count: int
+    is_priorities: bool = False
+
+    def packed(self) -> bytes:
+        """With its header."""
+        magic = next(magic for magic, is_priorities in _MAGICS.items() if is_priorities == self.is_priorities)
+        return _HEADER.pack(magic, len(self.data), zlib.crc32(self.data)) + self.data
 
 
 class ReplayFiles:
@@ -86,10 +98,11 @@ class ReplayFiles:
         while self._pending and self._pending[0].first + self._pending[0].count <= oldest:
             self._pending.popleft()
 
-    def commit(self, *, oldest: int, anew: Callable[[], Iterable[Record]]) -> list[Part]:
+    def commit(self, *, oldest: int, anew: Callable[[], Iterable[Record]], also: Collection[Record] = ()) -> list[Part]:
         """Make every record durable; the parts that hold segments from number `oldest` on.
 
         Args:
+            also: records behind those that were added, this time only.
             anew: everything from `oldest` on, for when files are gone that held some of it.
 
         Raises:
@@ -101,7 +114,7 @@ class ReplayFiles:
                 log.warning("replay files are gone, writes all anew directory=%s files=%s", self.directory, lost)
                 self._own, parts = False, self._write([], anew())
             else:
-                parts = self._write(parts, self._pending)
+                parts = self._write(parts, [*self._pending, *also])
         except OSError as error:
             self._own = False  # whatever came of it, nothing is appended behind it
             raise CheckpointError(f"cannot write {self.directory}: {error.strerror or error}") from error
@@ -109,8 +122,8 @@ class ReplayFiles:
         self._parts = parts
         return list(parts)
 
-    def read(self, parts: Collection[Part]) -> Iterator[bytes]:
-        """The records of these parts, in order; what was added and not committed is forgotten.
+    def read(self, parts: Collection[Part]) -> Iterator[tuple[bool, bytes]]:
+        """The records of these parts, in order, and whether each holds priorities; what was not committed is forgotten.
 
         Raises:
             CheckpointError: a file is missing, torn or changed.
@@ -133,7 +146,7 @@ class ReplayFiles:
                 except OSError as error:
                     log.warning("cannot delete an old replay file path=%s error=%s", path, error)
 
-    def _records(self, part: Part) -> Iterator[bytes]:
+    def _records(self, part: Part) -> Iterator[tuple[bool, bytes]]:
         path = self.directory / part.name
         try:
             data = path.read_bytes()[: part.size]
@@ -146,9 +159,9 @@ class ReplayFiles:
             head = data[place : place + _HEADER.size]
             magic, size, checksum = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0, 0)
             record = data[place + _HEADER.size : place + _HEADER.size + size]
-            if magic != _MAGIC or len(record) != size or zlib.crc32(record) != checksum:
+            if magic not in _MAGICS or len(record) != size or zlib.crc32(record) != checksum:
                 raise CheckpointError(f"{path} is damaged at byte {place}")
-            yield record
+            yield _MAGICS[magic], record
             place += _HEADER.size + size
 
     def _is_there(self, part: Part) -> bool:
@@ -173,8 +186,7 @@ class ReplayFiles:
                 with (self.directory / part.name).open("r+b") as file:
                     file.seek(part.size)
                     while record is not None and part.size < self._roll_bytes:
-                        file.write(_HEADER.pack(_MAGIC, len(record.data), zlib.crc32(record.data)))
-                        file.write(record.data)
+                        file.write(record.packed())
                         part = replace(part, size=file.tell(), count=part.count + record.count)
                         record = next(waiting, None)
                     file.flush()
