@@ -268,6 +268,10 @@ class InThread:
         except BaseException as error:  # noqa: BLE001  raised again where it is waited for
             self.error = error
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def join(self, timeout_s: float = 30.0) -> int | None:
         """Wait for its end; the exit code, or raise what it raised."""
         self._thread.join(timeout_s)

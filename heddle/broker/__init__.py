@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from heddle.broker.connection import Connection
     from heddle.broker.coordinators import Coordinators
+    from heddle.broker.damage import Damages
     from heddle.broker.dead import DeadBatches
     from heddle.broker.events import Events
     from heddle.broker.experience import Experience
@@ -59,6 +60,13 @@ class Broker:
         from heddle.broker.experience import Experience
 
         return Experience(self.conn)
+
+    @cached_property
+    def damages(self) -> "Damages":
+        """Keys in whose place somebody put something else."""
+        from heddle.broker.damage import Damages
+
+        return Damages(self.conn)
 
     @cached_property
     def dead(self) -> "DeadBatches":

@@ -84,6 +84,7 @@ ROLES: Mapping[str, Rights] = {
             *(
                 "append",
                 "claim",
+                "damage_note",
                 "forgotten",
                 "mend",
                 "release",
@@ -122,7 +123,7 @@ ROLES: Mapping[str, Rights] = {
                 "finish",
             ),
             *("policy_forget", "policy_publish", "seat_claim", "seat_release", "seat_renew", "metrics_add"),
-            *("metrics_forget", "plane_offer", "plane_far"),
+            *("metrics_forget", "plane_offer", "plane_far", "damage_note"),
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xack", "xreadgroup", "subscribe", "unsubscribe"),
         writes=(*_each(keys.ctl, keys.waiting), *_FLOW, *_BYTES, *_ABOUT, *_POLICY, *_DEAD, keys.LOG, keys.IDENTITY),
@@ -141,12 +142,12 @@ ROLES: Mapping[str, Rights] = {
                 "leader_renew",
             ),
             *("set_active", "set_command", "set_status", "submit_confirm", "pool_quota", "group_make", "group_tidy"),
-            *("name_release", "worker_bury"),
+            *("name_release", "worker_bury", "damage_mend"),
         ),
         commands=(*_LOOK, "xadd", "xdel", "xack", "xautoclaim", "xreadgroup", "xgroup|create", "unlink", "hdel")
-        + ("zrem", "zremrangebyscore", "subscribe", "unsubscribe"),
+        + ("zadd", "scan", "zrem", "zremrangebyscore", "subscribe", "unsubscribe"),
         writes=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, keys.LOG, keys.QUEUE, keys.EXPERIMENTS, keys.COORDINATOR)
-        + _each(keys.name),
+        + (*_each(keys.name), *_DEAD),
         reads=(*_POLICY, keys.IDENTITY),
     ),
     "user": Rights(

@@ -77,6 +77,12 @@ def count(conn: Connection) -> Census:
     return census
 
 
+def submitted(conn: Connection) -> set[str]:
+    """Experiments of which there is a spec, listed or not. Looks at every key."""
+    found = (_TAG.match(text(key)) for key in conn.main.scan_iter(match="heddle:{*}:spec", count=1_000))
+    return {match["experiment"] for match in found if match is not None}
+
+
 def _listed(conn: Connection) -> tuple[str, ...]:
     return tuple(text(member) for member in conn.main.zrange(keys.EXPERIMENTS, 0, -1))
 

@@ -5,15 +5,16 @@ All time is the server's, and a call that a crash cut short may be repeated.
 """
 
 import difflib
-import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from heddle.broker import keys, queue, removal, submission
+from heddle.broker import census, damage, keys, queue, removal, submission
 from heddle.broker.connection import Connection
-from heddle.broker.faults import Damaged
+from heddle.broker.damage import Damages
+from heddle.broker.faults import Damaged, NoNumber
 from heddle.broker.records import (
     SPEC_FIELDS,
     Command,
@@ -24,6 +25,7 @@ from heddle.broker.records import (
     StoredSpec,
     Submitted,
     dump_json,
+    hurt_status,
     read_ctl,
     read_spec,
     read_status,
@@ -33,7 +35,8 @@ from heddle.broker.records import (
 from heddle.broker.types import Ctl
 from heddle.errors import Conflict, Gone, LeaderLost, NotFound, SeatLost
 
-log = logging.getLogger("heddle.broker")
+UNTOLD: dict[str, State] = {"run": "running", "pause": "paused", "stop": "stopping"}
+"""The state of an experiment whose own account of it is damaged, until the leader writes it anew."""
 
 
 class Experiments:
@@ -116,21 +119,32 @@ class Experiments:
         raise NotFound(f"no experiment {name_or_id!r}; {hint}")
 
     def ls(self) -> list[Status]:
-        """Every experiment, newest first; neither one that dissolved before it was submitted whole, nor one whose keys
-        somebody damaged, which must not hide the others: whoever asks for it alone is told."""
+        """Every experiment, newest first, but for one that dissolved before it was submitted whole.
+
+        One whose keys somebody damaged is among them as failed, and hides no other.
+        """
         main = self._conn.main
         ids = [text(member) for member in main.zrange(keys.EXPERIMENTS, 0, -1, desc=True)]
         pipe = self._conn.pipeline()
         for experiment in ids:
             self._ask_status(pipe, experiment)
         replies = pipe.execute(raise_on_error=False) if ids else []
-        found = []
-        for place, experiment in enumerate(ids):
-            try:
-                found.append(self._status_of(experiment, replies[3 * place : 3 * place + 3]))
-            except Damaged as error:
-                log.warning("left out experiment=%s error=%s", experiment, error)
+        found = [
+            self._status_of(experiment, replies[3 * place : 3 * place + 3]) for place, experiment in enumerate(ids)
+        ]
         return [status for status in found if status is not None]
+
+    def unlisted(self, going_on: Collection[str]) -> list[str]:
+        """List again what somebody took from the list of all experiments; which those were.
+
+        Args:
+            going_on: ids that should be listed. Where nothing is listed at all, every key is looked at as well.
+        """
+        listed = {text(member) for member in self._conn.main.zrange(keys.EXPERIMENTS, 0, -1)}
+        wanted = set(going_on) - listed
+        if not listed:
+            wanted |= census.submitted(self._conn)
+        return [one for one in sorted(wanted) if submission.list_again(self._conn, one)]
 
     # ---- read
 
@@ -152,7 +166,7 @@ class Experiments:
         """How it is. Raises Gone."""
         pipe = self._conn.pipeline()
         self._ask_status(pipe, experiment)
-        status = self._status_of(experiment, pipe.execute())
+        status = self._status_of(experiment, pipe.execute(raise_on_error=False))
         if status is None:
             raise _gone(experiment)
         return status
@@ -252,8 +266,7 @@ class Experiments:
         Raises:
             Conflict: it is running, paused or stopping, and `force` is not set.
         """
-        name = text(self._conn.main.hget(keys.spec(experiment), "name")) or experiment.rpartition("-")[0]
-        removal.remove(self._conn, experiment, name, force=force)
+        removal.remove(self._conn, experiment, force=force)
 
     # ---- the queue, for the leader
 
@@ -292,16 +305,24 @@ class Experiments:
         pipe.hgetall(keys.ctl(experiment))
         pipe.hmget(keys.spec(experiment), *SPEC_FIELDS)
 
-    @staticmethod
-    def _status_of(experiment: str, replies: list[Any]) -> Status | None:
+    def _status_of(self, experiment: str, replies: list[Any]) -> Status | None:
         for reply in replies:
-            if isinstance(reply, Exception):
+            if isinstance(reply, Exception) and not isinstance(reply, Damaged):
                 raise reply
         status, ctl, spec = replies
+        command = "stop" if isinstance(ctl, Damaged) else texts(ctl).get("command", "run")
+        if isinstance(ctl, Damaged) or isinstance(spec, Damaged):
+            reason = damage.told(experiment, Damages(self._conn).find(experiment)) or str(ctl)
+            return hurt_status(experiment, reason, command=command)
         if not ctl:
             return None
+        fields = {"state": UNTOLD[command]} if isinstance(status, Damaged) else texts(status)
         named = {field: text(value) for field, value in zip(SPEC_FIELDS, spec, strict=True)}
-        return read_status(experiment, texts(status), texts(ctl), named)
+        try:
+            known = read_status(experiment, fields, texts(ctl), named)
+            return replace(known, damaged=str(status)) if isinstance(status, Damaged) else known
+        except NoNumber as error:
+            return hurt_status(experiment, damage.told_of_field(experiment, error), command=command)
 
 
 def _gone(experiment: str) -> Gone:

@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.failure_types import REPLAY_BYTES, Failure, Replay
+from heddle.broker.faults import Damaged
 from heddle.broker.records import dump_json, integer, text
 from heddle.errors import BrokerError
 
@@ -35,7 +36,11 @@ class Failures:
     _conn: Connection
 
     def note_failure(self, experiment: str, p: int, shard: int, failure: Failure, replay: Replay | None = None) -> bool:
-        """Keep a failure, if the broker takes it now; False when it does not. Never raises for a broker that cannot."""
+        """Keep a failure, if the broker takes it now; False when it does not. Never raises for a broker that cannot.
+
+        Raises:
+            Damaged: somebody put something else in its place.
+        """
         if replay is not None and replay.bytes > REPLAY_BYTES:
             failure, replay = _cut_short(failure), None
         fields: list[str | bytes] = ["record", _record(failure)]
@@ -45,6 +50,8 @@ class Failures:
         own = [keys.ctl(experiment, p), keys.failure(experiment, p, shard)]
         try:
             reply = self._conn.script("failure_add", own, [FAILURES_KEPT, *fields])
+        except Damaged:
+            raise
         except (BrokerError, ResponseError) as error:
             log.info("could not keep failure of shard=%s/%d error=%s", experiment, shard, error)
             return False

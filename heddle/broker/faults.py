@@ -29,11 +29,20 @@ TLS_TROUBLE = {
     "UNKNOWN_CA": "it does not trust our certificate; name one that it does: ssl_certfile=FILE&ssl_keyfile=FILE",
 }
 """What OpenSSL says, and what to do."""
+NOT_OURS = re.compile(
+    r"(?:ERR )?(?:(?:hash )?value is not an integer|value is not a valid float"
+    r"|.*user_script.*attempt to (?:perform arithmetic|compare|concatenate|index))"
+)
+"""Starts of errors over a field that is no number any more, in a command and in a script."""
 PIPELINE_PREFIX = re.compile(r"^((?:[A-Z]+ )?)Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 
 
 class Damaged(HeddleError, theirs.ResponseError):
     """Somebody put something of another kind in the place of a key. It is that key's trouble, not the server's."""
+
+
+class NoNumber(Damaged, ValueError):
+    """Somebody put something else in the place of a number."""
 
 
 OPTIONS = re.compile(r"\?(?=[a-z_]+=)")
@@ -113,6 +122,8 @@ def _wrong_address(error: Exception, word: str, reason: str, url: str) -> Heddle
         return BrokerUnfit(f"{url} answers, but not as Redis does ({reason}); is another service at that port?")
     if word == "WRONGTYPE":
         return Damaged(f"{url} holds a key of another kind than Heddle put there, `heddle rm EXP` clears up: {reason}")
+    if NOT_OURS.match(reason):
+        return Damaged(f"{url} holds a field that Heddle did not write, `heddle rm EXP` clears up: {reason}")
     if reason.lower().startswith("unknown command"):
         return Denied(f"{url} does not know a command ({reason}); use a plain Redis, no proxy, no renamed commands")
     if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):

@@ -50,18 +50,18 @@ class Leases(Tickets):
         if reply[0] != "OK":
             return "HELD" if reply[0] == "HELD" else "GONE"
         return Claim(
-            lease=Lease(experiment, p, shard, worker, int(reply[1]), nonce),
-            seq=int(reply[2]),
-            given=int(reply[3]),
+            lease=Lease(experiment, p, shard, worker, integer(reply[1]), nonce),
+            seq=integer(reply[2]),
+            given=integer(reply[3]),
             command=reply[4],  # type: ignore[arg-type]
-            policy=int(reply[5]),
-            min_policy=int(reply[6]),
-            eval_policy=int(reply[7]),
+            policy=integer(reply[5]),
+            min_policy=integer(reply[6]),
+            eval_policy=integer(reply[7]),
             snapshot=reply[8] or None,
             kind=reply[9],  # type: ignore[arg-type]
-            attempts=int(reply[10]),
+            attempts=integer(reply[10]),
             sync=reply[11] == "1",
-            deaths=int(reply[12]),
+            deaths=integer(reply[12]),
             no_snapshot=reply[13],
             plane=reply[14],
         )
@@ -85,9 +85,9 @@ class Leases(Tickets):
         reply = [text(item) for item in self._conn.script("renew", own, args)]
         if reply[0] == "GONE":
             return [Renewal(lease.shard, "GONE", 0, "stop", 0, 0) for lease, _ in leases]
-        command, policy, eval_policy = reply[1], int(reply[2]), int(reply[3])
+        command, policy, eval_policy = reply[1], integer(reply[2]), integer(reply[3])
         return [
-            Renewal(lease.shard, reply[4 + 2 * i], int(reply[5 + 2 * i]), command, policy, eval_policy)  # type: ignore[arg-type]
+            Renewal(lease.shard, reply[4 + 2 * i], integer(reply[5 + 2 * i]), command, policy, eval_policy)  # type: ignore[arg-type]
             for i, (lease, _) in enumerate(leases)
         ]
 

@@ -4,6 +4,7 @@ It never writes, not even to tidy, so that whoever may only look can use it; and
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
 from heddle.broker.events import LAST_ENTRIES, Event, Metric, read_event, read_metric
+from heddle.broker.faults import Damaged, NoNumber
 from heddle.broker.pointers import read_flow
 from heddle.broker.pools import DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
 from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker
@@ -153,7 +155,7 @@ class Overview:
         )
 
     def experiments(self, after: Mapping[str, str | None]) -> dict[str, ExperimentGlance]:
-        """Some experiments; those that were removed are left out. One round trip.
+        """Some experiments; those that were removed, or whose keys somebody damaged, are left out. One round trip.
 
         Args:
             after: by id, the entry of the metrics after which they are new; None for the last `LAST_ENTRIES` updates.
@@ -161,25 +163,27 @@ class Overview:
         pipe = self._conn.pipeline()
         for experiment, last in after.items():
             _ask_experiment(pipe, experiment, last)
-        replies = pipe.execute() if after else []
+        replies = pipe.execute(raise_on_error=False) if after else []
         found = {}
         for place, (experiment, last) in enumerate(after.items()):
             some = replies[_ASKED * place : _ASKED * (place + 1)]
-            if some[1]:
-                found[experiment] = _glance(experiment, some, is_first=last is None)
+            if not _is_damaged(some) and some[1]:
+                with suppress(NoNumber):
+                    found[experiment] = _glance(experiment, some, is_first=last is None)
         return found
 
     def statuses(self, experiments: Sequence[str]) -> dict[str, Status]:
-        """How some experiments are, as it was written down; those that were removed are left out. One round trip."""
+        """How some experiments are, as it was written down; left out are those as above. One round trip."""
         pipe = self._conn.pipeline()
         for experiment in experiments:
             _ask_status(pipe, experiment)
-        replies = pipe.execute() if experiments else []
+        replies = pipe.execute(raise_on_error=False) if experiments else []
         found = {}
         for place, experiment in enumerate(experiments):
-            status, ctl, spec = replies[3 * place : 3 * place + 3]
-            if ctl:
-                found[experiment] = _status(experiment, status, ctl, spec)
+            status, ctl, spec = some = replies[3 * place : 3 * place + 3]
+            if not _is_damaged(some) and ctl:
+                with suppress(NoNumber):
+                    found[experiment] = _status(experiment, status, ctl, spec)
         return found
 
     def oldest_ms(self, experiment: str, p: int = 0) -> int | None:
@@ -218,6 +222,14 @@ class Overview:
 
 
 _ASKED = 9
+
+
+def _is_damaged(replies: Sequence[Any]) -> bool:
+    """True when somebody put something else in the place of a key. Raises whatever else an answer is."""
+    for reply in replies:
+        if isinstance(reply, Exception) and not isinstance(reply, Damaged):
+            raise reply
+    return any(isinstance(reply, Damaged) for reply in replies)
 
 
 def _ask_status(pipe: Any, experiment: str) -> None:

@@ -217,7 +217,7 @@ class Policies:
 def _parse(versions: str) -> list[_Kept]:
     """ctl's `versions`, "version:chunks:digest ...", in order of publishing."""
     return [
-        _Kept(int(version), int(chunks), digest)
+        _Kept(integer(version), integer(chunks), digest)
         for version, chunks, digest in (entry.split(":") for entry in versions.split())
     ]
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from heddle.broker.faults import NoNumber
 from heddle.broker.types import Ctl
 
 State = Literal["queued", "running", "paused", "stopping", "completed", "stopped", "failed"]
@@ -28,8 +29,11 @@ def text(value: Any) -> str:
 
 
 def integer(value: Any) -> int:
-    """What the server answered, as an int; 0 for nothing."""
-    return int(value) if value not in (None, b"", "") else 0
+    """What the server answered, as an int; 0 for nothing. Raises NoNumber where somebody wrote something else."""
+    try:
+        return int(value) if value not in (None, b"", "") else 0
+    except ValueError as error:
+        raise NoNumber(f"the broker holds {text(value)[:40]!r} where Heddle keeps a number") from error
 
 
 def number(value: Any) -> float:
@@ -121,6 +125,7 @@ class Status:
         rev: of the command, for compare-and-set.
         resume_from: id of the experiment it continues, or None.
         group: of experiments that it belongs to; "" for none.
+        damaged: what is wrong with a key that a leader makes anew; "" for nothing.
     """
 
     experiment: str
@@ -142,6 +147,7 @@ class Status:
     rev: int
     resume_from: str | None
     group: str = ""
+    damaged: str = ""
 
     @property
     def ended(self) -> bool:
@@ -204,6 +210,17 @@ def read_status(experiment: str, status: Mapping[str, str], ctl: Mapping[str, st
     )
 
 
+def hurt_status(experiment: str, reason: str, *, command: str = "stop", name: str = "", pool: str = "") -> Status:
+    """Of an experiment whose keys somebody damaged so that it cannot go on, and cannot be read whole: failed.
+
+    Args:
+        command: what it is told still, where that can be read.
+    """
+    fields = {"state": "failed", "reason": reason}
+    spec = {"name": name or experiment.rpartition("-")[0], "pool": pool}
+    return read_status(experiment, fields, {"command": command}, spec)
+
+
 def read_ctl(fields: Mapping[str, str]) -> Ctl:
     """The ctl hash as a value."""
     return Ctl(
@@ -224,4 +241,5 @@ def read_ctl(fields: Mapping[str, str]) -> Ctl:
         protocol=integer(fields.get("protocol")),
         lifts=integer(fields.get("lifts")),
         plane=fields.get("plane", ""),
+        damaged=fields.get("damaged", ""),
     )

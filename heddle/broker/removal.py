@@ -10,6 +10,7 @@ removal that was cut short (the leader drops them, and they turn GONE at claim).
 
 from heddle.broker import keys, queue
 from heddle.broker.connection import Connection
+from heddle.broker.faults import Damaged
 from heddle.broker.plane_sweep import drop_experiment
 from heddle.broker.planes import Planes
 from heddle.broker.records import entries, text
@@ -23,8 +24,8 @@ PASSES = 5
 """Sweeps at most; one finds everything unless a blob was being written meanwhile."""
 
 
-def remove(conn: Connection, experiment: str, name: str, *, force: bool) -> None:
-    """Remove `experiment`, whose name is `name`.
+def remove(conn: Connection, experiment: str, *, force: bool) -> None:
+    """Remove `experiment`, also when somebody removed or damaged some of its keys.
 
     Raises:
         Conflict: it is running, paused or stopping, and `force` is not set.
@@ -35,16 +36,25 @@ def remove(conn: Connection, experiment: str, name: str, *, force: bool) -> None
             f"{experiment} is {text(reply[1])}; stop it and wait: heddle stop {experiment} && "
             f"heddle wait {experiment} --for stopped; or remove it as it is: heddle rm --force {experiment}"
         )
-    pool = text(conn.main.hget(keys.spec(experiment), "pool"))
+    name, pool = _named(conn, experiment)
     if pool:
         Tickets(conn).drop_tickets(experiment, 0, pool)
     for _ in range(PASSES):
         if not _sweep(conn, experiment):
             break
     drop_experiment(Planes(conn), experiment)
-    conn.script("name_release", [keys.name(name)], [experiment])
+    conn.script("name_release", [keys.name(name or experiment.rpartition("-")[0])], [experiment])
     _unqueue(conn, experiment)
     conn.main.zrem(keys.EXPERIMENTS, experiment)
+
+
+def _named(conn: Connection, experiment: str) -> tuple[str, str]:
+    """Its name and its pool, as its spec says; "" where that cannot be read."""
+    try:
+        name, pool = conn.main.hmget(keys.spec(experiment), "name", "pool")
+    except Damaged:
+        return "", ""  # tickets that nobody takes out of the pool turn GONE at claim
+    return text(name), text(pool)
 
 
 def _sweep(conn: Connection, experiment: str) -> int:

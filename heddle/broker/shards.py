@@ -3,16 +3,20 @@
 This module never decides whether a worker is dead: lease keys do, or whoever started the worker.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from heddle.broker import keys
 from heddle.broker.failures import Failures
+from heddle.broker.faults import Damaged
 from heddle.broker.leases import Leases, shard_keys
 from heddle.broker.records import integer, text, texts
 from heddle.broker.types import Reaped, ShardState
 from heddle.errors import Conflict, Gone, LeaderLost, NotFound
 from heddle.shard import ShardPlan
+
+log = logging.getLogger("heddle.broker")
 
 BATCH = 500
 """Shards per script call or round trip."""
@@ -76,7 +80,7 @@ class Shards(Leases, Failures):
         """
         asked_ms = self._conn.now_ms() if asked_ms is None else asked_ms
         over = self._conn.main.zrangebyscore(keys.due(experiment, p), "-inf", asked_ms, start=0, num=limit)
-        shards = [int(text(shard)) for shard in over]
+        shards = [integer(text(shard)) for shard in over]
         limits = "" if barren_deaths is None else barren_deaths
         reaped = self._reap(experiment, p, shards, [leader_epoch, "", limits], asked=(asked_ms, within_ms))
         self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
@@ -110,7 +114,7 @@ class Shards(Leases, Failures):
     def waiting(self, experiment: str, p: int) -> dict[int, int]:
         """Shards that wait for room in the stream, and the server ms since when."""
         found: Any = self._conn.main.zrange(keys.waiting(experiment, p), 0, -1, withscores=True)
-        return {int(text(shard)): int(since_us) // 1000 for shard, since_us in found}
+        return {integer(text(shard)): int(since_us) // 1000 for shard, since_us in found}
 
     def drop_snapshots(self, experiment: str, p: int) -> None:
         """Delete every shard's snapshot, once the experiment has ended; repeating it does no harm."""
@@ -165,20 +169,20 @@ class Shards(Leases, Failures):
         """
         freed: list[Reaped] = []
         for member in self._conn.main.zrange(keys.EXPERIMENTS, 0, -1):
-            experiment, p = text(member), 0
-            leased = [int(text(shard)) for shard in self._conn.main.zrange(keys.due(experiment, p), 0, -1)]
-            mine = self._played_by(experiment, p, leased, worker)
-            if not mine:
-                continue
             try:
-                reaped = self._reap(experiment, p, mine, ["", worker, ""], error)
-            except Gone:
-                continue
-            self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
-            freed += reaped
+                freed += self._release_worker(text(member), 0, worker, error)
+            except (Gone, Damaged) as trouble:  # of that experiment alone
+                log.info("freed nothing of experiment=%s error=%s", text(member), trouble)
         return freed
 
     # ---- inside
+
+    def _release_worker(self, experiment: str, p: int, worker: str, error: str | None) -> list[Reaped]:
+        leased = [integer(text(shard)) for shard in self._conn.main.zrange(keys.due(experiment, p), 0, -1)]
+        mine = self._played_by(experiment, p, leased, worker)
+        reaped = self._reap(experiment, p, mine, ["", worker, ""], error)
+        self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
+        return reaped
 
     def _played_by(self, experiment: str, p: int, shards: Sequence[int], worker: str) -> list[int]:
         pipe = self._conn.pipeline()
@@ -209,7 +213,9 @@ class Shards(Leases, Failures):
             _check_leader(experiment, answer[0])
             if answer[0] == "OK":
                 stepping = answer[5] == "1"
-                reaped.append(Reaped(shard, answer[2], int(answer[3]), answer[1], answer[4], experiment, p, stepping))
+                reaped.append(
+                    Reaped(shard, answer[2], integer(answer[3]), answer[1], answer[4], experiment, p, stepping)
+                )
         return reaped
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
+from heddle.broker.faults import Damaged
 from heddle.broker.records import ENDED, Submitted, integer, text
 from heddle.broker.streams import add
 from heddle.errors import BrokerUnreachable, Conflict, UsageError
@@ -138,6 +139,25 @@ def _announce(conn: Connection, experiment: str, created_ms: int | None = None) 
         if _is_announced(conn, experiment):
             return
     raise BrokerUnreachable(f"{conn.url_redacted} loses what is submitted, again and again; {experiment} does not run")
+
+
+def list_again(conn: Connection, experiment: str) -> bool:
+    """Put an experiment that was submitted whole back into the list of all; False when it is not, or was removed."""
+    pipe = conn.pipeline()
+    pipe.hget(keys.spec(experiment), "created")
+    pipe.pttl(keys.spec(experiment))
+    pipe.exists(keys.ctl(experiment))
+    created_ms, left_ms, is_there = pipe.execute(raise_on_error=False)
+    if isinstance(left_ms, Exception) or isinstance(is_there, Exception):
+        raise left_ms if isinstance(left_ms, Exception) else is_there
+    if not is_there or left_ms != -1:  # a removal took its ctl first; a submission takes the TTL off last
+        return False
+    score = 0 if isinstance(created_ms, Damaged) else integer(created_ms)
+    conn.main.zadd(keys.EXPERIMENTS, {experiment: score}, nx=True)
+    if conn.main.exists(keys.ctl(experiment)):
+        return True
+    conn.main.zrem(keys.EXPERIMENTS, experiment)  # removed meanwhile; its removal may have been here before
+    return False
 
 
 def _is_announced(conn: Connection, experiment: str) -> bool:

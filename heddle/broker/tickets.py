@@ -99,7 +99,7 @@ class Tickets:
     def tickets_of(self, experiment: str, p: int) -> list[QueuedTicket]:
         """Every shard that waits for a worker, and whether its ticket is still there."""
         queued = texts(self._conn.main.hgetall(keys.queued(experiment, p)))
-        noted = {int(shard): value.partition(" ") for shard, value in queued.items()}
+        noted = {integer(shard): value.partition(" ") for shard, value in queued.items()}
         stream = keys.pool_tickets(self._pool_of(experiment))
         issued = [(shard, entry) for shard, (entry, _, _) in noted.items() if entry != "-"]
         pipe = self._conn.pipeline()

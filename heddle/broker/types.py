@@ -353,6 +353,7 @@ class Ctl:
         protocol: version that its keys speak.
         lifts: how often a quarantine was lifted.
         plane: token of the shared memory of the trainer's host; "" for none.
+        damaged: what a verb met that found a key of another kind than ours; "" for nothing.
     """
 
     command: Command
@@ -372,3 +373,4 @@ class Ctl:
     protocol: int
     lifts: int = 0
     plane: str = ""
+    damaged: str = ""

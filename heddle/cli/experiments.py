@@ -17,6 +17,7 @@ from heddle.errors import NotFound, UsageError
 if TYPE_CHECKING:
     from heddle.broker.records import Status
     from heddle.client import Client
+    from heddle.experiment import Experiment
     from heddle.states.experiments import Picture
     from heddle.states.facts import Facts
     from heddle.states.judgement import Judgement
@@ -76,8 +77,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
         latest = latest_metrics(broker, found.id)
         told = broker.events.find(lambda one: one.experiment == found.id and one.level != "debug", count=5)
         kept = broker.conn.kept()
-        source = found.spec().data
-    recorded = source.path if source is not None else ""
+        recorded = _recorded(found)
     now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms
     if output == "json":
         shown = {**status_as_json(now, judged, now_ms), "because": judged.as_json(now_ms)["because"]}
@@ -125,6 +125,17 @@ def _only_active(client: "Client") -> str:
     if not known:
         raise NotFound("there is no experiment; submit one with: heddle enqueue exp.toml")
     return active[0] if active else known[0].experiment
+
+
+def _recorded(found: "Experiment") -> str:
+    """The recorded experience that it trains on; "" for none, and where its spec is damaged."""
+    from heddle.broker.faults import Damaged
+
+    try:
+        source = found.spec().data
+    except Damaged:
+        return ""
+    return source.path if source is not None else ""
 
 
 def _waits(latest: Mapping[str, float]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.faults import Damaged
 from heddle.broker.pools import WorkerInfo
 from heddle.broker.records import Status
 from heddle.broker.types import Flow, ShardState
@@ -31,8 +32,11 @@ def shown_state(status: Status) -> str:
 
 
 def latest_metrics(broker: Broker, experiment: str) -> dict[str, float]:
-    """The last value of every metric."""
-    return broker.events.metrics_last(experiment)
+    """The last value of every metric; {} where somebody put something else in their place."""
+    try:
+        return broker.events.metrics_last(experiment)
+    except Damaged:
+        return {}
 
 
 def troubles(shards: Sequence[ShardState], *, out_of_memory: bool, blocked: str = "") -> list[str]:

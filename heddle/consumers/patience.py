@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from heddle.broker.faults import Damaged
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnreachable, HeddleError
 from heddle.lease import retry_delay_s
@@ -16,6 +17,10 @@ from heddle.lease import retry_delay_s
 log = logging.getLogger("heddle.consumers")
 
 T = TypeVar("T")
+
+
+DAMAGE_S = 10.0
+"""The leader mends a damaged key within a second or two, or ends the experiment."""
 
 
 class GivenUp(HeddleError):
@@ -27,16 +32,19 @@ class Patience:
 
     Args:
         check: called before every try; raises when trying is over (the seat is lost, the process shall end).
+        on_damage: told that a key of the experiment is not what it should be; False when it will not be mended.
     """
 
     def __init__(
         self,
         *,
         check: Callable[[], None] = lambda: None,
+        on_damage: Callable[[Damaged], bool] = lambda _: False,
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
         self._check = check
+        self._on_damage = on_damage
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()
         self._silent_since: float | None = None
@@ -71,6 +79,13 @@ class Patience:
                     self._silent_since = self._clock.monotonic()
                 if failures == 1:
                     log.warning("cannot %s, trying on error=%s", what, error)
+                on_trouble()
+                self._clock.sleep(retry_delay_s(failures, self._rng.random()))
+                continue
+            except Damaged as error:
+                if self._clock.monotonic() - since > DAMAGE_S or not self._on_damage(error):
+                    raise
+                failures += 1
                 on_trouble()
                 self._clock.sleep(retry_delay_s(failures, self._rng.random()))
                 continue

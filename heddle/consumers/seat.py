@@ -8,6 +8,7 @@ import os
 import threading
 
 from heddle.broker import Broker
+from heddle.broker.faults import Damaged
 from heddle.broker.notes import Notes
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.clock import Clock
@@ -111,7 +112,7 @@ class Seat:
             return
         try:
             self._broker.seats.release_seat(self._experiment, self.epoch)
-        except BrokerError as error:
+        except (BrokerError, Damaged) as error:
             log.warning("cannot release the seat, its TTL will epoch=%d error=%s", self.epoch, error)
 
     def give_up(self, reason: str) -> None:
@@ -128,14 +129,18 @@ class Seat:
     def _renew(self) -> bool:
         asked_at = self._clock.monotonic()
         what, since = self._doing
-        kept = self._broker.seats.renew_seat(
-            self._experiment,
-            self.trainer,
-            self.epoch,
-            ttl_ms=self._ttl_ms,
-            doing=what,
-            doing_ms=round(1000 * (asked_at - since)),
-        )
+        try:
+            kept = self._broker.seats.renew_seat(
+                self._experiment,
+                self.trainer,
+                self.epoch,
+                ttl_ms=self._ttl_ms,
+                doing=what,
+                doing_ms=round(1000 * (asked_at - since)),
+            )
+        except Damaged as error:  # nobody can take it either; the leader mends it, or ends the experiment
+            self._broker.damages.note(self._experiment, error)
+            raise BrokerUnreachable(str(error)) from error
         if not kept:
             return False
         self._renewed_at = asked_at

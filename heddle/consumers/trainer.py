@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.faults import Damaged
 from heddle.broker.plane_sweep import sweep_home
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.checkpoint import highest_epoch
@@ -108,10 +109,11 @@ class Trainer:
         self._broker = broker
         self._trainer = trainer_id()
         self._watch = Watch(experiment, self._clock)
+        self._connected: Broker | None = None
         self._seat: Seat | None = None
         self._shelf: Shelf | None = None
         self._data: DataSource | None = None
-        self._patience = Patience(check=self._check, clock=self._clock, rng=self._rng)
+        self._patience = Patience(check=self._check, on_damage=self._wait_for_mending, clock=self._clock, rng=self._rng)
 
     def run(self) -> int:
         """Train until the experiment ends or this process shall end.
@@ -124,16 +126,27 @@ class Trainer:
             CheckpointError: its checkpoints are not here.
             BrokerUnreachable: at the start; later it is waited for.
         """
-        broker = self._broker or open_broker(self._url, role="trainer")
+        broker = self._connected = self._broker or open_broker(self._url, role="trainer")
         try:
             seat = self._claim(broker)
             return 0 if seat is None else self._run_seated(broker, seat)
         except GivenUp as error:
             log.warning("stopped at once reason=%s", error)
             return 130 if self._stop.now else 0
+        except Damaged as error:
+            log.error("cannot go on experiment=%s because %s", self._experiment, error)
+            broker.damages.note(self._experiment, error)
+            return 1
         finally:
             if self._broker is None:
                 broker.close()
+
+    def _wait_for_mending(self, error: Damaged) -> bool:
+        """Have the leader look at a key that is not what it should be; False when the experiment has failed over it."""
+        broker = self._connected
+        assert broker is not None, "only a call to it meets damage"
+        broker.damages.note(self._experiment, error)
+        return not broker.experiments.status(self._experiment).ended
 
     def _check(self) -> None:
         if self._seat is not None:

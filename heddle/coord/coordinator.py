@@ -11,6 +11,7 @@ import numpy as np
 
 from heddle.broker import Broker, open_broker
 from heddle.broker.coordinators import LEADER_TTL_MS
+from heddle.broker.faults import Damaged
 from heddle.clock import Clock, SystemClock
 from heddle.coord.leader import Leader
 from heddle.coord.watch import contact_since
@@ -73,7 +74,7 @@ class Coordinator:
                     failures = 0
                 except LeaderLost as error:
                     log.warning("lost coordinator=%s reason=%s", self.id, error)
-                except (BrokerError, Denied) as error:
+                except (BrokerError, Damaged, Denied) as error:
                     failures = self._wait_for_broker(failures, error)
         finally:
             keeper_broker.close()
@@ -133,7 +134,7 @@ class Coordinator:
                     told = f"reached the broker again after {away_s:.1f} s"
                     broker.events.log(None, "coordinator", self.id, "warning", told)
                 failures = 0
-            except (BrokerError, Denied) as error:
+            except (BrokerError, Damaged, Denied) as error:
                 has_taken_over = False  # a broker that was killed may have forgotten that an experiment was over
                 failures = self._wait_for_broker(failures, error)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.faults import Damaged
 from heddle.broker.fleet import Fleet, FleetReader
 from heddle.coord.series import Series, series_of
 from heddle.errors import BrokerError, Denied, Gone, MissingExtra, NotFound, UsageError
@@ -85,7 +86,7 @@ def _budget(broker: Broker, experiment: str) -> float:
     """Steps of its budget; 0 without one."""
     try:
         return float(json.loads(broker.experiments.spec(experiment).json).get("budget", {}).get("env_steps") or 0)
-    except (NotFound, Gone, ValueError):
+    except (NotFound, Gone, Damaged, ValueError):
         return 0.0
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 
 from heddle.broker import Broker
 from heddle.broker.durability import lacking
+from heddle.broker.faults import Damaged
 from heddle.broker.plane_sweep import sweep
 from heddle.broker.records import ENDED, QueueEntry, StoredSpec
 from heddle.broker.types import Ctl
 from heddle.coord import planner
 from heddle.coord.admit import plan_shards, read_spec
+from heddle.coord.healing import Healer
 from heddle.coord.shares import PoolShares
 from heddle.coord.telling import Teller
 from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_gap_ms, longest_pause_ms, watch
@@ -29,6 +31,8 @@ MOST_REAPS = 40
 TIDY_EVERY_MS = 30_000
 RETRY_REAP_MS = 50
 PARTITION = 0
+TTL_MS = 10_000
+"""Of the leases of an experiment whose spec was not read: the default."""
 
 
 class Leader:
@@ -54,8 +58,10 @@ class Leader:
         self._born_ms = born_ms
         self.contact_since_ms = contact_since_ms
         self._watched: dict[str, Watched] = {}
+        self._listed: set[str] = set()
         self._pools = PoolShares(broker, epoch)
         self._tell = Teller(broker, coordinator)
+        self._healer = Healer(broker, self._tell, epoch)
         self._tidy_ms = 0
 
     @property
@@ -66,13 +72,18 @@ class Leader:
     def take_over(self, now_ms: int) -> None:
         """Find the experiments that another leader had admitted, or that the broker took back from their end."""
         self._tidy_ms = now_ms
-        for status in self._broker.experiments.ls():
-            if status.state in ENDED or status.state == "queued" or status.experiment in self._watched:
+        found = self._broker.experiments.ls()
+        self._listed = {status.experiment for status in found}
+        for status in found:
+            is_over = status.state in ENDED and status.command == "stop"  # of a damaged one that may not be written yet
+            if is_over or status.state == "queued" or status.experiment in self._watched:
                 continue
             try:
                 self._resume(status.experiment, now_ms)
             except (NotFound, Gone):
                 continue  # removed meanwhile
+            except Damaged as error:
+                self._healer.heal(status.experiment, error, ttl_ms=TTL_MS)
             except HeddleError:
                 raise
             except Exception as error:  # noqa: BLE001  keys that nobody of ours wrote
@@ -92,6 +103,14 @@ class Leader:
             deleted += sum(self._broker.experience.tidy(experiment, PARTITION) for experiment in self._watched)
             if deleted:
                 self._tell.note(None, "tidied", consumers=deleted)
+            self._relist()
+
+    def _relist(self) -> None:
+        """Put what goes on back into the list of all experiments, which somebody may have removed."""
+        if self._listed and self._listed.issuperset(self._watched):
+            return
+        for experiment in self._broker.experiments.unlisted(self._watched):
+            self._tell.note(experiment, "listed", because="somebody took it from the list of experiments")
 
     def was_blind(self, now_ms: int) -> None:
         """Until now nobody could renew a lease, though the broker answered: contact with everybody begins anew."""
@@ -192,6 +211,10 @@ class Leader:
             return True
         except BrokerFull as error:
             self._tell.full(error)
+        except Damaged as error:
+            if not self._healer.heal(watched.experiment, error, ttl_ms=watched.ttl_ms):
+                self._forget(watched)
+            return True
         except HeddleError:
             raise
         except Exception as error:  # noqa: BLE001  keys that nobody of ours wrote: name them, go on with the rest
@@ -202,6 +225,8 @@ class Leader:
 
     def _experiment(self, watched: Watched, now_ms: int) -> None:
         ctl = self._broker.experiments.ctl(watched.experiment)
+        if ctl.damaged:
+            raise Damaged(ctl.damaged)
         self._reap(watched, now_ms)
         if now_ms - watched.tickets_ms >= TICKETS_EVERY_MS:
             self._issue_tickets(watched, ctl, now_ms)
@@ -248,6 +273,8 @@ class Leader:
     def _look(self, watched: Watched, now_ms: int) -> None:
         experiment = watched.experiment
         status = self._broker.experiments.status(experiment)
+        if status.damaged:
+            raise Damaged(status.damaged)
         ctl = self._broker.experiments.ctl(experiment)
         states = self._broker.shards.shards(experiment, PARTITION)
         if len(states) < len(watched.plans):  # the broker forgot them: it was killed right after they were made

@@ -3,11 +3,15 @@
 It never tells a worker what to do: workers read the quota and release or claim by themselves.
 """
 
+import logging
 from collections.abc import Iterable
 
 from heddle.broker import Broker
+from heddle.broker.faults import Damaged
 from heddle.coord import planner
 from heddle.coord.watch import Watched
+
+log = logging.getLogger("heddle.coordinator")
 
 POOLS_EVERY_MS = 1_000
 WRITE_EVERY_MS = 10_000
@@ -41,9 +45,12 @@ class PoolShares:
             counted = watched.active if watched.counts_in_quota else 0
             shards[watched.pool] = shards.get(watched.pool, 0) + counted
         for pool, active in shards.items():
-            quota = planner.quota(active, self._held(pool))
-            if is_refresh or quota != self._written.get(pool):
-                self._write(pool, quota)
+            try:
+                quota = planner.quota(active, self._held(pool))
+                if is_refresh or quota != self._written.get(pool):
+                    self._write(pool, quota)
+            except Damaged as error:  # of this pool alone
+                log.warning("cannot share out pool=%s error=%s", pool, error)
         if is_refresh:
             self._refreshed_ms = now_ms
 

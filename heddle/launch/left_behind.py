@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heddle.broker import Broker
+from heddle.broker.faults import Damaged
 from heddle.broker.records import ENDED
 from heddle.errors import BrokerError, Gone, NotFound
 from heddle.producers.identity import host_in_name
@@ -99,8 +100,8 @@ def _seats(broker: Broker, is_dead: Callable[[str, int], bool]) -> list[str]:
                 continue
             if broker.seats.release_seat(status.experiment, holder.epoch):
                 found.append(f"the seat of {status.experiment}")
-        except (Gone, NotFound):
-            continue  # removed meanwhile
+        except (Gone, NotFound, Damaged):
+            continue  # removed meanwhile, or nobody can tell who holds it
     return found
 
 

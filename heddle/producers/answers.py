@@ -7,9 +7,11 @@ import logging
 from itertools import groupby
 
 from heddle.broker import Broker
+from heddle.broker.faults import Damaged
 from heddle.broker.types import AppendReply, Lease, Renewal
 from heddle.errors import BrokerError
 from heddle.producers.appender import Appender
+from heddle.producers.damaged import DamagedExperiments
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding
 from heddle.producers.parcel import Outcome, Parcel
@@ -22,9 +24,11 @@ class Answers:
 
     Attributes:
         appender: set by its maker, for what waits there for a lost lease is dropped.
+        damaged: set by its maker; told of experiments whose keys are not what they should be.
     """
 
     appender: Appender
+    damaged: DamagedExperiments
 
     def __init__(self, broker: Broker, desk: Desk) -> None:
         self._broker = broker
@@ -100,7 +104,11 @@ class Answers:
         for (experiment, p), group in groupby(held, key=lambda pair: pair[0].key[:2]):
             some = list(group)
             asked = [(holding.lease, holding.key == stepping) for holding, _ in some]
-            renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms)
+            try:
+                renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms)
+            except Damaged as error:
+                self.damaged.met(experiment, error)
+                continue
             for (holding, accepted), (_, told), renewal in zip(some, asked, renewals, strict=True):
                 holding.stepping = told
                 self.renewed(holding, accepted, renewal)
@@ -131,8 +139,12 @@ class Answers:
 
     def gone(self, experiment: str) -> None:
         """The experiment was removed: hold nothing of it any more."""
+        self.lose_all(experiment, "the experiment was removed")
+
+    def lose_all(self, experiment: str, why: str) -> None:
+        """Hold nothing of an experiment any more."""
         for holding in self._desk.of(experiment):
-            self._lose(holding.lease, "the experiment was removed")
+            self._lose(holding.lease, why)
 
     def _settle_gone(self, parcel: Parcel) -> None:
         self._desk.counters.gone += 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from heddle.broker.faults import Damaged
 from heddle.broker.types import AppendReply, Lease
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerBlocked, BrokerError, BrokerFull, BrokerUnreachable, Gone, PlaneError
@@ -47,6 +48,8 @@ class Appender:
             (None when it was never asked).
         on_heard: told every other reply (FULL, NOBLOB), for what it says of command and policy.
         on_failure: told an error that nobody expects; the appender then ends.
+        on_damage: told that the broker has something else in the place of a key that a batch belongs into; it and what
+            waits behind it are given up then.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Appender:
         on_outcome: Callable[[Parcel, Outcome, AppendReply | None], None],
         on_heard: Callable[[Parcel, AppendReply], None],
         on_failure: Callable[[BaseException], None],
+        on_damage: Callable[[Parcel, Damaged], None],
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -67,6 +71,7 @@ class Appender:
         self._on_outcome = on_outcome
         self._on_heard = on_heard
         self._on_failure = on_failure
+        self._on_damage = on_damage
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()
         self._changed = threading.Condition()
@@ -182,6 +187,10 @@ class Appender:
             return
         except Gone:
             self._finish(parcel, Outcome.GONE, None)
+            return
+        except Damaged as error:
+            self._on_damage(parcel, error)
+            self._finish(parcel, Outcome.FENCED, None)
             return
         if self._told:
             log.info("delivering again shard=%d", parcel.lease.shard)

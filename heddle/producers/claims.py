@@ -10,11 +10,13 @@ from functools import partial
 import numpy as np
 
 from heddle.broker import Broker, keys
+from heddle.broker.faults import Damaged
 from heddle.broker.types import Claim, Ticket
 from heddle.clock import Clock
 from heddle.errors import BrokerError, Gone, NotFound, SpecError
 from heddle.lease import retry_delay_s
 from heddle.plane import Home, Plane, open_plane
+from heddle.producers.damaged import DamagedExperiments
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, Key
 from heddle.producers.quota import look_every_s, may_take_above, wants_more
@@ -42,6 +44,7 @@ class Claimer:
         broker: Broker,
         desk: Desk,
         *,
+        damaged: DamagedExperiments,
         pool: str,
         worker: str,
         on_claim: Callable[[Claim, Stage], None],
@@ -52,6 +55,7 @@ class Claimer:
     ) -> None:
         self._broker = broker
         self._desk = desk
+        self._damaged = damaged
         self._pool = pool
         self._worker = worker
         self._on_claim = on_claim
@@ -75,7 +79,7 @@ class Claimer:
             for _ in range(MOST_PER_LOOK):
                 if not self._look_once():
                     break
-        except BrokerError as error:
+        except (BrokerError, Damaged) as error:  # the pool's own keys may be damaged
             self._failures += 1
             if self._failures == 1:
                 log.warning("cannot claim, trying again error=%s", error)
@@ -112,9 +116,7 @@ class Claimer:
     def _look_once(self) -> bool:
         """One ticket; True when it is worth looking for another at once."""
         if self._unfinished is not None:
-            ticket, nonce = self._unfinished
-            if self._may_serve(ticket):
-                self._claim(ticket, nonce)
+            self._serve(*self._unfinished)
             self._unfinished = None
             return True
         held = len(self._desk.holdings())
@@ -123,9 +125,19 @@ class Claimer:
         read = self._broker.shards.read_ticket(self._pool, self._worker, block_ms=0 if held else BLOCK_MS)
         if read is None:
             return False
-        if self._may_serve(read):
-            self._claim(read, self._entropy(8).hex())
+        self._serve(read, self._entropy(8).hex())
         return True
+
+    def _serve(self, ticket: Ticket, nonce: str) -> None:
+        """Claim what a ticket is for, unless this worker leaves it alone."""
+        if self._damaged.shuns(ticket.experiment):
+            return
+        try:
+            if self._may_serve(ticket):
+                self._claim(ticket, nonce)
+        except Damaged as error:
+            self._unfinished = None
+            self._damaged.met(ticket.experiment, error)
 
     def _sees_one_to_take(self) -> bool:
         ticket = self._broker.shards.peek_ticket(self._pool)

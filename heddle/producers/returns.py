@@ -8,8 +8,10 @@ import threading
 from dataclasses import replace
 
 from heddle.broker import Broker
+from heddle.broker.faults import Damaged
 from heddle.errors import BatchesForgotten, BrokerError, EnvError, HeddleError
 from heddle.producers.appender import Appender
+from heddle.producers.damaged import DamagedExperiments
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, first_to_leave
 from heddle.producers.mishap import PlayError
@@ -31,8 +33,11 @@ def reason_of(error: EnvError) -> str:
 class Returns:
     """Gives shards back for one worker."""
 
-    def __init__(self, broker: Broker, desk: Desk, appender: Appender, *, worker: str) -> None:
+    def __init__(
+        self, broker: Broker, desk: Desk, appender: Appender, damaged: DamagedExperiments, *, worker: str
+    ) -> None:
         self._broker = broker
+        self._damaged = damaged
         self._desk = desk
         self._appender = appender
         self._worker = worker
@@ -45,6 +50,9 @@ class Returns:
         except BrokerError as error:
             log.info("cannot release yet shard=%s error=%s", holding.name, error)
             return False
+        except Damaged as error:
+            self._damaged.met(holding.lease.experiment, error)
+            return True
         if owned:
             log.info("released shard=%s seq=%d", holding.name, holding.accepted)
             if holding.why:
@@ -90,6 +98,8 @@ class Returns:
                 log.info("cannot report yet shard=%s error=%s", holding.name, error)
                 self._desk.keep_taken(taken)
                 return False
+            except Damaged as error:  # its counts are lost anyway
+                log.info("cannot report shard=%s error=%s", holding.name, error)
             taken.pop()
         return True
 
@@ -167,4 +177,7 @@ class Returns:
         failure, replay = failure_of(error)
         lease = holding.lease
         failure = replace(failure, worker=self._worker, attempt=holding.claim.attempts)
-        self._broker.shards.note_failure(lease.experiment, lease.partition, lease.shard, failure, replay)
+        try:
+            self._broker.shards.note_failure(lease.experiment, lease.partition, lease.shard, failure, replay)
+        except Damaged as error:
+            self._broker.damages.note(lease.experiment, error)

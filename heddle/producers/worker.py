@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.faults import Damaged
 from heddle.broker.pools import WorkerBeat
 from heddle.broker.types import Claim
 from heddle.clock import Clock, SystemClock
@@ -24,6 +25,7 @@ from heddle.plane import Plane, open_plane
 from heddle.producers.answers import Answers
 from heddle.producers.appender import Appender
 from heddle.producers.claims import DEFAULT_TTL_MS, Claimer
+from heddle.producers.damaged import DamagedExperiments
 from heddle.producers.desk import Desk
 from heddle.producers.ending import Ending
 from heddle.producers.heartbeat import Heartbeat, describe
@@ -126,6 +128,8 @@ class Worker:
     def _make_parts(self) -> None:
         broker, desk, clock = self._broker, self.desk, self._clock
         self._answers = Answers(broker, desk)
+        damaged = DamagedExperiments(broker, lose=self._answers.lose_all, clock=clock)
+        self._damaged = self._answers.damaged = damaged
         self._appender = self._answers.appender = Appender(
             broker.shards.append,
             number=self._answers.number,
@@ -133,15 +137,17 @@ class Worker:
             on_outcome=traced(self._answers.settled, self._tracing),
             on_heard=self._answers.heard,
             on_failure=self._fail,
+            on_damage=lambda parcel, error: damaged.met(parcel.lease.experiment, error),
             clock=clock,
         )
-        self._returns = Returns(broker, desk, self._appender, worker=self.id)
+        self._returns = Returns(broker, desk, self._appender, damaged, worker=self.id)
         self._turns = Turns(broker, desk, clock=clock, renewed=self._answers.renewed)
         self._lanes = LaneTurns(self._turns, desk)
         self._ending = Ending(self._stop, self._turns, self._returns, worker=self.id, exit_process=self._exit_process)
         self._claimer = Claimer(
             broker,
             desk,
+            damaged=damaged,
             pool=self.pool,
             worker=self.id,
             on_claim=self._claimed,
@@ -224,6 +230,9 @@ class Worker:
             return
         except Gone:
             self._answers.gone(experiment)
+            return
+        except Damaged as error:
+            self._damaged.met(experiment, error)
             return
         except (NotFound, BrokerError) as error:
             self._failed(f"cannot fetch the policy of {experiment}", error)

@@ -65,6 +65,10 @@ def _experiment(facts: Facts, picture: Picture) -> Judgement:
     since_ms = status.since_ms or status.created_ms
     if status.ended:
         return judge_ended(status)
+    if facts.damaged:
+        do = f"a coordinator mends it, or ends the experiment, within seconds; else: heddle rm --yes {facts.id}"
+        because = (picture.leader,) if picture.leader.state == "absent" else ()
+        return Judgement(subject, "stalled", facts.damaged, do, since_ms=since_ms, because=because)
     if status.state == "queued":
         if picture.leader.state == "absent":
             why, because = "no coordinator admits it", (picture.leader,)

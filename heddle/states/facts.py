@@ -59,6 +59,7 @@ class Facts:
         updated_ms, update_s: when the last update was reported, and how long it took; 0 before the first.
         out_of_memory: the broker refuses writes that need memory.
         blocked: why it refuses every write; "" when it does not.
+        damaged: what is wrong with a key of it that somebody put something else into; "" for nothing.
     """
 
     sight: Sight
@@ -75,6 +76,7 @@ class Facts:
     update_s: float = 0.0
     out_of_memory: bool = False
     blocked: str = ""
+    damaged: str = ""
 
     @property
     def id(self) -> str:

@@ -37,7 +37,7 @@ def look_at_all(broker: Broker) -> tuple[Sight, list[tuple[Status, Judgement]]]:
             found.append((status, judge(facts).experiment))
         except (Gone, NotFound):
             found.append((status, unknown(f"experiment {status.experiment}", "it is being removed")))
-        except Damaged as error:
+        except Damaged as error:  # of its pool
             found.append((status, unknown(f"experiment {status.experiment}", str(error))))
     return seen, found
 

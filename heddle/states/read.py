@@ -4,14 +4,23 @@ It never judges, never waits and never writes.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from heddle.broker import Broker
-from heddle.broker.records import Status
+from heddle.broker.faults import Damaged
+from heddle.broker.pointers import read_flow
+from heddle.broker.records import Status, read_ctl
+from heddle.broker.seats import Sitter
 from heddle.broker.types import Flow, ShardState
 from heddle.states.facts import Facts, PoolFacts, Sight
 
+T = TypeVar("T")
+
 PARTITION = 0
+TTL_MS = 10_000
+"""Of leases, where a spec does not say."""
 EVER_MS = 1 << 62
 """For whoever looks once: nothing limits its sight but how long the broker has been up."""
 
@@ -67,26 +76,51 @@ def facts_of(
         Gone: it was removed.
     """
     known = status if status is not None else broker.experiments.status(experiment)
-    newest = None if known.ended else broker.events.metrics_newest(experiment)
+    read = _Reading()
+    newest = None if known.ended else read.whole(lambda: broker.events.metrics_newest(experiment), None)
     return Facts(
         sight=seen,
         status=known,
-        ctl=broker.experiments.ctl(experiment),
-        shards=tuple(shards if shards is not None else broker.shards.shards(experiment, PARTITION)),
-        flow=flow if flow is not None else broker.experience.flow(experiment, PARTITION),
-        ttl_ms=_ttl_ms(broker, experiment),
+        ctl=read.whole(lambda: broker.experiments.ctl(experiment), read_ctl({"command": known.command})),
+        shards=tuple(
+            shards if shards is not None else read.whole(lambda: broker.shards.shards(experiment, PARTITION), [])
+        ),
+        flow=flow
+        if flow is not None
+        else read.whole(lambda: broker.experience.flow(experiment, PARTITION), read_flow({}, 0)),
+        ttl_ms=read.whole(lambda: _ttl_ms(broker, experiment), TTL_MS),
         pool=pool if pool is not None else pool_facts(broker, known.pool),
-        sitter=broker.seats.last(experiment),
+        sitter=read.whole(lambda: broker.seats.last(experiment), Sitter()),
         leader=broker.coordinators.leader(),
-        room=broker.shards.waiting(experiment, PARTITION),
+        room=read.whole(lambda: broker.shards.waiting(experiment, PARTITION), {}),
         updated_ms=newest.time_ms if newest is not None else 0,
         update_s=newest.values.get("update_seconds", 0.0) if newest is not None else 0.0,
         out_of_memory=broker.conn.out_of_memory(),
         blocked=broker.conn.blocked(),
+        damaged=known.damaged or read.damage,
     )
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Reads an experiment as far as its keys are what they should be.
+
+    Attributes:
+        damage: what is wrong with the first that is not; "" for nothing.
+    """
+
+    damage: str = ""
+
+    def whole(self, ask: Callable[[], T], instead: T) -> T:
+        """What is asked for, or `instead` where it cannot be read."""
+        try:
+            return ask()
+        except Damaged as error:
+            self.damage = self.damage or str(error)
+            return instead
 
 
 def _ttl_ms(broker: Broker, experiment: str) -> int:
     """Of its leases, as its spec says; the default where that cannot be read."""
     stored = json.loads(broker.experiments.spec(experiment).json)
-    return round(1000 * float(stored.get("faults", {}).get("lease_ttl", 10.0)))
+    return round(1000 * float(stored.get("faults", {}).get("lease_ttl", TTL_MS / 1000)))

@@ -71,6 +71,7 @@ def begin(script: Script, made: list[Appender]) -> Appender:
         on_outcome=script.settled,
         on_heard=lambda _, answer: script.heard.append(answer.status),
         on_failure=script.failures.append,
+        on_damage=lambda one, error: script.failures.append(error),
         rng=np.random.default_rng(0),
     )
     made.append(appender.start())

@@ -30,6 +30,7 @@ def claimer(clock: ManualClock) -> tuple[Claimer, list[Ticket]]:
     made = Claimer(
         SimpleNamespace(shards=shards),  # type: ignore[arg-type]
         Desk(),
+        damaged=SimpleNamespace(shuns=lambda _: False),  # type: ignore[arg-type]
         pool="default",
         worker="w1",
         on_claim=lambda *_: None,

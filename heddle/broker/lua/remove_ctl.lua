@@ -2,7 +2,10 @@
 -- KEYS  1 ctl (hash)  2 status (hash)
 -- ARGV  1 "force" to remove one that is not over | ""
 -- Reply {"OK" | "GONE" (no ctl already) | "ACTIVE", state}
-local state = redis.call('HGET', KEYS[2], 'state') or ''
+local state = redis.pcall('HGET', KEYS[2], 'state') or ''
+if type(state) ~= 'string' then -- somebody put something else there
+  state = ''
+end
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {'GONE', state}
 end

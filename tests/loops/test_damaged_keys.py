@@ -1,0 +1,269 @@
+"""Keys in whose place somebody put something else: it is that experiment's trouble alone, named, mended or its end."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.broker.damage import Damages
+from heddle.broker.faults import Damaged
+from heddle.broker.server import LocalServer
+from heddle.coord.coordinator import Coordinator
+from heddle.coord.leader import Leader
+from heddle.errors import NotFound
+from heddle.spaces import Box, Discrete, to_json
+from heddle.spec import load_spec
+from heddle.states.look import look_at, look_at_all
+from heddle.stop import StopFlag
+from tests import worker_kit
+from tests.helpers import eventually
+from tests.trainer_kit import InThread
+from tests.worker_kit import Running, fresh
+
+SPEC: dict[str, dict[str, Any]] = {
+    "env": {"num_envs": 1, "envs_per_shard": 1, "kwargs": {"step_s": 0.005}},
+    "trainer": {"learner": "tests.trainer_kit:Recorder", "minibatch": 1},
+    "policy": {"hidden": [2]},
+    "rollout": {"steps": 4},
+    "faults": {"lease_ttl": 1.0},
+}
+Damage = Callable[[Any, str], object]
+
+
+def _another_kind(name: Callable[[str], str]) -> Damage:
+    return lambda raw, experiment: (raw.delete(name(experiment)), raw.set(name(experiment), "x"))
+
+
+def _no_number(name: Callable[[str], str], field: str) -> Damage:
+    return lambda raw, experiment: raw.hset(name(experiment), field, "x")
+
+
+NEEDED: dict[str, Callable[[str], str]] = {
+    "ctl": keys.ctl,
+    "spec": keys.spec,
+    "flow": lambda experiment: keys.flow(experiment, 0),
+    "accepted": lambda experiment: keys.accepted(experiment, 0),
+    "experience": lambda experiment: keys.experience(experiment, 0),
+    "shard": lambda experiment: keys.shard(experiment, 0, 0),
+}
+MADE_ANEW: dict[str, Callable[[str], str]] = {
+    "status": keys.status,
+    "seat": keys.seat,
+    "trainer": keys.trainer,
+    "queued": lambda experiment: keys.queued(experiment, 0),
+    "loading": lambda experiment: keys.loading(experiment, 0),
+    "due": lambda experiment: keys.due(experiment, 0),
+    "waiting": lambda experiment: keys.waiting(experiment, 0),
+    "metrics": keys.metrics,
+    "dead": lambda experiment: keys.dead(experiment, 0),
+    "lease": lambda experiment: keys.lease(experiment, 0, 0),
+    "failure": lambda experiment: keys.failure(experiment, 0, 0),
+}
+SELDOM = ("lease", "dead", "failure")
+"""Nobody asks these, or not for their contents, while all goes well."""
+NUMBERS = {
+    "ctl max_entries": (keys.ctl, "max_entries"),
+    "ctl policy": (keys.ctl, "policy"),
+    "flow entries": (NEEDED["flow"], "entries"),
+    "shard seq": (NEEDED["shard"], "seq"),
+}
+
+
+@dataclass
+class Fleet:
+    """A coordinator, a worker and the trainers of some experiments, all in this process; no role is started twice."""
+
+    broker: Broker
+    url: str
+    folder: Path
+    trainers: dict[str, InThread] = field(default_factory=dict)
+    stop: StopFlag = field(default_factory=StopFlag)
+
+    def begin(self) -> None:
+        self.coordinator = threading.Thread(target=Coordinator(self.url, stop=self.stop).run)
+        self.coordinator.start()
+        self.worker = Running(self.url, "w1")
+
+    def submit(self, name: str) -> str:
+        raw = {**worker_kit.SPEC, **SPEC, "experiment": {"name": name.replace(" ", "-").replace("_", "-")}}
+        raw["env"] = {**worker_kit.SPEC["env"], **SPEC["env"]}
+        spec = load_spec(raw).spec
+        spaces = json.dumps({"observation": to_json(Box((2,), "float32")), "action": to_json(Discrete(2, 0))})
+        made = self.broker.experiments.submit(
+            spec.canonical_json(), "", spec.sha256(), spec.experiment.name, suffix=os.urandom(3).hex(), spaces=spaces
+        )
+        self.train(made.id)
+        return made.id
+
+    def train(self, experiment: str) -> None:
+        self.trainers[experiment] = InThread(self.url, experiment, self.folder / experiment)
+
+    def keep_trained(self, experiment: str) -> None:
+        """As their host does: another trainer where one ended and the experiment is not over."""
+        trainer = self.trainers[experiment]
+        if not trainer.is_alive and not self.broker.experiments.status(experiment).ended:
+            self.train(experiment)
+
+    def trained(self, experiment: str) -> int:
+        return self.broker.experience.flow(experiment, 0).trained.batches
+
+    def end(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.stop.request("the test is over")
+            trainer.stop.request("the test is over")
+        for trainer in self.trainers.values():
+            trainer.end()
+        self.worker.end()
+        self.stop.drain("the test is over")
+        self.coordinator.join(10)
+
+
+@pytest.fixture
+def fleet(valkey_server: LocalServer, tmp_path: Path) -> Iterator[Fleet]:
+    with fresh(valkey_server.url) as broker:
+        made = Fleet(broker, valkey_server.url, tmp_path)
+        made.begin()
+        yield made
+        made.end()
+
+
+def _damages() -> dict[str, Damage]:
+    found = {name: _another_kind(key) for name, key in {**NEEDED, **MADE_ANEW}.items()}
+    return found | {name: _no_number(key, field) for name, (key, field) in NUMBERS.items()}
+
+
+def test_damaged_keys_of_one_experiment_are_its_own_trouble_and_no_role_dies_of_them(fleet: Fleet) -> None:
+    """Every kind of key at once, each in an experiment of its own, beside one that is sound."""
+    # Given an experiment for each kind of key, all trained by one pool
+    raw, sound = fleet.broker.conn.main, fleet.submit("sound")
+    hurt = {name: fleet.submit(name) for name in _damages()}
+    for experiment in (sound, *hurt.values()):
+        eventually(lambda one=experiment: fleet.trained(one) > 0, timeout_s=60, what=f"{experiment} is trained")  # type: ignore[misc]
+    # When each loses one key to something else
+    for name, damage in _damages().items():
+        damage(raw, hurt[name])
+    # Then each either fails with its reason, in which a whole key is named, or goes on as if the key were new
+    before = fleet.trained(sound)
+    for name, experiment in hurt.items():
+        if name in MADE_ANEW:
+            _goes_on(fleet, name, experiment)
+        else:
+            _has_failed(fleet, name, experiment)
+    # And the sound one goes on, with the same worker and the same coordinator
+    eventually(lambda: fleet.trained(sound) > before + 3, timeout_s=60, what="the sound one goes on")
+    assert fleet.worker.thread.is_alive() and fleet.worker.error is None
+    assert fleet.coordinator.is_alive()
+    assert {status.experiment for status, _ in look_at_all(fleet.broker)[1]} == {sound, *hurt.values()}
+    # And what failed leaves no key behind
+    for name in (*NEEDED, *NUMBERS):
+        fleet.trainers[hurt[name]].end()
+        fleet.broker.experiments.remove(hurt[name], force=True)
+        eventually(lambda one=hurt[name]: _keys_of(raw, one) == [], what=f"{name}: no key is left")  # type: ignore[misc]
+
+
+def _goes_on(fleet: Fleet, name: str, experiment: str) -> None:
+    key = MADE_ANEW[name](experiment)
+    if name in SELDOM:
+        fleet.broker.damages.note(experiment, Damaged("WRONGTYPE, says a verb that met it"))
+
+    def is_mended() -> bool:
+        fleet.keep_trained(experiment)
+        return fleet.broker.conn.main.type(key) != b"string"
+
+    eventually(is_mended, timeout_s=60, every_s=0.1, what=f"{name} is mended")
+    before = fleet.trained(experiment)
+
+    def has_gone_on() -> bool:
+        fleet.keep_trained(experiment)
+        return fleet.trained(experiment) > before
+
+    eventually(has_gone_on, timeout_s=60, every_s=0.1, what=f"{name} goes on")
+    eventually(lambda: fleet.broker.experiments.status(experiment).state == "running", what=f"{name} runs")
+
+
+def _has_failed(fleet: Fleet, name: str, experiment: str) -> None:
+    status = eventually(
+        lambda: (found := fleet.broker.experiments.status(experiment)).ended and found, timeout_s=60, what=name
+    )
+    assert status.state == "failed", (name, status)
+    assert f"--resume {experiment}" in status.reason, (name, status.reason)
+    if name in NEEDED:
+        assert f"{NEEDED[name](experiment)} is no " in status.reason, (name, status.reason)
+    facts, picture = look_at(fleet.broker, experiment)
+    assert (picture.experiment.state, picture.experiment.why) == ("failed", facts.status.reason), name
+
+
+def _keys_of(raw: Any, experiment: str) -> list[Any]:
+    left = list(raw.scan_iter(match=f"heddle:{{{experiment}.*"))
+    return [*left, *(one for one in raw.zrange(keys.EXPERIMENTS, 0, -1) if one.decode() == experiment)]
+
+
+def test_every_kind_of_key_that_an_experiment_has_is_looked_at(fleet: Fleet) -> None:
+    # Given an experiment that has been trained, and a key of every kind that it ever has
+    experiment, raw = fleet.submit("whole"), fleet.broker.conn.main
+    eventually(lambda: fleet.trained(experiment) > 0, timeout_s=30)
+    eventually(lambda: fleet.broker.events.metrics_newest(experiment) is not None, timeout_s=30)
+    # Then each is known by its kind, but for bytes, of which only readers make something
+    found = {
+        name.decode().removeprefix(keys.tag(experiment, 0)).split(":")[1] for name in raw.scan_iter(match="heddle:{*")
+    }
+    assert found - {"blob", "snapshot", "policy"} <= {*NEEDED, *MADE_ANEW}
+    # And none of them is called damaged
+    assert Damages(fleet.broker.conn).find(experiment) == []
+
+
+def test_an_experiment_that_somebody_took_from_the_list_is_listed_again(fleet: Fleet) -> None:
+    # Given one that is running, and a leader that does not know it, as after a restart
+    experiment, broker = fleet.submit("lost"), fleet.broker
+    eventually(lambda: broker.experiments.status(experiment).state == "running", timeout_s=30)
+    created_ms = broker.experiments.status(experiment).created_ms
+    for watched in ({experiment}, set[str]()):
+        # When the list is removed
+        broker.conn.main.delete(keys.EXPERIMENTS)
+        assert broker.experiments.ls() == []
+        # Then whoever looks after it, and whoever finds the list empty, lists it again with its time
+        assert broker.experiments.unlisted(watched) == [experiment]
+        assert broker.conn.main.zscore(keys.EXPERIMENTS, experiment) == created_ms
+    # And one that was removed does not come back
+    fleet.trainers[experiment].end()
+    broker.experiments.remove(experiment, force=True)
+    assert broker.experiments.unlisted({experiment}) == []
+    assert broker.conn.main.exists(keys.EXPERIMENTS) == 0
+
+
+def test_a_leader_lists_again_what_it_looks_after(valkey_server: LocalServer) -> None:
+    with fresh(valkey_server.url) as broker:
+        experiment = worker_kit.submit(broker, **SPEC)
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        now_ms = broker.conn.now_ms()
+        leader.wait(now_ms)
+        broker.conn.main.delete(keys.EXPERIMENTS)
+        leader.tick(now_ms + 60_000)
+        assert [status.experiment for status in broker.experiments.ls()] == [experiment]
+        # and the next one, from an empty list
+        broker.conn.main.delete(keys.EXPERIMENTS)
+        following = Leader(broker, "c2", broker.conn.now_ms() + 1, contact_since_ms=0)
+        following.take_over(now_ms)
+        following.tick(now_ms + 120_000)
+        assert [status.experiment for status in broker.experiments.ls()] == [experiment]
+
+
+def test_an_experiment_without_its_ctl_is_removed_whole(fleet: Fleet) -> None:
+    # Given one that is trained, and whose ctl somebody deletes
+    experiment, broker = fleet.submit("beheaded"), fleet.broker
+    eventually(lambda: fleet.trained(experiment) > 0, timeout_s=30)
+    broker.conn.main.delete(keys.ctl(experiment))
+    # When it is removed
+    fleet.trainers[experiment].end()
+    broker.experiments.remove(experiment)
+    # Then no key of it is left, neither in the list nor under its name
+    eventually(lambda: _keys_of(broker.conn.main, experiment) == [], what="no key is left")
+    assert broker.conn.main.exists(keys.name("beheaded")) == 0
+    with pytest.raises(NotFound):
+        broker.experiments.resolve(experiment)
