@@ -103,6 +103,15 @@ class Poison(gymnasium.Env[Any, Any]):
     def do_sys_exit(self) -> None:
         sys.exit(3)
 
+    def do_recurse(self) -> None:
+        self.do_recurse()
+
+    def do_interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+    def do_memory_error(self) -> None:
+        raise MemoryError("no room for the map")
+
     def do_raise(self) -> None:
         raise RuntimeError("the arm fell off")
 

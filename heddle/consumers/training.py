@@ -25,7 +25,7 @@ from heddle.consumers.setting import Setting
 from heddle.consumers.sides import Sides
 from heddle.errors import CheckpointError, EnvError, ExperimentFailed, HeddleError
 from heddle.policies.base import Arrays
-from heddle.spec.objects import describe_error
+from heddle.spec.objects import describe_error, user_errors
 
 LEARNER_FILES = "replay"
 """Folder in an experiment's own for files that its learner keeps."""
@@ -95,7 +95,7 @@ class Training:
             metrics = dict(self.learner.update(assembled, share))
         except (ExperimentFailed, EnvError) as error:
             raise ExperimentFailed(f"{where}: {error}{suspect(assembled)}") from error
-        except (Exception, SystemExit) as error:  # the learner may be anybody's code
+        except user_errors() as error:  # the learner may be anybody's code
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}{suspect(assembled)}") from error
         if told := self._asked():
@@ -124,14 +124,14 @@ class Training:
             self._try(self.learner.update, loaded, progress)
             self.learner.set_weights(weights)
             self.learner.load(*state)
-        except (Exception, SystemExit) as error:  # the learner may be anybody's code
+        except user_errors() as error:  # the learner may be anybody's code
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(f"{who} cannot go back to where it was: {describe_error(error)}") from error
 
     def _try(self, learn: Callable[[TrainBatch, float], object], loaded: Loaded, progress: Progress) -> None:
         try:
             learn(self._assemble([loaded]), self._share(progress))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
+        except user_errors() as error:  # noqa: BLE001  only a death counts here; the learner may be anybody's code
             log.info("a suspect raised when probed shard=%d error=%s", loaded.pointer.shard, describe_error(error))
         self._asked()  # of what is forgotten again, nobody needs to hear
 
@@ -164,7 +164,7 @@ class Training:
         if callable(keep := getattr(self.learner, "keep", None)):
             try:
                 keep(metas)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  old files are no trouble with training
+            except user_errors() as error:  # noqa: BLE001  old files are no trouble with training
                 log.warning("the learner cannot delete old files error=%s", describe_error(error))
 
     def _assemble(self, batches: Sequence[Loaded]) -> TrainBatch:

@@ -11,13 +11,13 @@ from types import FrameType
 from typing import Never
 
 from heddle.errors import EnvError
-from heddle.spec.objects import blame
+from heddle.spec.objects import Ours, blame
 
 AGAIN_S = 2.0
 """After the deadline: how long cleaning up (an environment's close) may last before it is interrupted, too."""
 
 
-class _Overrun(BaseException):
+class _Overrun(Ours):
     """Time is up; no Exception, so that code of the user's does not take it for one of its own."""
 
 

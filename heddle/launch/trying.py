@@ -3,10 +3,11 @@
 It runs the user's code, and never talks to the broker. `check.py` has it run in a child, which may hang or crash.
 """
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from heddle.policies.sac import RANDOM, SacPolicy
 from heddle.spaces import Space
 from heddle.spec import ExperimentSpec
 from heddle.spec.derive import REPLAYING
+from heddle.spec.learner_checks import METHODS
 from heddle.spec.objects import import_object, is_object_name
 from heddle.spec.plan import needs, size_problems
 
@@ -147,9 +149,26 @@ def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
         return []
     except EnvError as error:
         return list(error.problems)
-    if callable(target):
-        return []
-    return [Problem("trainer.learner", name, f"is a {type(target).__name__}, expected a class or function")]
+    reason = _no_learner(target, spec.trainer.kwargs)
+    hint = "a learner is a class such as heddle.consumers.learners.Learner, or a function that returns one"
+    return [Problem("trainer.learner", name, reason, hint)] if reason else []
+
+
+def _no_learner(target: Any, kwargs: Mapping[str, object]) -> str:
+    """Why `target` makes no learner, as far as that can be told without calling it; "" where it may."""
+    if not callable(target):
+        return f"is a {type(target).__name__}, expected a class or function"
+    if isinstance(target, type) and (missing := [name for name in METHODS if not hasattr(target, name)]):
+        return f"is no learner: the class lacks {', '.join(missing)}"
+    try:
+        taken = inspect.signature(target)
+    except (TypeError, ValueError):
+        return ""  # written in C, and it does not say
+    try:
+        taken.bind(None, None, **kwargs, device=None, seed=0)
+    except TypeError as error:
+        return f"cannot be called as NAME(spec, policy, *, device, seed) and [trainer.kwargs]: {error}"
+    return ""
 
 
 def _training_problems(spec: ExperimentSpec, policy: Policy) -> list[Problem]:

@@ -18,7 +18,7 @@ from heddle.policies.random_policy import RandomPolicy
 from heddle.policies.sac import SacPolicy
 from heddle.spaces import Space
 from heddle.spec import PolicySpec
-from heddle.spec.objects import describe_error, import_object
+from heddle.spec.objects import describe_error, import_object, user_errors
 from heddle.spec.policy import POLICIES
 
 _NEEDED = ("noise", "outputs", "state", "initial_state", "act", "get_weights", "set_weights")
@@ -122,7 +122,7 @@ def call_user_code(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *
         return target(*args, **kwargs)
     except EnvError:
         raise
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise EnvError(f"raised {describe_error(error)}", key=key, value=name) from error
 
 

@@ -25,7 +25,7 @@ from heddle.policies.normalise import CLIP, Normaliser
 from heddle.policies.weights import check, split_norm
 from heddle.spaces import Space, leaves
 from heddle.spaces.cells import numbers_of
-from heddle.spec.objects import describe_error
+from heddle.spec.objects import describe_error, user_errors
 
 SCALAR = OutputSpec("float32")
 
@@ -64,7 +64,7 @@ class FlaxPolicy:
             with jax.default_device(self._cpu):
                 self.params = module.init(jax.random.key(seed), probe, state)
                 answer = module.apply(self.params, probe, state)
-        except (Exception, SystemExit) as error:
+        except user_errors() as error:
             raise EnvError(
                 f"__call__ raised {describe_error(error)}", key="policy.id", value=name, hint=hint
             ) from error

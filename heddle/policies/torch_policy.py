@@ -22,6 +22,7 @@ from heddle.policies.torch_module import load_module_weights, module_weights
 from heddle.policies.weights import split_norm
 from heddle.spaces import Space, leaves
 from heddle.spaces.cells import numbers_of
+from heddle.spec.objects import user_errors
 
 SCALAR = OutputSpec("float32")
 
@@ -100,7 +101,7 @@ class TorchPolicy:
         try:
             with torch.no_grad():
                 answer: Any = self.net(self._tensors(blank_observations(self.observation)), state)
-        except (Exception, SystemExit) as error:
+        except user_errors() as error:
             reason = f"forward raised {type(error).__name__}: {error}"
             raise EnvError(reason, key="policy.id", value=self.name, hint=hint) from error
         if problem := answer_problem(answer, self.heads, self.state, call="forward"):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from heddle.producers.choices import choices_for
 from heddle.spaces import ACTION, Box, DictSpace, Discrete, Leaf, LeafSpace, Space, index_range, leaves, validate_value
 from heddle.spaces.cells import boxed, padded, to_cell
-from heddle.spec.objects import describe_error
+from heddle.spec.objects import describe_error, user_errors
 
 _TOLERANCE = 1e-5
 """Two runs of the same seed may differ by this much, as in Gymnasium's own checker."""
@@ -103,7 +103,7 @@ def _play(
 def _reset(env: Any, observation: Space, seed: int) -> Any:
     try:
         answer = env.reset(seed=seed)
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise BadAnswer(f"reset raised {describe_error(error)}") from error
     is_pair = isinstance(answer, tuple) and len(answer) == 2
     _expect(is_pair, f"reset returned {short(answer)}, expected (observation, info)")
@@ -116,7 +116,7 @@ def _reset(env: Any, observation: Space, seed: int) -> Any:
 def _step(env: Any, choice: Any, step: int) -> Any:
     try:
         answer = env.step(choice)
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise BadAnswer(f"step {step} raised {describe_error(error)} for action {short(choice)}") from error
     size = len(answer) if isinstance(answer, tuple) else 0
     described = f"a tuple of {size}" if size else short(answer)

@@ -15,7 +15,7 @@ from heddle.errors import EnvError
 from heddle.producers.envs_homes import install_hint, register
 from heddle.spec import Env
 from heddle.spec.models import Wrapper
-from heddle.spec.objects import describe_error, import_object, is_object_name, nearest
+from heddle.spec.objects import describe_error, import_object, is_object_name, nearest, user_errors
 
 
 def call_gymnasium(env: Env, make: Callable[..., Any] = gymnasium.make, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ def call_gymnasium(env: Env, make: Callable[..., Any] = gymnasium.make, **kwargs
     except ModuleNotFoundError as error:
         module = error.name or env.id.partition(":")[0]
         raise EnvError(f"there is no module {module!r}", value=env.id, hint=install_hint(module)) from error
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise EnvError(f"making it raised {describe_error(error)}", value=env.id) from error
 
 
@@ -59,7 +59,7 @@ def call_factory(env: Env, offered: Mapping[str, Any]) -> Any:
     kwargs = {name: value for name, value in offered.items() if name in _named_parameters(factory)} | env.kwargs
     try:
         made = factory(**kwargs)
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise EnvError(f"the factory raised {describe_error(error)}", value=env.id) from error
     if made is None:
         raise EnvError("the factory returned nothing", value=env.id, hint="does it lack a return ?")
@@ -96,7 +96,7 @@ def wrap(env: Any, wrapper: Wrapper, place: int, *, of: ModuleType = gym_wrapper
             raise EnvError(reason, key=key, value=wrapper.id, hint=nearest(wrapper.id, known))
     try:
         wrapped = kind(env, **wrapper.kwargs)
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise EnvError(f"wrapping raised {describe_error(error)}", key=key, value=wrapper.id) from error
     if not hasattr(wrapped, "step"):
         raise EnvError(f"returned a {type(wrapped).__name__}, not an environment", key=key, value=wrapper.id)

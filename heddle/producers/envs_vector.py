@@ -22,7 +22,7 @@ from heddle.producers.envs_homes import install_hint
 from heddle.producers.envs_make import call_factory, call_gymnasium, wrap
 from heddle.spec import Env
 from heddle.spec.models import ENVPOOL
-from heddle.spec.objects import describe_error, is_object_name, nearest
+from heddle.spec.objects import describe_error, is_object_name, nearest, user_errors
 
 _NEUTRAL = (vector_wrappers.RecordEpisodeStatistics, vector_wrappers.DictInfoToList)
 _PLAIN_STEPS = (
@@ -234,7 +234,7 @@ def _call_envpool(env: Env, num_envs: int, seeds: Sequence[int]) -> Any:
         raise EnvError("there is no such environment in EnvPool", value=env.id, hint=nearest(task, known))
     try:
         return envpool.make_gymnasium(task, num_envs=num_envs, **({"seed": list(seeds)} | env.kwargs))
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise EnvError(f"making it raised {describe_error(error)}", value=env.id) from error
 
 

@@ -32,6 +32,7 @@ from heddle.producers.track import Track
 from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
+from heddle.spec.objects import is_users
 
 Doing = Literal["step", "reset", "act"]
 
@@ -221,8 +222,8 @@ class Play(ABC):
             yield
         except EnvError:
             raise
-        except (Exception, SystemExit) as error:
-            if self.doing is None:
+        except BaseException as error:
+            if self.doing is None or not is_users(error):
                 raise
             if isinstance(error, BadAnswer) and error.env is not None:
                 self._env, self._row = error.env, self._row_of(error.env)

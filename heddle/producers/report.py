@@ -19,7 +19,7 @@ from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan
 from heddle.spaces import ACTION, is_action
 from heddle.spec import ExperimentSpec
-from heddle.spec.objects import describe_error
+from heddle.spec.objects import MOST_FRAMES, describe_error
 from heddle.spec.variants import variant_of
 
 ACTIONS_SHOWN = 8
@@ -172,4 +172,4 @@ def _replay(spot: Spot | None) -> Replay | None:
 def _trace(error: BaseException) -> str:
     if isinstance(error, BadAnswer):
         return ""
-    return "".join(traceback.format_exception(error))[-TRACE_CHARS:]
+    return "".join(traceback.format_exception(error, limit=-MOST_FRAMES))[-TRACE_CHARS:]

@@ -19,7 +19,7 @@ from heddle.producers.snapshot import restore, take
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Space
 from heddle.spec import ExperimentSpec
-from heddle.spec.objects import describe_error
+from heddle.spec.objects import describe_error, user_errors
 
 STEPS = 16
 """Before the snapshot, and again behind it."""
@@ -74,7 +74,7 @@ def _try_vector(spec: ExperimentSpec, seed: int) -> SnapshotTrial:
         return SnapshotTrial(len(take(vector)))
     except NotSnapshottable as error:
         return SnapshotTrial(0, error.reason)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  told by its own check
+    except user_errors() as error:  # noqa: BLE001  told by its own check
         return SnapshotTrial(0, f"it raised {describe_error(error)} before there was one")
     finally:
         close_env(vector)
@@ -89,14 +89,14 @@ def _compare(env: Any, other: Any, *, seed: int, action: Space) -> SnapshotTrial
         expected, _ = _play(env, action, actions[STEPS:], last)
     except NotSnapshottable:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001  told by its own check
+    except user_errors() as error:  # noqa: BLE001  told by its own check
         return SnapshotTrial(0, f"it raised {describe_error(error)} before there was one")
     try:
         restore(other, data)
         found, _ = _play(other, action, actions[STEPS:], last)
     except SnapshotError as error:
         return SnapshotTrial(0, f"it {error.reason}")
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the user's, see above
+    except user_errors() as error:  # noqa: BLE001  the user's, see above
         return SnapshotTrial(0, f"when it was brought back the environment raised {describe_error(error)}")
     for step, (one, another) in enumerate(zip(expected, found, strict=True), start=1):
         if one != another:

@@ -224,9 +224,10 @@ class AsyncStepper(Stepper):
     async def _answer(self, env: int, call: Callable[[], Any]) -> None:
         try:
             answer = await call()
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:  # noqa: BLE001  told to the player, which says where it was
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # by us; else the environment raised what stands for it
+                raise
             answer = error
         self._answers.put((env, answer))
 

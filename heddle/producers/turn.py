@@ -30,6 +30,7 @@ from heddle.producers.play import Play
 from heddle.producers.report import TRACE_CHARS
 from heddle.producers.snapshot_rule import Beginning, Camera, begin
 from heddle.producers.stage import Stage
+from heddle.spec.objects import MOST_FRAMES
 
 T = TypeVar("T")
 Left = tuple[Action | None, tuple[Play, str, Callable[[], bool]] | None, int | None]
@@ -70,7 +71,7 @@ class Turns:
     def hanging(self, reason: str) -> EnvError:
         """For another thread: what is known of the call that lasts too long."""
         frame = sys._current_frames().get(self._thread or -1)
-        trace = "" if frame is None else "".join(traceback.format_stack(frame))[-TRACE_CHARS:]
+        trace = "" if frame is None else "".join(traceback.format_stack(frame, limit=MOST_FRAMES))[-TRACE_CHARS:]
         if self._calling is None and (playing := self._playing) is not None:
             return playing[0].hanging(reason, trace)
         what = "make" if self._calling is None else self._calling.what

@@ -27,7 +27,7 @@ from heddle.producers.vector_answers import batched, final_of, five_of, flags_of
 from heddle.shard import env_seed, plan_shards
 from heddle.spaces import Space, leaves
 from heddle.spec import ExperimentSpec
-from heddle.spec.objects import describe_error
+from heddle.spec.objects import describe_error, user_errors
 
 MOST_ENVS = 2
 """Made for a check: one could hide that rows are mixed up."""
@@ -123,7 +123,7 @@ def _called(what: str, call: Callable[[], Any]) -> Any:
         return call()
     except BadAnswer:
         raise
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise BadAnswer(f"{what} raised {describe_error(error)}") from error
 
 

@@ -11,6 +11,8 @@ from heddle.spec.learning import ReplayOptions, SacOptions
 from heddle.spec.models import ExperimentSpec, Trainer
 from heddle.spec.values import Schedule, is_user_code
 
+METHODS = ("update", "get_weights", "set_weights", "state", "load")
+"""What every learner has, those of the user's own, too."""
 _ON_POLICY = ("ppo", "vtrace")
 _REPLAYING = tuple(REPLAYING)
 _ONLY_FOR: dict[str, tuple[str, ...]] = {

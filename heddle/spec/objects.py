@@ -4,10 +4,12 @@ It never imports a library of its own accord: only what the name asks for.
 """
 
 import importlib
+import signal
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,8 @@ from heddle.errors import EnvError
 
 EXTRAS = {"torch": "torch", "jax": "jax", "flax": "jax", "optax": "jax"}
 """Modules that an extra of Heddle brings."""
+MOST_FRAMES = 100
+"""Of a stack that are looked at and kept, innermost first: endless recursion makes a thousand, slow to tell of."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LIBRARIES = tuple(
     Path(path).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(key))
@@ -66,6 +70,26 @@ def nearest(word: str, known: list[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
+def user_errors() -> tuple[type[BaseException], ...]:
+    """What user code may end with that is its own failure: `except user_errors() as error`.
+
+    An interrupt is among it only where Ctrl-C does not come as one: roles hear signals in another way.
+    """
+    is_a_persons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return (Exception, SystemExit) if is_a_persons else (Exception, SystemExit, KeyboardInterrupt)
+
+
+def is_users(error: BaseException) -> bool:
+    """The same for whatever ends a call into user code and is not ours: GeneratorExit, classes of the user's own."""
+    if isinstance(error, KeyboardInterrupt):
+        return isinstance(error, user_errors())
+    return not isinstance(error, Ours)
+
+
+class Ours(BaseException):
+    """Thrown into user code by Heddle itself; passes all who look for the user's errors."""
+
+
 def describe_error(error: BaseException) -> str:
     """One line: type, message and, where it can be told, file:line of the user's code that raised it."""
     try:
@@ -81,7 +105,7 @@ def blame(error: BaseException) -> str:
     """ "file:line" of the innermost frame that belongs neither to Heddle nor to an installed library; "" if none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno or 0}"
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(error.__traceback__, limit=-MOST_FRAMES)
     return place_of((frame.filename, frame.lineno or 0) for frame in reversed(frames))
 
 
@@ -103,14 +127,14 @@ def _import_module(module_name: str, name: str, key: str) -> ModuleType:
         sys.path.append(here)  # last, so that a file of the user's never hides a library
         importlib.invalidate_caches()
         return _import_again(module_name, name, key)
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise _import_failure(module_name, name, key, error) from error
 
 
 def _import_again(module_name: str, name: str, key: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
+    except user_errors() as error:
         raise _import_failure(module_name, name, key, error) from error
 
 
@@ -140,6 +164,7 @@ def _is_part_of(module_name: str, missing: str | None) -> bool:
     return missing is not None and (module_name == missing or module_name.startswith(f"{missing}."))
 
 
+@lru_cache(maxsize=1_000)
 def _under(filename: str, folders: tuple[Path, ...]) -> bool:
     path = Path(filename).resolve()
     return any(path.is_relative_to(folder) for folder in folders)

@@ -108,9 +108,9 @@ def combine(
     """
     if seeds is not None and any(axis.key == _SEED for axis in axes):
         raise SpecError([Problem(_SEED, None, "is swept, and --seeds is given, too", "use one of them", file=SWEEP)])
-    given = _seeds_of(axes) if seeds is None else list(range(base.seed, base.seed + seeds))
+    given = _seeds_of(axes) if seeds is None else range(base.seed, base.seed + seeds)  # any number may be asked for
     axes = [axis for axis in axes if axis.key != _SEED]
-    count = len(given or [base.seed]) * math.prod(len(axis.values) for axis in axes)
+    count = (seeds or len(given) or 1) * math.prod(len(axis.values) for axis in axes)
     if count > MOST:
         hint = "sweep fewer values at once"
         raise SpecError([Problem("", None, f"makes {count} experiments, at most {MOST} go", hint, file=SWEEP)])

@@ -188,9 +188,8 @@ def _goes_on(fleet: Fleet, name: str, experiment: str) -> None:
 
 
 def _has_failed(fleet: Fleet, name: str, experiment: str) -> None:
-    status = eventually(
-        lambda: (found := fleet.broker.experiments.status(experiment)).ended and found, timeout_s=60, what=name
-    )
+    eventually(lambda: fleet.broker.experiments.status(experiment).ended, timeout_s=60, every_s=0.05, what=name)
+    status = fleet.broker.experiments.status(experiment)
     assert status.state == "failed", (name, status)
     assert f"--resume {experiment}" in status.reason, (name, status.reason)
     if name in NEEDED:

@@ -80,6 +80,14 @@ def _many(first: int, last: int, *, jobs: int, minutes: float | None, state: Pat
     return int(bool(figures.broken))
 
 
+def _range(asked: str, parser: argparse.ArgumentParser) -> tuple[int, int]:
+    """The first seed and the one behind the last. Ends the process where that is no range."""
+    first, _, last = asked.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+        parser.error(f"--seeds {asked}: expected A:B with A below B, such as 0:2000; one seed alone: --seed 7")
+    return int(first), int(last)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one and show its plan")
@@ -105,8 +113,8 @@ def main() -> int:
         return hunt_all(asked.jobs, asked.most, asked.least, missed_too=asked.missed)
     if asked.seed is not None:
         return _show(asked.seed, traced=asked.trace)
-    first, _, last = asked.seeds.partition(":")
-    return _many(int(first), int(last), jobs=asked.jobs, minutes=asked.minutes, state=asked.state)
+    first, last = _range(asked.seeds, parser)
+    return _many(first, last, jobs=asked.jobs, minutes=asked.minutes, state=asked.state)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.__main__ import main
 from tests.simulation.figures import load
 from tests.simulation.plan import plan_of
 from tests.simulation.world import World
@@ -23,6 +24,17 @@ def test_seeds_run_in_several_processes() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["seeds"] == 4
+
+
+@pytest.mark.parametrize("seeds", ["99999999", "5:5", "7:3", "0:", ":9", "a:b", "-1:3"])
+def test_what_is_no_range_of_seeds_is_refused_in_one_line(
+    seeds: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tests.simulation", f"--seeds={seeds}"])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 2
+    assert f"--seeds {seeds}: expected A:B with A below B" in capsys.readouterr().err
 
 
 def test_a_run_that_was_cut_short_goes_on_behind_what_it_did(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from heddle.errors import SpecError
 from heddle.launch.check import LEAST_S, trial_s
 from heddle.launch.trying import try_out
 from heddle.producers.isolation.process import START_S
+from heddle.spaces import Discrete
 from heddle.spec import load_spec
 from tests.data_kit import record_cartpole
 
@@ -199,6 +200,45 @@ def test_a_missing_file_is_not_found(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_demo_ships_the_spec_of_the_examples() -> None:
     assert cartpole_toml() == (ROOT / "examples" / "cartpole.toml").read_text()
+
+
+class HalfLearner:
+    """Takes what a learner takes, and is none."""
+
+    def __init__(self, spec: object, policy: object, *, device: object, seed: int) -> None:
+        """Nothing to keep."""
+
+    def update(self, batch: object, progress: float) -> dict[str, float]:
+        return {}
+
+
+def learner_of(spec: object, policy: object, *, device: object, seed: int, knob: int = 0) -> object:
+    return HalfLearner(spec, policy, device=device, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "why"),
+    [
+        ("os:getcwd", "", r"cannot be called as NAME\(spec, policy, \*, device, seed\)"),
+        ("os:path", "", "is a module, expected a class or function"),
+        ("os:sep", "", "is a str, expected a class or function"),
+        ("collections:OrderedDict", "", "is no learner: the class lacks get_weights, set_weights, state, load"),
+        ("tests.unit.test_cli_specs:HalfLearner", "", "the class lacks get_weights, set_weights, state, load"),
+        ("tests.unit.test_cli_specs:learner_of", "nob = 1", "got an unexpected keyword argument 'nob'"),
+    ],
+)
+def test_a_name_that_is_no_learner_is_found_before_anything_runs(name: str, kwargs: str, why: str) -> None:
+    text = f'[experiment]\nname = "x"\n[env]\nid = "CartPole-v1"\n[trainer]\nlearner = "{name}"\n'
+    loaded = load_spec(f"{text}[trainer.kwargs]\n{kwargs}\n[budget]\nenv_steps = 10_000\n")
+    with pytest.raises(SpecError, match=why) as refused:
+        try_out(loaded.spec)
+    assert [problem.key for problem in refused.value.problems] == ["trainer.learner"]
+
+
+def test_a_function_that_makes_a_learner_is_taken() -> None:
+    text = '[experiment]\nname = "x"\n[env]\nid = "CartPole-v1"\n[budget]\nenv_steps = 10_000\n'
+    loaded = load_spec(f'{text}[trainer]\nlearner = "tests.unit.test_cli_specs:learner_of"\nkwargs = {{knob = 3}}\n')
+    assert try_out(loaded.spec).action == Discrete(2)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The player: endings, autoreset, final observations, episode statistics, seeds, and what it says when things break."""
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -12,11 +13,14 @@ from heddle.errors import EnvError
 from heddle.layout import Segments
 from heddle.policies.base import Acted, Array, Arrays, Noise, OutputSpec, ScriptedPolicy
 from heddle.producers.evaluate import evaluate
+from heddle.producers.mishap import PlayError
 from heddle.producers.player import Player
+from heddle.producers.report import TRACE_CHARS
 from heddle.producers.seeds import EpisodeSeeds
 from heddle.segment_checks import first_problem
 from heddle.shard import env_seed, first_episode, noise_generator
 from heddle.spaces import Box, DictSpace, Discrete
+from heddle.spec import objects
 from tests.unit.fake_envs import Drawn, Ending, Remembering, Scripted, layout_for, plan_of, spec_of
 
 
@@ -326,6 +330,85 @@ class Breaking(Scripted):
 
 def raising(answer: Any) -> Any:
     raise RuntimeError("the motor\nis stuck")
+
+
+def recursing(answer: Any) -> Any:
+    return recursing(answer)
+
+
+class Own(BaseException):
+    """No Exception, and no error of Heddle's either."""
+
+
+def ending_with(error: BaseException) -> Callable[[Any], Any]:
+    def end(_: Any) -> Any:
+        raise error
+
+    return end
+
+
+@pytest.fixture
+def as_in_a_role() -> Iterator[None]:
+    """Signals are heard in another way than by an interrupt."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause", "reason"),
+    [
+        (recursing, "exception", r"RecursionError: maximum recursion depth exceeded.* at .*test_player.py:\d+"),
+        (ending_with(MemoryError("no room")), "memory", "MemoryError: no room"),
+        (ending_with(SystemExit(3)), "exit", r"sys.exit\(3\)"),
+        (ending_with(KeyboardInterrupt()), "exception", "KeyboardInterrupt"),
+        (ending_with(GeneratorExit()), "exception", "GeneratorExit"),
+        (ending_with(Own("enough")), "exception", "Own: enough"),
+    ],
+)
+@pytest.mark.parametrize("call", ["step", "reset", "act"])
+def test_whatever_user_code_ends_with_is_its_own_failure(
+    as_in_a_role: None, wrong: Callable[[Any], Any], cause: str, reason: str, call: str
+) -> None:
+    policy, env = Drawn(), Scripted([(3, "terminated")])
+    changed: Any = policy if call == "act" else env
+    setattr(changed, call, lambda *_, **__: wrong(None))
+    with pytest.raises(PlayError, match=reason) as failed:
+        player_of(envs=[env], policy=policy).play(1)
+    assert (failed.value.failure.cause, failed.value.failure.doing) == (cause, call)
+    assert len(failed.value.failure.traceback) <= TRACE_CHARS
+
+
+@pytest.mark.parametrize("error", [RecursionError(), MemoryError(), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_an_environment_ends_with_as_it_is_closed_interests_nobody(
+    as_in_a_role: None, error: BaseException
+) -> None:
+    env = Scripted([(3, "terminated")])
+    env.close = lambda: ending_with(error)(None)  # type: ignore[method-assign]
+    player = player_of(envs=[env])
+    player.play(1)
+    player.close()
+
+
+def test_an_interrupt_is_the_persons_where_ctrl_c_comes_as_one() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    player = player_of(envs=[Breaking(ending_with(KeyboardInterrupt()))], steps=6)
+    with pytest.raises(KeyboardInterrupt):
+        player.play(1)
+
+
+def test_endless_recursion_is_told_without_a_look_at_each_of_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+
+    def look(frames: Iterable[tuple[str, int]]) -> str:
+        looked_at.extend(file for file, _ in frames)
+        return ""
+
+    monkeypatch.setattr(objects, "place_of", look)
+    with pytest.raises(RecursionError) as failed:
+        recursing(None)
+    objects.blame(failed.value)
+    assert len(looked_at) == objects.MOST_FRAMES < 200
 
 
 @pytest.mark.parametrize(

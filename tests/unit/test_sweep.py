@@ -102,6 +102,8 @@ def test_a_key_swept_twice_a_seed_given_twice_and_a_sweep_that_is_too_large_are_
         combine(parse_axes(["experiment.seed=1,2"]), 2, Experiment(name="x"))
     with pytest.raises(SpecError, match="makes 2000 experiments"):
         combine(parse_axes(["trainer.lr=1,2"]), 1_000, Experiment(name="x"))
+    with pytest.raises(SpecError, match=f"makes {10**30} experiments, at most 1000 go"):
+        combine([], 10**30, Experiment(name="x"))  # counted, not listed
 
 
 def test_the_interval_is_that_of_students_t() -> None:

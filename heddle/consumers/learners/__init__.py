@@ -19,6 +19,7 @@ from heddle.errors import EnvError
 from heddle.policies.base import Policy
 from heddle.policies.factory import call_user_code
 from heddle.spec import ExperimentSpec
+from heddle.spec.learner_checks import METHODS
 from heddle.spec.objects import import_object
 
 __all__ = ["Bc", "Dqn", "Learner", "Ppo", "Sac", "State", "TrainBatch", "Vtrace", "make_learner", "resolve_device"]
@@ -31,7 +32,7 @@ _BUILTIN: dict[str, Callable[..., Learner]] = {
     "bc": Bc,
     "none": NoLearner,
 }
-_NEEDED = ("min_steps", "update", "get_weights", "set_weights", "state", "load")
+_NEEDED = ("min_steps", *METHODS)
 
 
 def make_learner(spec: ExperimentSpec, policy: Policy, *, device: torch.device, seed: int) -> Learner:

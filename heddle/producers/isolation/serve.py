@@ -31,7 +31,7 @@ from heddle.producers.scrutiny import note_info
 from heddle.producers.vector_answers import five_of
 from heddle.spaces import from_json, to_json
 from heddle.spec import Env, spec_from_json
-from heddle.spec.objects import describe_error
+from heddle.spec.objects import MOST_FRAMES, describe_error
 
 SPARE_BYTES = 32 << 20
 """On top of the limit, for telling that it was reached."""
@@ -229,7 +229,7 @@ def _told(error: BaseException) -> bytes:
     if isinstance(error, MemoryError) and sys.platform.startswith("linux"):
         resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
     text = str(error) if isinstance(error, BadAnswer) else describe_error(error)
-    trace = "".join(traceback.format_exception(error))[-TRACE_CHARS:]
+    trace = "".join(traceback.format_exception(error, limit=-MOST_FRAMES))[-TRACE_CHARS:]
     told: dict[str, Any] = {"kind": _kind(error), "text": text, "traceback": trace}
     if problems := getattr(error, "problems", None):
         told["problems"] = [[p.key, p.value, p.reason, p.hint] for p in problems]
