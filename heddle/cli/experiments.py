@@ -58,7 +58,8 @@ def ls(active: bool, tag: str | None, group: str | None, output: str, redis_url:
 
 def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[str, Any]:
     """A status for programs: `state` is how it really is, `phase` what the coordinator wrote down."""
-    return {**asdict(status), "phase": status.state, **judged.in_short(now_ms)}
+    written = {name: value for name, value in asdict(status).items() if name != "damaged"}  # told as its `why`
+    return {**written, "phase": status.state, **judged.in_short(now_ms)}
 
 
 @command("status", example="heddle status cartpole\nheddle status\nheddle status cartpole-7f3a2b -o json")

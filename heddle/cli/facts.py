@@ -269,6 +269,7 @@ def _worker_facts(
             alive=judged[info.beat.worker].state not in ("dead", "unknown"),
             shards=tuple(sorted(held.get(info.beat.worker, ()))),
             state=judged[info.beat.worker].state,
+            waits_for=judged[info.beat.worker].waits_for,
             steps_per_second=info.beat.steps_per_second,
             why=judged[info.beat.worker].line(now_ms),
         )

@@ -36,7 +36,7 @@ EVENTS_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class WorkerFact:
-    """One worker: its id, whether it is here, the shards it holds, its state, steps per second of late, and why."""
+    """One worker: its id, whether it is here, its shards, its state, steps per second of late, why, and for what."""
 
     worker: str
     alive: bool
@@ -44,6 +44,7 @@ class WorkerFact:
     state: str = ""
     steps_per_second: float = 0.0
     why: str = ""
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,8 @@ def _workers(workers: Sequence[WorkerFact]) -> RenderableType:
         mark = Text("✗", style="red") if worker.state == "dead" else Text("●", style=MARKS.get(worker.state, ""))
         speed = f"{worker.steps_per_second:,.0f} steps/s" if worker.steps_per_second else ""
         why = worker.why if worker.state in ("stalled", "dead") else ""
-        table.add_row(mark, worker.worker, worker.state, f"shards {held}  {why or speed}")
+        state = f"{worker.state}: {worker.waits_for}" if worker.waits_for else worker.state
+        table.add_row(mark, worker.worker, state, f"shards {held}  {why or speed}")
     if len(workers) > 8:
         alive = sum(worker.alive for worker in workers)
         table.add_row("", f"and {len(workers) - 8} more", f"{alive} alive in all", "")

@@ -75,7 +75,7 @@ def ls(pool: str, output: str, redis_url: str | None) -> None:
         heard = f"{duration(worker.silent_ms)} ago"
         busy = beat.play_s + beat.wait_s
         waits = f"{beat.wait_s / busy:.0%}" if busy else "-"
-        row = (beat.worker, judged.state, beat.host, beat.pid, beat.shards, beat.envs, speed, waits, heard)
+        row = (beat.worker, judged.shown, beat.host, beat.pid, beat.shards, beat.envs, speed, waits, heard)
         rows.append((*row, judged.line(seen.now_ms)))
     header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "WAITS", "SEEN", "WHY")
     way = "heddle workers start -n 2" if info.desired is None else f"heddle workers scale N --pool {pool}"

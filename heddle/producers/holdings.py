@@ -193,6 +193,9 @@ def choose(holdings: Iterable[Holding], facts: dict[str, Facts]) -> Holding | No
     return min(playable, key=lambda h: h.turn, default=None)
 
 
+IN_STEP = "with sync = true the trainer trains on this one first"
+
+
 def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
     """Why the first shard that cannot be played waits, for people; "" when all can be played."""
     for holding in holdings:
@@ -207,7 +210,11 @@ def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
             return f"{holding.lease.experiment} is paused"
         if holding.is_refused or holding.outstanding >= MOST_OUTSTANDING:
             return f"{holding.name} waits for room"
-        return f"{holding.name} waits for a policy newer than {holding.given}"
+        if holding.claim.kind == "eval":
+            return f"{holding.name} waits for the next evaluation"
+        if not heard.policy:
+            return f"{holding.name} waits for the first policy"
+        return f"{holding.name} waits for a policy newer than {holding.given}: {IN_STEP}"
     return ""
 
 

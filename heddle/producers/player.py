@@ -10,6 +10,7 @@ it is cut into segments.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from heddle.clock import Clock

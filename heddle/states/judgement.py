@@ -41,6 +41,11 @@ class Judgement:
         """Nothing is wrong with it."""
         return self.state in GREEN
 
+    @property
+    def shown(self) -> str:
+        """The state for people, and what a waiting one waits for: one that waits for a policy is as it should be."""
+        return f"{self.state}: {self.waits_for}" if self.waits_for else self.state
+
     def line(self, now_ms: int) -> str:
         """Why, since when and what to do, in one line; "" when there is nothing to say."""
         if not self.why:

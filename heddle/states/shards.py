@@ -96,7 +96,7 @@ def _waiting(shard: ShardState, facts: Facts, *, trainer: Judgement) -> Judgemen
         why = "waits for the first policy"
         return Judgement(subject, "waiting", why, trainer.do, waits_for="policy", since_ms=since_ms, because=because)
     if facts.ctl.sync and shard.given >= status.policy:
-        why = f"waits for a policy newer than {shard.given}"
+        why = f"waits for a policy newer than {shard.given}: with sync = true the trainer trains on this one first"
         return Judgement(subject, "waiting", why, trainer.do, waits_for="policy", since_ms=since_ms, because=because)
     return None
 

@@ -59,6 +59,23 @@ def test_a_shard_is_played_only_with_a_version_that_it_may_give(
     assert bool(reason_to_wait([held], {E: facts})) == (version is None)
 
 
+@pytest.mark.parametrize(
+    ("held", "facts", "said"),
+    [
+        (holding(), Facts("run", policy=0), "waits for the first policy"),
+        (
+            holding(sync=True, given=3),
+            Facts("run", policy=3),
+            "policy newer than 3: with sync = true",
+        ),
+        (holding(kind="eval"), Facts("run", policy=3), "waits for the next evaluation"),
+        (holding(), Facts("pause", policy=3), "is paused"),
+    ],
+)
+def test_a_worker_says_what_its_shard_waits_for(held: Holding, facts: Facts, said: str) -> None:
+    assert said in reason_to_wait([held], {E: facts})
+
+
 def test_at_most_two_batches_of_a_shard_are_unanswered() -> None:
     one = holding()
     for outstanding, playable in ((0, True), (1, True), (2, False)):

@@ -470,3 +470,14 @@ def test_a_pool_whose_workers_end_one_after_the_other_tells_how_and_names_the_la
     (shard_zero, *_) = picture.shards.values()
     assert "heddle logs" in shard_zero.do
     assert len(shard_zero.because) == 3
+
+
+@pytest.mark.parametrize(
+    ("judged", "shown"),
+    [
+        (Judgement("worker w1", "waiting", "waits", waits_for="policy"), "waiting: policy"),
+        (Judgement("worker w1", "alive"), "alive"),
+    ],
+)
+def test_what_a_waiting_one_waits_for_stands_beside_its_state(judged: Judgement, shown: str) -> None:
+    assert judged.shown == shown

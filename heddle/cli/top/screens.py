@@ -255,10 +255,15 @@ def _experiment_cells(one: ExperimentRow) -> list[Cell]:
     ]
 
 
+def _not_doing(one: WorkerRow) -> str:
+    """While none of the user's code runs: what it waits for, if it does."""
+    return f"waits for {one.judged.waits_for}" if one.judged.waits_for else one.info.beat.state
+
+
 def _worker_cells(one: WorkerRow) -> list[Cell]:
     beat = one.info.beat
     dim = "dim" if one.judged.state == "dead" else ""
-    doing = f"{beat.doing} {duration(beat.doing_ms)}" if beat.doing else beat.state
+    doing = f"{beat.doing} {duration(beat.doing_ms)}" if beat.doing else _not_doing(one)
     return [
         Cell(fit(beat.worker, 24), dim or "bold"),
         state_cell(one.judged.state),
