@@ -7,7 +7,7 @@ Times are server milliseconds since 1970.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from heddle.broker.faults import NoNumber
@@ -153,6 +153,10 @@ class Status:
     def ended(self) -> bool:
         """True once the state is final."""
         return self.state in ENDED
+
+    def written(self) -> dict[str, Any]:
+        """For programs, what was written down; damage is told as the why of how it really is."""
+        return {name: value for name, value in asdict(self).items() if name != "damaged"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ They never wait for what they asked for to have happened; `wait` does.
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -83,7 +82,7 @@ def wait(
             if is_told and found[0].status().ended:
                 tell_ending(client, found[0].id)
     if output == "json":
-        print_json({"experiments": [{**asdict(status), "phase": status.state} for status in statuses]})
+        print_json({"experiments": [{**status.written(), "phase": status.state} for status in statuses]})
         return
     for status in statuses:
         click.echo(f"{status.experiment} is {status.state}")

@@ -4,7 +4,6 @@ They never change anything.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -58,8 +57,7 @@ def ls(active: bool, tag: str | None, group: str | None, output: str, redis_url:
 
 def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[str, Any]:
     """A status for programs: `state` is how it really is, `phase` what the coordinator wrote down."""
-    written = {name: value for name, value in asdict(status).items() if name != "damaged"}  # told as its `why`
-    return {**written, "phase": status.state, **judged.in_short(now_ms)}
+    return {**status.written(), "phase": status.state, **judged.in_short(now_ms)}
 
 
 @command("status", example="heddle status cartpole\nheddle status\nheddle status cartpole-7f3a2b -o json")
