@@ -30,13 +30,14 @@ def remove(conn: Connection, experiment: str, *, force: bool) -> None:
     Raises:
         Conflict: it is running, paused or stopping, and `force` is not set.
     """
+    name = _of_spec(conn, experiment, "name")
     reply = conn.script("remove_ctl", [keys.ctl(experiment), keys.status(experiment)], ["force" if force else ""])
     if text(reply[0]) == "ACTIVE":
         raise Conflict(
             f"{experiment} is {text(reply[1])}; stop it and wait: heddle stop {experiment} && "
             f"heddle wait {experiment} --for stopped; or remove it as it is: heddle rm --force {experiment}"
         )
-    name, pool = _named(conn, experiment)
+    pool = _of_spec(conn, experiment, "pool")
     if pool:
         Tickets(conn).drop_tickets(experiment, 0, pool)
     for _ in range(PASSES):
@@ -48,13 +49,12 @@ def remove(conn: Connection, experiment: str, *, force: bool) -> None:
     conn.main.zrem(keys.EXPERIMENTS, experiment)
 
 
-def _named(conn: Connection, experiment: str) -> tuple[str, str]:
-    """Its name and its pool, as its spec says; "" where that cannot be read."""
+def _of_spec(conn: Connection, experiment: str, field: str) -> str:
+    """What its spec says; "" where that cannot be read: tickets that stay in a pool turn GONE at claim."""
     try:
-        name, pool = conn.main.hmget(keys.spec(experiment), "name", "pool")
+        return text(conn.main.hget(keys.spec(experiment), field))
     except Damaged:
-        return "", ""  # tickets that nobody takes out of the pool turn GONE at claim
-    return text(name), text(pool)
+        return ""
 
 
 def _sweep(conn: Connection, experiment: str) -> int:

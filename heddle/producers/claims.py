@@ -125,16 +125,20 @@ class Claimer:
         read = self._broker.shards.read_ticket(self._pool, self._worker, block_ms=0 if held else BLOCK_MS)
         if read is None:
             return False
-        self._serve(read, self._entropy(8).hex())
+        self._serve(read)
         return True
 
-    def _serve(self, ticket: Ticket, nonce: str) -> None:
-        """Claim what a ticket is for, unless this worker leaves it alone."""
+    def _serve(self, ticket: Ticket, nonce: str = "") -> None:
+        """Claim what a ticket is for, unless this worker leaves it alone.
+
+        Args:
+            nonce: of a claim of which the answer was lost.
+        """
         if self._damaged.shuns(ticket.experiment):
             return
         try:
             if self._may_serve(ticket):
-                self._claim(ticket, nonce)
+                self._claim(ticket, nonce or self._entropy(8).hex())
         except Damaged as error:
             self._unfinished = None
             self._damaged.met(ticket.experiment, error)
