@@ -88,6 +88,47 @@ def test_each_step_is_recorded_once_although_the_recorder_is_killed_again_and_ag
     ]
 
 
+def test_a_batch_that_is_recorded_and_then_replayed_is_recorded_once_and_one_that_never_came_is_recorded_then(
+    broker: Broker, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    # Given a batch that the trainer set aside before anybody recorded, and one that is recorded
+    experiment = submit(broker, **WIDE)
+    fleet, folder = Fleet(broker, experiment).claim_all(), tmp_path / "to"
+    epoch = broker.seats.claim_seat(experiment, "t", ttl_ms=60_000)
+    assert epoch is not None
+
+    def set_aside() -> None:
+        (pointer,) = broker.experience.read(experiment, 0, keys.TRAINER_GROUP, "t", count=9, block_ms=0)
+        assert broker.experience.set_aside(experiment, 0, epoch, pointer, "the code had a fault")
+
+    fleet.give(0, 1)
+    set_aside()
+    process = start(valkey_server.url, experiment, folder)
+    eventually(lambda: manifest(folder), timeout_s=30, what="the recorder is here")
+    fleet.give(0, 1)
+    eventually(lambda: (now := manifest(folder)) and now.state.seq(0) == 2, timeout_s=30, what="it is recorded")
+    set_aside()
+    # When both are offered to the trainer again, and one of them twice, with the recorder killed in between
+    for batch in broker.dead.ls(experiment):
+        broker.dead.replay(experiment, batch)
+    eventually(lambda: (now := manifest(folder)) and now.state.repeated == 1, timeout_s=30, what="one is a repeat")
+    process.kill()
+    process.wait()
+    pointers = broker.experience.read(experiment, 0, keys.TRAINER_GROUP, "t", count=9, block_ms=0)
+    for pointer in pointers:
+        broker.experience.set_aside(experiment, 0, epoch, pointer, "it has another")
+    for batch in broker.dead.ls(experiment):
+        broker.dead.replay(experiment, batch)
+    end(broker, experiment)
+    last = start(valkey_server.url, experiment, folder)
+    assert last.wait(60) == 0, last.stderr and last.stderr.read()
+    # Then each step is recorded once
+    told = manifest(folder)
+    assert told is not None and told.done
+    assert (len(pointers), told.state.repeated) == (2, 3)
+    assert counted(folder) == expected(fleet)
+
+
 @pytest.fixture
 def say(valkey_server: LocalServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     monkeypatch.setenv("HEDDLE_REDIS_URL", valkey_server.url)

@@ -29,6 +29,10 @@ OPEN_BYTES = 256 * 2**20
 """So much is held of all episodes under way; above it the largest are given out in pieces."""
 
 
+RUNS_KEPT = 1_000
+"""Of a shard's batches that were never seen so many runs are known: one that is replayed later is no repeat."""
+
+
 @dataclass(slots=True)
 class State:
     """What a joiner remembers beside its open pieces; JSON values.
@@ -38,6 +42,8 @@ class State:
         marks: shard -> the batch it took last, as a mark of the trainer's; [epoch, seq] alone in older recordings.
         begins: "shard/env/agent" -> how its next episode begins, where that is known.
         unknown: shard -> how the episode of an environment begins that was not seen yet.
+        unseen: shard -> runs of its batches that were never seen: first and last seq, and the epochs they may be of.
+        replays: shard -> what is known of each batch of its that was replayed and is recorded.
         missed: batches that were never seen. repeated: batches that came again, and were passed over.
         cut: episodes that were cut.
     """
@@ -46,6 +52,8 @@ class State:
     marks: dict[str, list[Any]] = field(default_factory=dict)
     begins: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    unseen: dict[str, list[list[int]]] = field(default_factory=dict)
+    replays: dict[str, list[str]] = field(default_factory=dict)
     missed: int = 0
     repeated: int = 0
     cut: int = 0
@@ -56,6 +64,27 @@ class State:
         if value is not None and len(value) == 2:
             value = [value[0], "", value[1]]
         return None if value is None else Mark.from_json(value)
+
+    def has(self, batch: TapBatch) -> bool:
+        """Whether the batch that was offered again as this one is recorded."""
+        if batch.nonce in self.replays.get(str(batch.shard), ()):
+            return True
+        epoch, _, rest = batch.nonce.partition(".")
+        nonce, _, seq = rest.rpartition(".")
+        mark = self.mark(-1 - batch.shard)
+        if mark is None or not (epoch.isdecimal() and seq.isdecimal()):
+            return False
+        original = replace(batch, epoch=int(epoch), nonce=nonce, seq=int(seq), entry_id="")
+        runs = self.unseen.get(str(-1 - batch.shard), ())
+        if any(first <= original.seq <= last and low <= original.epoch <= high for first, last, low, high in runs):
+            return False
+        return mark.covers(original)
+
+    def note_unseen(self, batch: TapBatch, count: int) -> None:
+        """The `count` batches before this one were never seen."""
+        mark, runs = self.mark(batch.shard), self.unseen.setdefault(str(batch.shard), [])
+        runs.append([batch.seq - count, batch.seq - 1, min(mark.epoch, batch.epoch) if mark else 0, batch.epoch])
+        del runs[:-RUNS_KEPT]
 
     def seq(self, shard: int) -> int:
         """Of the batch that came last of a shard; 0 for none."""
@@ -104,9 +133,16 @@ class Joiner:
             state.repeated += 1
             return []
         whole: list[Piece] = []
+        if batch.shard < 0:
+            if state.has(batch):
+                state.repeated += 1
+                return []
+            state.replays.setdefault(shard, []).append(batch.nonce)
         missing = _missing(mark, batch)
         if missing is not None:
             state.missed += missing
+            if missing:
+                state.note_unseen(batch, missing)
             whole += self._lose(batch.shard)
         state.unknown.setdefault(shard, "reset")
         state.marks[shard] = mark_of(batch).after(mark).to_json()
