@@ -259,7 +259,7 @@ def test_one_quarantined_shard_is_left_out_or_fails_all_as_the_spec_says(
     patient = submit(broker, faults={"lease_ttl": 30, "barren_deaths": 1})
     broker.shards.release(take(broker, ttl_ms=30_000)[1].lease, error="boom", barren=True)
     eventually(lambda: broker.experiments.ctl(patient).active == 1)
-    assert state(broker, patient) == "running"
+    await_state(broker, patient, "running")
     take(broker, ttl_ms=30_000)
     strict = submit(
         broker, experiment={"name": "strict"}, faults={"lease_ttl": 30, "barren_deaths": 1, "on_quarantine": "fail"}
