@@ -25,6 +25,7 @@ SECTIONS = {
     "waiting": "waiting",
     "pipeline": "pipeline",
     "planes": "planes",
+    "observing": "observing",
     "codec": "codec",
     "control": "control",
     "broker": "servers",

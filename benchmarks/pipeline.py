@@ -20,10 +20,11 @@ from heddle.client import Client, connect
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.ordering import Ordering
 from heddle.consumers.patience import Patience
-from heddle.consumers.reader import Reader
+from heddle.consumers.reader import Loaded, Reader
 from heddle.consumers.seat import Seat, trainer_id
 from heddle.consumers.setting import read_setting
 from heddle.consumers.shelf import offered_shelf
+from heddle.consumers.traced import Traces
 from heddle.errors import TimedOut
 from heddle.launch.check import load_and_check
 from heddle.launch.local import Local, Setup
@@ -31,19 +32,24 @@ from heddle.launch.process import ONE_THREAD
 from heddle.plane import open_plane
 from heddle.policies.weights import pack
 from heddle.stop import StopFlag
+from heddle.tracing import Tracing
 
 ROUNDS = 7
 SECONDS = {"large": 2.5, "small": 1.5, "shm": 2.5, "redis": 2.5}
 SETTLE_S = 0.7
 WITHIN_S = 50.0
 PATIENCE_S = 30.0
+UPDATE_STEPS = 2_048
+"""A trainer that learns from so many steps at once is told of, where that is traced."""
 
 
 class Consumer:
     """The seat, and every batch read, decoded and acked."""
 
-    def __init__(self, client: Client, experiment: str) -> None:
+    def __init__(self, client: Client, experiment: str, tracing: Tracing | None = None) -> None:
         broker = client.broker
+        self._traces = None if tracing is None else Traces(tracing, experiment, 0)
+        self._updates, self._seen = 0, list[Loaded]()
         seat = Seat.claim(broker, experiment, trainer_id(), clock=CLOCK)
         assert seat is not None, "nobody else trains a benchmark"
         self.seat, self.steps, self.batches, self.bytes = seat, 0, 0, 0
@@ -70,7 +76,11 @@ class Consumer:
 
     def poll(self, block_ms: int = 100) -> int:
         """Take what is there; how many batches that were."""
-        loaded = self._reader.poll(block_ms=block_ms)
+        loaded, began = self._reader.poll(block_ms=block_ms), CLOCK.monotonic()
+        if self._traces is not None:
+            self._seen += loaded
+            if sum(item.pointer.steps for item in self._seen) >= UPDATE_STEPS:
+                self._trace(self._traces, began)
         self._ledger.hold([item.pointer for item in loaded], "trained")
         self._ledger.release()
         self._ledger.flush()
@@ -79,13 +89,19 @@ class Consumer:
         self.bytes += sum(item.pointer.bytes for item in loaded)
         return len(loaded)
 
+    def _trace(self, traces: Traces, at: float) -> None:
+        """As a trainer tells of an update."""
+        self._updates, seen, self._seen = self._updates + 1, self._seen, []
+        traces.update(seen, update=self._updates, version=1 + self._updates, began=at, ended=at, published=at)
+
 
 class Pipeline:
     """Everything of `heddle run` but the trainer."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, log_dir: Path | None = None, tracing: Tracing | None = None) -> None:
         self.shape, self._seconds = ALL[name], SECONDS[name]
-        setup = Setup(url=None, folder=folder / "server", workers=PROCESSES, durability=self.shape.durability)
+        kept = self.shape.durability
+        setup = Setup(url=None, folder=folder / "server", workers=PROCESSES, durability=kept, log_dir=log_dir)
         self.local = Local(setup, stop=StopFlag())
         self._stack = ExitStack()
         self._stack.callback(self.local.end)
@@ -95,12 +111,18 @@ class Pipeline:
             self.client = self._stack.enter_context(connect(self.local.url))
             loaded, checked = load_and_check(w1_source(self.shape))
             self.experiment = self.client.submit_loaded(loaded, spaces=checked.spaces_json())
-            self.consumer = Consumer(self.client, self.experiment.id)
+            self.consumer = Consumer(self.client, self.experiment.id, tracing)
             self._stack.callback(self.consumer.seat.release)
             self._wait_for_everyone()
         except BaseException:
             self.close()
             raise
+
+    def rest(self) -> None:
+        """Play nothing until the next round, with nothing left in the stream."""
+        self.experiment.pause()
+        while self.consumer.poll(300):
+            pass
 
     def close(self) -> None:
         """End every process of it."""
@@ -129,9 +151,7 @@ class Pipeline:
         wall_s, after = CLOCK.monotonic() - began, self._cpu_s(pids)
         used = {role: after[role] - before[role] for role in after}
         played = Played(consumer.steps - steps, wall_s, sum(used.values()), used)
-        self.experiment.pause()
-        while consumer.poll(300):
-            pass
+        self.rest()
         if self.local.endings or self.pids() != pids:
             raise RuntimeError(f"a process ended during the benchmark: {[end.why for end in self.local.endings]}")
         return played
@@ -207,9 +227,7 @@ def both(name: str) -> Iterator[tuple[Pipeline, Ceiling]]:
     with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
         pipeline = Pipeline(name, Path(folder) / "pipeline")
         stack.callback(pipeline.close)
-        pipeline.experiment.pause()
-        while pipeline.consumer.poll(300):
-            pass
+        pipeline.rest()
         ceiling = Ceiling(name)
         stack.callback(ceiling.close)
         yield pipeline, ceiling

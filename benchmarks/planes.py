@@ -23,9 +23,7 @@ def run() -> list[Row]:
         for name in PLANES:
             players[name] = pipeline = Pipeline(name, Path(folder) / name)
             stack.callback(pipeline.close)
-            pipeline.experiment.pause()
-            while pipeline.consumer.poll(300):
-                pass
+            pipeline.rest()
         players["ceiling"] = ceiling = Ceiling("redis")
         stack.callback(ceiling.close)
         rounds = rotated(players)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from heddle.tracing import Tracing
 
 WORKER_ID_ENV = "HEDDLE_WORKER_ID"
-
+PROFILE_ENV = "HEDDLE_PROFILE"
+"""0: nobody looks what a worker is at, and `heddle profile` has nothing to show of it."""
 
 HOST_EXIT_S = 1.5
 """Told twice, a role with children: they have a second to be gone, and it then sees to what they left."""
@@ -103,9 +104,9 @@ def worker(pool: str, redis_url: str | None) -> None:
     stop = begin_role("heddle.producers.worker")
     from heddle.producers.worker import Worker
 
-    name = os.environ.get(WORKER_ID_ENV) or None
+    name, sampled = os.environ.get(WORKER_ID_ENV) or None, os.environ.get(PROFILE_ENV, "") != "0"
     with traces("heddle-worker") as tracing:
-        code = Worker(url, pool, worker_id=name, stop=stop, is_sampled=True, tracing=tracing).run()
+        code = Worker(url, pool, worker_id=name, stop=stop, is_sampled=sampled, tracing=tracing).run()
     raise click.exceptions.Exit(code)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from heddle.broker.pointers import identity_of
 from heddle.consumers.reader import Loaded
-from heddle.tracing import Ref, Span, Tracing, Value, batch_ref, policy_ref
+from heddle.tracing import Ref, Span, Tracing, Value, batch_ref, is_followed, policy_ref
 
 MOST_LINKS = 1_000
 """Of an update; batches beyond are in traces of their own and say which update they went into."""
@@ -43,9 +43,9 @@ class Traces:
         spans: list[Span] = []
         links: list[Ref] = []
         for item in batches:
-            of_batch = self._of_batch(item, this, began_ns, about)
-            spans += of_batch
-            links.append(of_batch[-1].ref)
+            if of_batch := self._of_batch(item, this, began_ns, about):
+                spans += of_batch
+                links.append(of_batch[-1].ref)
         steps = sum(item.pointer.steps for item in batches)
         told = {**about, "batches": len(batches), "steps": steps}
         spans.append(Span(this, "update", began_ns, ended_ns, links=tuple(links[:MOST_LINKS]), attributes=told))
@@ -56,6 +56,8 @@ class Traces:
     def _of_batch(self, item: Loaded, update: Ref, began_ns: int, about: dict[str, Value]) -> list[Span]:
         pointer, batch = item.pointer, identity_of(item.pointer)
         append = batch_ref("append", self._experiment, self._partition, batch)
+        if not is_followed(append, pointer.played_ms):
+            return []
         accepted_ns, read_ns = 1_000_000 * pointer.appended_ms, self._tracing.ns(item.at)
         told = {**about, "shard": pointer.shard, "epoch": pointer.epoch, "seq": pointer.seq}
         stream = batch_ref("stream", self._experiment, self._partition, batch)

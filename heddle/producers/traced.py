@@ -9,7 +9,7 @@ from functools import partial
 from heddle.broker.pointers import batch_name
 from heddle.broker.types import AppendReply
 from heddle.producers.parcel import Outcome, Parcel
-from heddle.tracing import Span, Tracing, Value, batch_ref, policy_ref
+from heddle.tracing import Ref, Span, Tracing, Value, batch_ref, is_followed, policy_ref
 
 Settled = Callable[[Parcel, Outcome, AppendReply | None], None]
 _WELL = (Outcome.ACCEPTED, Outcome.GIVEN)
@@ -34,32 +34,45 @@ class _Traces:
         settled(parcel, outcome, reply)
 
     def _spans(self, parcel: Parcel, outcome: Outcome) -> list[Span]:
-        lease, meta, tracing = parcel.lease, parcel.meta, self._tracing
-        experiment, version = lease.experiment, meta.version_min
+        lease, meta = parcel.lease, parcel.meta
         batch = batch_name(lease.shard, lease.epoch, lease.nonce, parcel.seq or 0)
+        rollout = batch_ref("rollout", lease.experiment, lease.partition, batch)
+        is_first = meta.kind == "train" and meta.version_min > self._used.get(lease.experiment, 0)
+        is_one = is_followed(rollout, meta.played_ms)
+        if not is_first and not is_one:
+            return []
+        spans = self._of_batch(parcel, outcome, rollout, batch) if is_one else []
+        if is_first:
+            self._used[lease.experiment] = meta.version_min
+            spans.append(self._first_use(parcel, rollout))
+        return spans
+
+    def _of_batch(self, parcel: Parcel, outcome: Outcome, rollout: Ref, batch: str) -> list[Span]:
+        lease, meta, tracing = parcel.lease, parcel.meta, self._tracing
         ready_ns, now_ns = tracing.ns(parcel.since), tracing.ns(tracing.clock.monotonic())
-        began_ns = ready_ns - 1_000_000 * meta.played_ms
-        about: dict[str, Value] = {
-            "experiment": experiment,
-            "shard": lease.shard,
-            "epoch": lease.epoch,
-            "seq": parcel.seq or 0,
-        }
-        about |= {"worker": lease.worker, "kind": meta.kind, "version": version}
-        published = policy_ref("publish", experiment, version)
-        rollout = batch_ref("rollout", experiment, lease.partition, batch)
-        append = batch_ref("append", experiment, lease.partition, batch)
+        about = _about(parcel)
         played = {**about, "steps": meta.steps, "segments": meta.segments, "waited_ms": meta.waited_ms}
         sent = {**about, "bytes": meta.bytes, "outcome": outcome.value, "refusals": parcel.refusals}
+        published = policy_ref("publish", lease.experiment, meta.version_min)
+        append = batch_ref("append", lease.experiment, lease.partition, batch)
         error = "" if outcome in _WELL else outcome.value
-        spans = [
+        began_ns = ready_ns - 1_000_000 * meta.played_ms
+        return [
             Span(rollout, "rollout", began_ns, ready_ns, links=(published,), attributes=played),
             Span(append, "append", ready_ns, now_ns, parent=rollout, attributes=sent, error=error),
         ]
-        if meta.kind == "train" and version > self._used.get(experiment, 0):
-            self._used[experiment] = version
-            first = policy_ref(f"first use {lease.worker}", experiment, version)
-            spans.append(
-                Span(first, "first use", began_ns, began_ns, parent=published, links=(rollout,), attributes=about)
-            )
-        return spans
+
+    def _first_use(self, parcel: Parcel, rollout: Ref) -> Span:
+        lease, meta = parcel.lease, parcel.meta
+        began_ns = self._tracing.ns(parcel.since) - 1_000_000 * meta.played_ms
+        first = policy_ref(f"first use {lease.worker}", lease.experiment, meta.version_min)
+        published = policy_ref("publish", lease.experiment, meta.version_min)
+        about = _about(parcel)
+        return Span(first, "first use", began_ns, began_ns, parent=published, links=(rollout,), attributes=about)
+
+
+def _about(parcel: Parcel) -> dict[str, Value]:
+    """Which batch, of whom."""
+    lease, meta = parcel.lease, parcel.meta
+    about: dict[str, Value] = {"experiment": lease.experiment, "shard": lease.shard, "epoch": lease.epoch}
+    return about | {"seq": parcel.seq or 0, "worker": lease.worker, "kind": meta.kind, "version": meta.version_min}

@@ -6,6 +6,18 @@ hands finished spans over and goes on: sending them, or losing them, is another 
 
 from heddle.tracing.begin import TRACE_ENV, Tracing, open_tracing
 from heddle.tracing.outbox import Outbox, Tally
-from heddle.tracing.spans import Ref, Span, Value, batch_ref, policy_ref
+from heddle.tracing.spans import Ref, Span, Value, batch_ref, is_followed, policy_ref
 
-__all__ = ["TRACE_ENV", "Outbox", "Ref", "Span", "Tally", "Tracing", "Value", "batch_ref", "open_tracing", "policy_ref"]
+__all__ = [
+    "TRACE_ENV",
+    "Outbox",
+    "Ref",
+    "Span",
+    "Tally",
+    "Tracing",
+    "Value",
+    "batch_ref",
+    "is_followed",
+    "open_tracing",
+    "policy_ref",
+]

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Value = str | int | float | bool
+FOLLOWED_MS = 50
+"""Making and sending the spans of a batch takes both sides some 0.3 ms together: below one percent of playing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,17 @@ def batch_ref(name: str, experiment: str, partition: int, batch: str) -> Ref:
         batch: its identity, "shard:epoch:nonce:seq".
     """
     return _ref(("batch", experiment, str(partition), batch), name)
+
+
+def is_followed(batch: Ref, played_ms: int) -> bool:
+    """Whether a batch's spans are made: always when it took `FOLLOWED_MS` to play, of quicker ones a part.
+
+    It follows from what the batch carries, so every process says the same of it.
+
+    Args:
+        batch: any of its spans.
+    """
+    return batch.trace_id % FOLLOWED_MS < max(1, played_ms)
 
 
 def policy_ref(name: str, experiment: str, version: int) -> Ref:

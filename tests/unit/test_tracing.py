@@ -12,7 +12,7 @@ from heddle.clock import ManualClock, SystemClock
 from heddle.errors import MissingExtra, UsageError
 from heddle.producers.parcel import Outcome, Parcel
 from heddle.producers.traced import traced
-from heddle.tracing import Outbox, Span, Tally, Tracing, batch_ref, open_tracing, policy_ref
+from heddle.tracing import Outbox, Span, Tally, Tracing, batch_ref, is_followed, open_tracing, policy_ref
 from tests.helpers import eventually
 
 SPAN = Span(policy_ref("publish", "e-1a2b3c", 1), "publish", 1, 2)
@@ -120,6 +120,17 @@ def test_what_a_collector_does_not_take_is_counted_and_told_once(why: str, caplo
     lines = [record.getMessage() for record in caplog.records if "loses traces" in record.getMessage()]
     assert len(lines) == 1
     assert ("it said no" if why != "raise" else "OSError: no route") in lines[0]
+
+
+def test_of_quick_batches_a_part_is_followed_and_of_slow_ones_every_one() -> None:
+    refs = [batch_ref("append", "e-1", 0, f"0:17:ab:{seq}") for seq in range(2_000)]
+    followed = {ms: sum(is_followed(ref, ms) for ref in refs) for ms in (0, 1, 10, 49, 50, 5_000)}
+    assert followed[0] == followed[1]
+    assert 10 < followed[1] < 90  # 1 in 50
+    assert 300 < followed[10] < 500  # 1 in 5
+    assert followed[49] < followed[50] == followed[5_000] == 2_000
+    rollouts = [batch_ref("rollout", "e-1", 0, f"0:17:ab:{seq}") for seq in range(2_000)]
+    assert [is_followed(ref, 10) for ref in refs] == [is_followed(ref, 10) for ref in rollouts]
 
 
 def parcel(version: int, seq: int | None) -> Parcel:
