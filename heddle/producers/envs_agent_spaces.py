@@ -40,7 +40,7 @@ class AgentSpaces:
             return
         self.whole = spaces.Dict(own)
         self._place = {agent: group for group, agents in groups.items() for agent in agents}
-        self._blank = {group: _nothing(space) for group, space in own.items()}
+        self._blank = {group: nothing_of(space) for group, space in own.items()}
 
     def shown(self, agent: str, value: Any) -> Any:
         """What `agent` shows, in the space of all."""
@@ -61,7 +61,7 @@ def _shared(each: Mapping[str, Any], what: str, name: str) -> Any:
     return space
 
 
-def _nothing(space: Any) -> Any:
+def nothing_of(space: Any) -> Any:
     """A value of `space` that always is the same."""
     match space:
         case spaces.Box():
@@ -73,9 +73,9 @@ def _nothing(space: Any) -> Any:
         case spaces.MultiBinary():
             return np.zeros(space.shape, space.dtype)
         case spaces.Dict():
-            return {key: _nothing(part) for key, part in space.spaces.items()}
+            return {key: nothing_of(part) for key, part in space.spaces.items()}
         case spaces.Tuple():
-            return tuple(_nothing(part) for part in space.spaces)
+            return tuple(nothing_of(part) for part in space.spaces)
         case _:
             reason = f"shows a {type(space).__name__}, which groups with different spaces cannot have"
             raise EnvError(reason, hint="pad the agents' spaces to one with a wrapper in your own factory")

@@ -2,7 +2,8 @@
 
 It never steps for experience; `vector_player.py` does. Agents that one policy plays must have equal spaces. An agent
 that is out before the others waits: its lane neither moves nor begins until the environment is reset, which the call
-behind the last agent's end does.
+behind the last agent's end does. One that joins later, or again, waits until then in the same way, and begins with what
+it is shown by the step that it joins in.
 """
 
 import importlib
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer
-from heddle.producers.envs_agent_spaces import AgentSpaces
+from heddle.producers.envs_agent_spaces import AgentSpaces, nothing_of
 from heddle.producers.envs_spaces import describe
 from heddle.producers.kinds import demand_parts, has_ended, number_kind, wanted
+from heddle.spaces import leaves
 
 _NEEDED = ("possible_agents", "observation_space", "action_space", "reset", "step")
 
@@ -56,8 +58,10 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.idle: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
-        self._wanted = wanted(describe(self.single_observation_space, value=name))
-        self._seen: list[Any] = [None] * self.num_envs
+        shown = describe(self.single_observation_space, value=name)
+        self._wanted = wanted(shown)
+        is_fixed = len(self._wanted) == len(leaves(shown))  # others are refused by whoever plays this
+        self._seen = [nothing_of(self.single_observation_space) if is_fixed else None] * self.num_envs
         self._over = [False] * len(games)
 
     def reset(
@@ -65,10 +69,10 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin every game; a game takes the seed of its first lane."""
         width = len(self.agents)
+        self.idle = np.zeros(self.num_envs, np.bool_)
         for place in range(len(self.games)):
             given = seed[place * width] if isinstance(seed, Sequence) else None if seed is None else seed + place
             self._begin(place, given, options)
-        self.idle[:] = False
         return self._observed(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -89,7 +93,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
             seen, gained, ended, cut, told = _five(answer)
             for agent, lane in lanes.items():
                 if agent not in playing:
-                    self.idle[lane] = True
+                    self._wait(agent, lane, game.agents, seen)
                     continue
                 self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations"))
                 reward, over = _of(gained, agent, "rewards"), (ended.get(agent, False), cut.get(agent, False))
@@ -121,15 +125,19 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], Mapping):
             wanted = "(observations by agent, infos by agent)"
             raise BadAnswer(f"reset returned a {type(answer).__name__}, expected {wanted}")
+        if not self.games[place].agents:
+            raise BadAnswer("reset began without any agent")
         for index, agent in enumerate(self.agents):
-            if agent not in answer[0]:
-                raise BadAnswer(f"reset showed nothing to agent {agent!r}: agents that join later are not supported")
             lane = place * len(self.agents) + index
-            self._seen[lane] = self._shows.shown(agent, answer[0][agent])
-            self._demand(agent, lane)
-        if set(self.games[place].agents) != set(self.agents):
-            raise BadAnswer("reset began without some agents: agents that join later are not supported")
+            self._wait(agent, lane, self.games[place].agents, answer[0])
         self._over[place] = False
+
+    def _wait(self, agent: str, lane: int, here: Sequence[str], seen: Mapping[str, Any]) -> None:
+        """Of an agent that did not act: it begins now, where it is among those that are here, or goes on waiting."""
+        self.idle[lane] = agent not in here
+        if not self.idle[lane]:
+            self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations"))
+            self._demand(agent, lane)
 
     def _observed(self) -> Any:
         space = self.single_observation_space

@@ -93,10 +93,13 @@ class VectorPlayer(Play):
         self._begun_with = seeds if takes_seeds(self._vector) else seeds[:1] * n
         observations = reset_all(self._vector, seeds)
         self._moves += 1
+        if self._lanes is not None:
+            self.standing.own["pending"] = self._lanes.idle.copy()  # who joins a game later begins then
         store(reel, observations, self._all, np.zeros(n, np.intp), n)
         for env in range(n):
             self._tally.clear(env)
-            self._track.begin(env, 0, self._begun_with[env])
+            if not self.standing.own["pending"][env]:
+                self._track.begin(env, 0, self._begun_with[env])
             self._tape.begin(env, self._episodes.numbers[env])
             if self._counter is not None:
                 self._counter.take(env)  # what a caller left half played is no episode

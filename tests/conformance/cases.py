@@ -109,6 +109,7 @@ DM_CONTROL = [
     Case("dm_control/ball_in_cup-catch-v0", "shimmy"),
     Case("dm_control/walker-walk-v0", "shimmy", wrappers=[("FlattenObservation", {})]),
 ]
+DM_ENV = [Case("tests.conformance.dm:falling", "dm_env", is_quick=True)]
 HIGHWAY = [
     Case(
         "highway-fast-v0",
@@ -134,4 +135,4 @@ VECTORS = [
     Case("envpool:Acrobot-v1", "envpool", is_vector=True, num_envs=3, kwargs=_short(60)),
 ]
 
-CASES = [*CLASSIC, *BOX2D, *MUJOCO, *ALE, *MINATAR, *MINIGRID, *DM_CONTROL, *HIGHWAY, *PETTINGZOO, *VECTORS]
+CASES = [*CLASSIC, *BOX2D, *MUJOCO, *ALE, *MINATAR, *MINIGRID, *DM_CONTROL, *DM_ENV, *HIGHWAY, *PETTINGZOO, *VECTORS]

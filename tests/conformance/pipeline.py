@@ -62,7 +62,8 @@ def collect(broker: Broker, spec: ExperimentSpec, steps: int) -> list[Experience
     """Submit a spec, read what a worker plays until every environment has `steps` steps, and stop it.
 
     Returns:
-        One for each environment of the only shard.
+        One for each environment of the only shard, of `steps` steps; where agents play, one for each agent of each
+        game, of as many as it made.
     """
     name = spec.experiment.name
     submitted = broker.experiments.submit(spec.canonical_json(), "", spec.sha256(), name, suffix=os.urandom(3).hex()).id
@@ -71,7 +72,8 @@ def collect(broker: Broker, spec: ExperimentSpec, steps: int) -> list[Experience
     assert seat is not None
     broker.experience.ensure_group(submitted, 0)
     broker.policies.publish(submitted, seat, 1, weights.pack({}, version=1, update=1), update=1)
-    pieces: list[list[tuple[Segments, int]]] = [[] for _ in range(spec.env.num_envs)]
+    each = spec.env.agents_each
+    pieces: list[list[tuple[Segments, int]]] = [[] for _ in range(spec.env.num_envs * each)]
 
     def enough() -> bool:
         pointers = broker.experience.read(submitted, 0, keys.TRAINER_GROUP, "reader", count=16, block_ms=100)
@@ -79,7 +81,7 @@ def collect(broker: Broker, spec: ExperimentSpec, steps: int) -> list[Experience
             assert data is not None
             segments = decode(stage.layout(), data, crc32=pointer.crc32, size_cap=1 << 28)
             for row in range(segments.rows):
-                pieces[segments.arrays["env"][row]].append((segments, row))
+                pieces[segments.arrays["env"][row] * each + segments.arrays["agent"][row]].append((segments, row))
         broker.experience.ack(submitted, 0, seat, [(pointer, "trained") for pointer in pointers])
         errors = [shard.last_error for shard in broker.shards.shards(submitted, 0) if shard.last_error]
         assert not errors, errors
@@ -87,7 +89,8 @@ def collect(broker: Broker, spec: ExperimentSpec, steps: int) -> list[Experience
 
     eventually(enough, timeout_s=WAIT_S, what=f"{steps} steps of {spec.env.id}")
     broker.experiments.set_command(submitted, "stop")
-    return [_joined(some, steps) for some in pieces]
+    made = [sum(int(segments.arrays["length"][row]) for segments, row in some) for some in pieces]
+    return [_joined(some, steps if each == 1 else own) for some, own in zip(pieces, made, strict=True)]
 
 
 def _joined(pieces: Sequence[tuple[Segments, int]], steps: int) -> Experience:
