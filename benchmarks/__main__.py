@@ -31,6 +31,7 @@ SECTIONS = {
     "broker": "servers",
     "start": "starting",
     "scaling": "scaling",
+    "weights": "weights",
     "ppo": "learning",
     "neighbours": "neighbours",
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import CLOCK, Played, Row, alternate, compare, cpu_s_of, own_cpu_s
 from benchmarks.workload import ALL, PROCESSES, SHAPES, Shape, w1_source
+from heddle.broker.types import Pointer
 from heddle.client import Client, connect
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.ordering import Ordering
@@ -76,6 +77,10 @@ class Consumer:
 
     def poll(self, block_ms: int = 100) -> int:
         """Take what is there; how many batches that were."""
+        return len(self.take(block_ms))
+
+    def take(self, block_ms: int = 100) -> list[Pointer]:
+        """Take what is there; the entries."""
         loaded, began = self._reader.poll(block_ms=block_ms), CLOCK.monotonic()
         if self._traces is not None:
             self._seen += loaded
@@ -87,7 +92,7 @@ class Consumer:
         self.batches += len(loaded)
         self.steps += sum(item.segments.num_steps for item in loaded)
         self.bytes += sum(item.pointer.bytes for item in loaded)
-        return len(loaded)
+        return [item.pointer for item in loaded]
 
     def _trace(self, traces: Traces, at: float) -> None:
         """As a trainer tells of an update."""

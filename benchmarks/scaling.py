@@ -40,9 +40,9 @@ def measure(workers: int) -> list[Row]:
         local.start_server()
         local.start_roles()
         client = stack.enter_context(connect(local.url))
-        _until_live(local, client, 1)
+        until_live(local, client, 1)
         client.broker.pools.set_desired("default", workers)
-        live_s = _until_live(local, client, workers)
+        live_s = until_live(local, client, workers)
         _let_be(local, SETTLE_S)
         idle = private_bytes(local)
         _play(local, client, workers, stack)
@@ -66,7 +66,7 @@ def _private(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
 
-def _until_live(local: Local, client: Client, workers: int) -> float:
+def until_live(local: Local, client: Client, workers: int) -> float:
     """Seconds until so many were heard."""
     began = CLOCK.monotonic()
     while (live := sum(info.alive for info in client.broker.pools.workers())) < workers:

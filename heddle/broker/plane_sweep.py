@@ -21,6 +21,7 @@ from heddle.plane.sweep import (
     remove_deserted,
     remove_empty,
 )
+from heddle.plane.weights import remove_unused
 
 log = logging.getLogger("heddle.plane")
 
@@ -34,6 +35,7 @@ def sweep(planes: Planes, *, root: Path | None = None, clock: Clock | None = Non
         BrokerError: it does not tell.
     """
     root, clock = root or root_folder(), clock or SystemClock()
+    remove_unused(root, now_s=clock.wall())
     found = brokers(root)
     if not found:
         return 0

@@ -9,6 +9,7 @@ and the one pinned for evaluation stay.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ DIGEST = 16
 
 TRIES = 5
 """Rounds of fetching the latest while it is replaced, or of sending chunks that ran out of time."""
+
+
+Shared = Callable[[str, Callable[[], bytes | None]], bytes | None]
+"""Bytes with a sha256, from elsewhere or by the given call: `HostWeights.get`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,11 @@ class Policies:
         self._conn = conn
         self._inline_bytes = inline_bytes
         self._chunk_bytes = chunk_bytes
+        self._shared: Shared | None = None
+
+    def share(self, shared: Shared) -> None:
+        """Fetch the chunks of large weights only where `shared` does not have them."""
+        self._shared = shared
 
     def publish(self, experiment: str, seat_epoch: int, version: int, data: bytes | memoryview, *, update: int) -> int:
         """Make `data` policy `version`, the latest one; the same call again is no mistake.
@@ -200,18 +210,25 @@ class Policies:
         chunks, digest, inline = self._conn.main.hmget(keys.policy(experiment, version), "chunks", "sha256", "weights")
         if digest is None:
             return None
+        sha256 = text(digest)
         if integer(chunks) == 0:
-            data: Any = inline or b""
-        else:
-            names = [keys.policy_chunk(experiment, version, text(digest)[:DIGEST], i) for i in range(integer(chunks))]
+            return _checked(experiment, version, sha256, inline or b"")
+
+        def ask() -> bytes | None:
+            names = [keys.policy_chunk(experiment, version, sha256[:DIGEST], i) for i in range(integer(chunks))]
             # One GET at a time: many at once would hold the server's thread for all of them.
             parts: list[Any] = [self._conn.main.get(name) for name in names]
-            if any(part is None for part in parts):
-                return None
-            data = b"".join(parts)
-        if hashlib.sha256(data).hexdigest() != text(digest):
-            raise WeightsError(f"{experiment}: the bytes of policy {version} do not match their sha256 {text(digest)}")
-        return bytes(data)
+            return (
+                None if any(part is None for part in parts) else _checked(experiment, version, sha256, b"".join(parts))
+            )
+
+        return ask() if self._shared is None else self._shared(sha256, ask)
+
+
+def _checked(experiment: str, version: int, sha256: str, data: Any) -> bytes:
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise WeightsError(f"{experiment}: the bytes of policy {version} do not match their sha256 {sha256}")
+    return bytes(data)
 
 
 def _parse(versions: str) -> list[_Kept]:

@@ -17,6 +17,7 @@ from heddle.cli.options import command, find_url, folder_to_fill, redis_option
 from heddle.cli.root import set_up_logs
 
 if TYPE_CHECKING:
+    from heddle.broker import Broker
     from heddle.stop import StopFlag
     from heddle.tracing import Tracing
 
@@ -102,11 +103,26 @@ def worker(pool: str, redis_url: str | None) -> None:
     url = find_url(redis_url)
     fork_on_demand()
     stop = begin_role("heddle.producers.worker")
+    from heddle.broker import open_broker
+    from heddle.producers.host_weights import weights_of_this_host
     from heddle.producers.worker import Worker
 
     name, sampled = os.environ.get(WORKER_ID_ENV) or None, os.environ.get(PROFILE_ENV, "") != "0"
-    with traces("heddle-worker") as tracing:
-        code = Worker(url, pool, worker_id=name, stop=stop, is_sampled=sampled, tracing=tracing).run()
+    with traces("heddle-worker") as tracing, weights_of_this_host() as sharing:
+
+        def connect() -> "Broker":
+            return sharing(open_broker(url, role="worker"))
+
+        code = Worker(
+            url,
+            pool,
+            worker_id=name,
+            stop=stop,
+            connect=connect,
+            is_sampled=sampled,
+            is_ahead=True,
+            tracing=tracing,
+        ).run()
     raise click.exceptions.Exit(code)
 
 

@@ -26,6 +26,7 @@ MOST_FDS = 3
 PRELOADED = (
     "heddle.launch.hurry",
     "heddle.producers.worker",
+    "heddle.producers.host_weights",
     "heddle.broker.experiments",
     "heddle.broker.plane_sweep",
     "heddle.broker.policies",

@@ -20,7 +20,7 @@ from heddle.producers.damaged import DamagedExperiments
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, Key
 from heddle.producers.quota import look_every_s, may_take_above, wants_more
-from heddle.producers.stage import Stage
+from heddle.producers.stage import Fetch, Stage
 
 log = logging.getLogger("heddle.worker")
 
@@ -37,6 +37,7 @@ class Claimer:
         on_claim: told of each shard that was got, after it was written down at the desk.
         entropy: gives that many random bytes (`os.urandom`), for the nonces of claims.
         plane: opens this host's shared memory.
+        fetch: of policies, instead of the broker's.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Claimer:
         clock: Clock,
         rng: np.random.Generator,
         plane: Callable[[], Plane] = open_plane,
+        fetch: Fetch | None = None,
     ) -> None:
         self._broker = broker
         self._desk = desk
@@ -61,6 +63,7 @@ class Claimer:
         self._on_claim = on_claim
         self._entropy = entropy
         self._plane = plane
+        self._fetch = fetch
         self._clock = clock
         self._rng = rng
         self.stages: dict[str, Stage] = {}
@@ -165,7 +168,8 @@ class Claimer:
                 return None
             try:
                 home = partial(self._home, experiment)
-                self.stages[experiment] = Stage(stored, self._broker.policies.fetch, clock=self._clock, home=home)
+                fetch = self._fetch or self._broker.policies.fetch
+                self.stages[experiment] = Stage(stored, fetch, clock=self._clock, home=home)
             except SpecError as error:
                 self._refuse(experiment, f"its spec cannot be read: {error}")
                 return None

@@ -21,6 +21,7 @@ from heddle.clock import Clock
 from heddle.errors import BrokerError, BrokerUnreachable, EnvError, NotFound, SnapshotError
 from heddle.layout import Segments
 from heddle.lease import Action
+from heddle.producers.ahead import when_played
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Facts, Holding, stepping_changes
 from heddle.producers.limits import limit_of
@@ -44,15 +45,23 @@ class Turns:
 
     Args:
         renewed: told the answers to renewals made on the way.
+        ready: says which version of an experiment can be had without waiting, and has a wanted one fetched meanwhile.
     """
 
     def __init__(
-        self, broker: Broker, desk: Desk, *, clock: Clock, renewed: Callable[[Holding, int, Renewal], None]
+        self,
+        broker: Broker,
+        desk: Desk,
+        *,
+        clock: Clock,
+        renewed: Callable[[Holding, int, Renewal], None],
+        ready: Callable[[str, int], int] = when_played,
     ) -> None:
         self._broker = broker
         self._desk = desk
         self._clock = clock
         self._renewed = renewed
+        self._ready = ready
         self._calling: Action | None = None
         self._playing: tuple[Play, str, Callable[[], bool]] | None = None
         self._thread: int | None = None
@@ -215,8 +224,11 @@ class Turns:
 
     def _have_newest(self, stage: Stage, facts: Facts, holding: Holding) -> None:
         """Fetch the newest policy; without a barrier a broker that is away is no reason to stand still."""
+        wanted = facts.policy
+        if not holding.claim.sync and 0 < stage.version("train") < wanted:
+            wanted = self._ready(stage.experiment, wanted)
         try:
-            self._count_fetch(stage.load_newest(facts.policy, loading=partial(self._watching, "load", holding)))
+            self._count_fetch(stage.load_newest(wanted, loading=partial(self._watching, "load", holding)))
         except BrokerUnreachable:
             if holding.claim.sync or stage.version("train") == 0:
                 raise

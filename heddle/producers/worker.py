@@ -22,6 +22,7 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError, EnvError, Gone, HeddleError, NotFound
 from heddle.lease import Keeper, Watchdog, retry_delay_s
 from heddle.plane import Plane, open_plane
+from heddle.producers.ahead import Ahead, when_played
 from heddle.producers.answers import Answers
 from heddle.producers.appender import Appender
 from heddle.producers.claims import DEFAULT_TTL_MS, Claimer
@@ -65,6 +66,7 @@ class Worker:
         entropy: gives that many random bytes.
         is_sampled: have a thread look what the playing one is at, for `heddle profile`.
         plane: opens this host's shared memory.
+        is_ahead: have a thread fetch policies, where playing need not wait for them.
         tracing: takes spans; None when nobody traces.
     """
 
@@ -83,6 +85,7 @@ class Worker:
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
         is_sampled: bool = False,
+        is_ahead: bool = False,
         tracing: Tracing | None = None,
     ) -> None:
         self.pool = pool
@@ -99,7 +102,7 @@ class Worker:
         self._failure: BaseException | None = None
         self._failures = 0
         self._turn_number = 0
-        self._is_sampled = is_sampled
+        self._is_sampled, self._is_ahead = is_sampled, is_ahead
 
     def run(self) -> int:
         """Work until asked to end; returns the exit code.
@@ -141,7 +144,10 @@ class Worker:
             clock=clock,
         )
         self._returns = Returns(broker, desk, self._appender, damaged, worker=self.id)
-        self._turns = Turns(broker, desk, clock=clock, renewed=self._answers.renewed)
+        fetch = broker.policies.fetch
+        self._ahead = Ahead(fetch, on_failure=self._fail) if self._is_ahead else None
+        ready = when_played if self._ahead is None else self._ahead.follow
+        self._turns = Turns(broker, desk, clock=clock, renewed=self._answers.renewed, ready=ready)
         self._lanes = LaneTurns(self._turns, desk)
         self._ending = Ending(self._stop, self._turns, self._returns, worker=self.id, exit_process=self._exit_process)
         self._claimer = Claimer(
@@ -155,10 +161,11 @@ class Worker:
             clock=clock,
             rng=self._rng,
             plane=self._plane,
+            fetch=fetch if self._ahead is None else self._ahead.fetch,
         )
         ttl_s, back = DEFAULT_TTL_MS / 1000, desk.told_back
         self._keeper = Keeper(self._renew, ttl_s=ttl_s, on_lost=self._keeper_ended, on_back=back, clock=clock)
-        self._listener = Listener(broker, desk, on_news=self._appender.nudge, on_failure=self._fail)
+        self._listener = Listener(broker, desk, on_news=self._heard, on_failure=self._fail)
         self._watchdog = Watchdog(self._turns.doing, self._ending.stuck, clock=clock)
         self._sampler = Sampler(partial(seen_of, self._turns, desk, self._appender))
         self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop, on_failure=self._fail)
@@ -169,6 +176,8 @@ class Worker:
         for part in (self._appender, self._keeper, self._listener, self._watchdog, self._heartbeat):
             part.start()
         self._ending.start()
+        if self._ahead is not None:
+            self._ahead.start()
         if self._is_sampled:
             self._sampler.start()
 
@@ -188,8 +197,9 @@ class Worker:
         undelivered = self._appender.stop()
         if undelivered:
             log.warning("left undelivered batches=%d", undelivered)
-        for part in (self._sampler, self._heartbeat, self._listener, self._keeper):
-            part.stop()
+        for part in (self._sampler, self._heartbeat, self._listener, self._keeper, self._ahead):
+            if part is not None:
+                part.stop()
         for holding in [*self.desk.take_dropped(), *self.desk.holdings()]:
             self._lanes.close(holding)
         self._claimer.close()
@@ -289,6 +299,8 @@ class Worker:
             experiment = holding.lease.experiment
             if not self.desk.of(experiment):
                 self._listener.unwatch(experiment)
+                if self._ahead is not None:
+                    self._ahead.forget(experiment)
                 self._claimer.forget(experiment)
                 self.desk.forget_experiment(experiment)
 
@@ -310,6 +322,11 @@ class Worker:
         self._listener.watch(claim.lease.experiment)
         self._keeper.shorten(stage.ttl_ms / 1000)
         self._heartbeat.soon()
+
+    def _heard(self, experiment: str) -> None:
+        self._appender.nudge(experiment)
+        if self._ahead is not None:
+            self._ahead.heard(experiment, self.desk.facts(experiment).policy)
 
     def _renew(self) -> bool:
         return self._answers.renew_all()

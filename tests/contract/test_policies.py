@@ -1,13 +1,19 @@
 """Policies: readable before they are announced, by the holder of the seat alone, only rising, the last few kept."""
 
 import hashlib
+import os
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from heddle.broker import Broker, keys
+from heddle.broker import Broker, keys, open_broker
 from heddle.broker.policies import KEEP, Policies
+from heddle.broker.server import LocalServer
 from heddle.errors import BrokerFull, Conflict, Gone, NotFound, SeatLost
+from heddle.plane.weights import HostWeights
 from heddle.policies.weights import WeightsError
 from tests.contract.specs import all_keys, out_of_memory, submitted
 
@@ -175,3 +181,54 @@ def test_a_publish_that_finds_no_memory_changes_nothing_and_a_pin_needs_none(bro
             assert policies.fetch(experiment) == (1, b"weights")
     broker.policies.publish(experiment, seat, 2, b"weights", update=0)
     assert broker.policies.latest(experiment) == 2
+
+
+def test_eight_workers_of_one_host_fetch_a_version_once_between_them(
+    broker: Broker, redis_server: LocalServer, tmp_path: Path
+) -> None:
+    # Given weights in several chunks, and eight workers with a connection each
+    experiment, seat = seated(broker)
+    data = os.urandom(1 << 20)
+    publisher = Policies(broker.conn, chunk_bytes=300_000)
+    publisher.publish(experiment, seat, 1, data, update=0)
+    got: list[tuple[int, bytes]] = []
+    begin = threading.Barrier(8)
+
+    def work() -> None:
+        with open_broker(redis_server.url, role="worker") as own:
+            weights = HostWeights(tmp_path).open()
+            own.policies.share(weights.get)
+            begin.wait(20)
+            got.append(own.policies.fetch(experiment))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    before = gets(broker)
+    # When all want it at once
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    # Then all have it, and the broker was asked for each chunk once
+    assert got == [(1, data)] * 8
+    assert gets(broker) - before == 4
+
+
+def gets(broker: Broker) -> int:
+    """How often the server was asked for a plain value."""
+    stats: Any = broker.conn.main.info("commandstats")
+    return int(stats.get("cmdstat_get", {"calls": 0})["calls"])
+
+
+def test_damaged_chunks_are_not_shared(any_broker: Broker, tmp_path: Path) -> None:
+    experiment, seat = seated(any_broker)
+    policies = Policies(any_broker.conn, inline_bytes=4, chunk_bytes=3)
+    policies.publish(experiment, seat, 1, b"weights", update=0)
+    chunk = next(any_broker.conn.main.scan_iter("*:policy:1:*:0"))
+    any_broker.conn.main.set(chunk, b"bad")
+    weights = HostWeights(tmp_path).open()
+    policies.share(weights.get)
+    with pytest.raises(WeightsError):
+        policies.fetch(experiment)
+    any_broker.conn.main.set(chunk, b"wei")
+    assert policies.fetch(experiment) == (1, b"weights")
+    weights.close()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from heddle.broker import Broker, keys
+from heddle.broker.policies import Policies
 from heddle.broker.server import LocalServer
 from heddle.clock import SystemClock
 from tests.helpers import eventually
@@ -84,6 +86,39 @@ def test_a_worker_plays_every_shard_with_the_newest_policy_and_its_batches_can_b
     assert segments.rows == 2
     assert segments.arrays["obs"].shape == (2, 9, 2)
     assert set(segments.arrays["obs"][:, 0, 0]) <= {0.0, 1.0, 2.0, 3.0}
+
+
+def test_without_a_barrier_a_worker_plays_on_while_weights_are_fetched(
+    broker: Broker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a worker that plays version 1, and a fetch of version 2 that hangs
+    experiment, go = submit(broker), threading.Event()
+    fetch = Policies.fetch
+
+    def slow(policies: Policies, experiment: str, version: int | None = None) -> tuple[int, bytes]:
+        if policies.latest(experiment) > 1:
+            assert go.wait(60)
+        return fetch(policies, experiment, version)
+
+    monkeypatch.setattr(Policies, "fetch", slow)
+    worker = start(is_ahead=True)
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, 2)
+    reader.publish(2)
+    # When it is told of that, then it goes on with what it has
+    eventually(lambda: worker.worker.desk.facts(experiment).policy == 2)
+    read_until(reader, len(reader.read) + 6)
+    assert {pointer.version_max for pointer in reader.read} == {1}
+    # And takes the new one when it came
+    go.set()
+
+    def has_come() -> bool:
+        reader.ack(reader.pull(block_ms=50))
+        return reader.read[-1].version_min == 2
+
+    eventually(has_come, what="version 2")
+    reader.check_continuity()
 
 
 def test_weights_that_somebody_damaged_do_not_end_a_worker_and_the_next_version_is_played(
