@@ -36,12 +36,17 @@ def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
         modules: what it will need. Until they are loaded there is nothing to save, and nobody listens while a library
             is mapped: a signal ends the process at once.
         exit_s: how long it may take to end once it was told twice.
+
+    Raises:
+        UsageError, MissingExtra: HEDDLE_TRACE says what nobody can do.
     """
     from heddle.launch.hurry import HURRIED_EXIT_S, exit_when_hurried, unheard
     from heddle.launch.ties import die_with_parent
     from heddle.stop import StopFlag, listen_to_signals
+    from heddle.tracing import check_tracing
 
     set_up_logs(logging.INFO)
+    check_tracing()
     faulthandler.enable(file=2, all_threads=False)  # the thread that a fatal signal came to, not the many that wait
     with unheard():
         die_with_parent()

@@ -25,6 +25,7 @@ from heddle.launch.supervisor import ChildInfo, Supervisor
 from heddle.plane import root_folder
 from heddle.plane.sweep import brokers
 from heddle.stop import StopFlag
+from heddle.tracing import check_tracing
 
 log = logging.getLogger("heddle.launch")
 
@@ -98,7 +99,9 @@ class Local:
 
         Raises:
             BrokerUnfit, BrokerUnreachable, Conflict: it cannot be started; the message says why.
+            UsageError: HEDDLE_TRACE says what no role could do.
         """
+        check_tracing()
         if self.setup.url is not None:
             return
         setup = self.setup

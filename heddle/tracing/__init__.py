@@ -4,7 +4,7 @@ Spans are named after what batches and versions carry anyway, so nothing more tr
 hands finished spans over and goes on: sending them, or losing them, is another thread's matter.
 """
 
-from heddle.tracing.begin import TRACE_ENV, Tracing, open_tracing
+from heddle.tracing.begin import TRACE_ENV, Tracing, check_tracing, open_tracing
 from heddle.tracing.outbox import Outbox, Tally
 from heddle.tracing.spans import Ref, Span, Value, batch_ref, is_followed, policy_ref
 
@@ -17,6 +17,7 @@ __all__ = [
     "Tracing",
     "Value",
     "batch_ref",
+    "check_tracing",
     "is_followed",
     "open_tracing",
     "policy_ref",

@@ -49,6 +49,25 @@ class Tracing:
         self.close()
 
 
+def check_tracing(told: str | None = None) -> bool:
+    """Whether somebody turned tracing on.
+
+    Args:
+        told: what the variable says; None to look.
+
+    Raises:
+        UsageError: it names no collector.
+        MissingExtra: OpenTelemetry is not installed.
+    """
+    told = _told(told)
+    if told in ("", "0"):
+        return False
+    endpoint_of(told)
+    if not _is_installed():
+        raise MissingExtra(TRACE_ENV, "obs")
+    return True
+
+
 def open_tracing(service: str, *, told: str | None = None, clock: Clock | None = None) -> Tracing | None:
     """What takes this process's spans; None when nobody turned tracing on.
 
@@ -57,19 +76,18 @@ def open_tracing(service: str, *, told: str | None = None, clock: Clock | None =
         told: what the variable says; None to look.
 
     Raises:
-        UsageError: it names no collector.
-        MissingExtra: OpenTelemetry is not installed.
+        UsageError, MissingExtra: as `check_tracing`.
     """
-    told = os.environ.get(TRACE_ENV, "") if told is None else told
-    if told.strip() in ("", "0"):
+    if not check_tracing(told):
         return None
-    endpoint = endpoint_of(told.strip())
-    if not _is_installed():
-        raise MissingExtra(TRACE_ENV, "obs")
     from heddle.tracing.otlp import Otlp
 
     about = {"service.name": service, "service.instance.id": f"{os.uname().nodename}-{os.getpid()}"}
-    return Tracing(Outbox(Otlp(endpoint, about).send).start(), clock or SystemClock())
+    return Tracing(Outbox(Otlp(endpoint_of(_told(told)), about).send).start(), clock or SystemClock())
+
+
+def _told(told: str | None) -> str:
+    return (os.environ.get(TRACE_ENV, "") if told is None else told).strip()
 
 
 def endpoint_of(told: str) -> str | None:

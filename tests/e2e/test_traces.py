@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.shell import ROOT, heddle, started
+from tests.e2e.shell import ROOT, started
 from tests.helpers import eventually
 from tests.otlp import Collector, Seen, collector, need_opentelemetry
 from tests.prometheus import free_port
@@ -88,4 +88,12 @@ def test_a_worker_that_is_told_of_no_collector_says_so_in_one_line(tmp_path: Pat
     assert worker.process.returncode == 2
     assert "HEDDLE_TRACE=yes names no collector" in worker.output()
     assert "Traceback" not in worker.output()
-    assert heddle("worker", "--help", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("command", [("run", CARTPOLE), ("up",), ("workers", "start", "-n", "2")])
+def test_whatever_starts_roles_refuses_what_they_would_refuse(tmp_path: Path, command: tuple[str, ...]) -> None:
+    url = "redis://127.0.0.1:1" if command[0] == "workers" else None  # the others start a broker of their own
+    with started(*command, cwd=tmp_path, url=url, extra={"HEDDLE_TRACE": "yes"}) as one:
+        assert one.ends() == 2
+    assert "HEDDLE_TRACE=yes names no collector" in one.output()
+    assert "Traceback" not in one.output()
