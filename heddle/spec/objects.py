@@ -106,7 +106,10 @@ def blame(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno or 0}"
     frames = traceback.extract_tb(error.__traceback__, limit=-MOST_FRAMES)
-    return place_of((frame.filename, frame.lineno or 0) for frame in reversed(frames))
+    places = [(frame.filename, frame.lineno or 0) for frame in reversed(frames)]
+    if places and _under(places[0][0], (_PACKAGE,)):  # what Heddle says is no fault of a library on the way
+        places = [place for place in places if not _under(place[0], _LIBRARIES)]
+    return place_of(places)
 
 
 def place_of(frames: Iterable[tuple[str, int]]) -> str:

@@ -101,8 +101,10 @@ def _failures(broker: Broker, experiment: str, shards: Sequence[ShardState]) -> 
     for shard in [one for one in shards if one.last_error or one.deaths][:FAILED_SHARDS]:
         kept = broker.shards.failures(experiment, PARTITION, shard.shard)
         for failure in kept[:1]:
-            where = f"environment {failure.env}" if failure.env >= 0 else "an environment"
-            told = f"shard {experiment}/{shard.shard}, {where}, in {failure.doing}: {failure.what}"
+            where = f"environment {failure.env}, " if failure.env >= 0 else ""
+            doing = "the policy's act" if failure.doing == "act" else failure.doing
+            place = f", episode {failure.episode}, step {failure.step}, seed {failure.seed}" if failure.episode else ""
+            told = f"shard {experiment}/{shard.shard}, {where}in {doing}{place}: {failure.what}"
             found.append((failure.time_ms, f"{told} (worker {failure.worker})"))
         if not kept and shard.last_error:
             found.append((shard.since_ms, f"shard {experiment}/{shard.shard}: {shard.last_error}"))

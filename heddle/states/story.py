@@ -139,7 +139,7 @@ def _moment(event: Event) -> Moment:
 
 
 def _failed(failure: Failure) -> Moment:
-    where = f"environment {failure.env}" if failure.env >= 0 else "an environment"
+    where = f"environment {failure.env}" if failure.env >= 0 else "the policy" if failure.doing == "act" else "a shard"
     when = f", episode {failure.episode} step {failure.step}" if failure.episode else ""
     seed = f", seed {failure.seed}" if failure.seed is not None else ""
     what = f"failed in {failure.doing} of {where}{when}{seed}: {failure.what}"

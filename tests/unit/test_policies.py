@@ -1,5 +1,7 @@
 """Policies act alike in numpy and torch, draw what they should, and are refused with a reason."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from heddle.policies.normalise import Normaliser, RewardScaler, RunningMoments
 from heddle.policies.torch_module import make_module
 from heddle.policies.weights import WeightsError
 from heddle.spaces import Box, DictSpace, Discrete, Space
+from heddle.spec.objects import describe_error
 from tests.unit.policy_zoo import CARTPOLE, MASKED, draw, make_spec
 
 CPU = torch.device("cpu")
@@ -306,6 +309,16 @@ def test_a_module_that_answers_with_other_shapes_later_is_caught_when_it_acts(ac
     policy.act(seen, {}, noise)
     with pytest.raises(ValueError, match=gave):
         policy.act(seen, {}, noise)
+
+
+def test_what_heddle_says_of_an_answer_blames_no_library_on_the_way() -> None:
+    policy = make_policy(make_spec(policy={"id": f"{ZOO}:Shrinks"}).policy, CARTPOLE, Discrete(3))
+    seen, noise = draw(CARTPOLE, 4, np.random.default_rng(0)), np.full((4, policy.noise.size), 0.5)
+    policy.act(seen, {}, noise)
+    with ThreadPoolExecutor(1) as pool:  # so that no frame of this file is on the way
+        error = pool.submit(policy.act, seen, {}, noise).exception()
+    assert error is not None
+    assert describe_error(error).endswith("expected [4, 3]")
 
 
 def test_integers_with_too_many_values_to_choose_among_are_refused() -> None:
