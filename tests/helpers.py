@@ -8,7 +8,7 @@ from heddle.clock import SystemClock
 T = TypeVar("T")
 
 
-def eventually(fact: Callable[[], T], *, timeout_s: float = 10.0, every_s: float = 0.01, what: str = "") -> T:
+def eventually(fact: Callable[[], T], *, timeout_s: float = 30.0, every_s: float = 0.01, what: str = "") -> T:
     """Call `fact` until it is true and return what it returned; fail when `timeout_s` is over."""
     clock = SystemClock()
     deadline = clock.monotonic() + timeout_s

@@ -85,7 +85,7 @@ def test_every_shard_of_a_worker_is_played_and_every_environment_shows_all_its_s
         reader.pull()
         return all(steps_of(reader, number) > 20 for number in range(4))
 
-    eventually(enough, timeout_s=20)
+    eventually(enough, timeout_s=60)
     reader.check_continuity()
 
 
