@@ -134,6 +134,7 @@ def _whole(experiment: str) -> list[Key]:
         Key(keys.status(experiment), "hash"),
         Key(keys.seat(experiment), "hash"),
         Key(keys.trainer(experiment), "hash"),
+        Key(keys.trackers(experiment), "hash"),
         Key(keys.queued(experiment, 0), "hash"),
         Key(keys.loading(experiment, 0), "hash"),
         Key(keys.due(experiment, 0), "zset"),

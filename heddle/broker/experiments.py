@@ -311,18 +311,19 @@ class Experiments:
                 raise reply
         status, ctl, spec = replies
         command = "stop" if isinstance(ctl, Damaged) else texts(ctl).get("command", "run")
+        fields = [None] * len(SPEC_FIELDS) if isinstance(spec, Damaged) else spec
+        named = {field: text(value) for field, value in zip(SPEC_FIELDS, fields, strict=True)}
         if isinstance(ctl, Damaged) or isinstance(spec, Damaged):
             reason = damage.told(experiment, Damages(self._conn).find(experiment)) or str(ctl)
-            return hurt_status(experiment, reason, command=command)
+            return hurt_status(experiment, reason, command=command, spec=named)
         if not ctl:
             return None
-        fields = {"state": UNTOLD[command]} if isinstance(status, Damaged) else texts(status)
-        named = {field: text(value) for field, value in zip(SPEC_FIELDS, spec, strict=True)}
+        written = {"state": UNTOLD[command]} if isinstance(status, Damaged) else texts(status)
         try:
-            known = read_status(experiment, fields, texts(ctl), named)
+            known = read_status(experiment, written, texts(ctl), named)
             return replace(known, damaged=str(status)) if isinstance(status, Damaged) else known
         except NoNumber as error:
-            return hurt_status(experiment, damage.told_of_field(experiment, error), command=command)
+            return hurt_status(experiment, damage.told_of_field(experiment, error), command=command, spec={})
 
 
 def _gone(experiment: str) -> Gone:

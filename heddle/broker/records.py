@@ -214,15 +214,15 @@ def read_status(experiment: str, status: Mapping[str, str], ctl: Mapping[str, st
     )
 
 
-def hurt_status(experiment: str, reason: str, *, command: str = "stop", name: str = "", pool: str = "") -> Status:
+def hurt_status(experiment: str, reason: str, *, command: str, spec: Mapping[str, str]) -> Status:
     """Of an experiment whose keys somebody damaged so that it cannot go on, and cannot be read whole: failed.
 
     Args:
-        command: what it is told still, where that can be read.
+        command: what it is told still, where that can be read; else stop.
+        spec: fields of its spec, as far as they can be read.
     """
-    fields = {"state": "failed", "reason": reason}
-    spec = {"name": name or experiment.rpartition("-")[0], "pool": pool}
-    return read_status(experiment, fields, {"command": command}, spec)
+    named = {"name": experiment.rpartition("-")[0], **{name: value for name, value in spec.items() if value}}
+    return read_status(experiment, {"state": "failed", "reason": reason}, {"command": command}, named)
 
 
 def read_ctl(fields: Mapping[str, str]) -> Ctl:

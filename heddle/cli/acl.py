@@ -7,7 +7,7 @@ import click
 
 from heddle.cli.options import command, output_option, print_json
 
-NAMES = ("worker", "trainer", "coordinator", "user", "reader")
+NAMES = ("worker", "trainer", "coordinator", "tracker", "user", "reader")
 
 
 @command("acl", example="redis-cli ACL SETUSER w1 on '>PASSWORD' $(heddle acl worker)\nheddle acl reader -o json")

@@ -120,6 +120,7 @@ FORBIDDEN: dict[str, list[list[str]]] = {
     "trainer": [["HSET", keys.lease("e", 0, 1), "worker", "x"], ["XADD", keys.QUEUE, "*", "a", "b"]],
     "coordinator": [["SET", keys.blob("e", 0, 0, 1, "n", 1), "x"], ["HSET", keys.policy("e", 1), "weights", "x"]],
     "user": [["HSET", keys.COORDINATOR, "leader", "x"], ["SET", "elsewhere", "x"]],
+    "tracker": [["HSET", keys.ctl("e"), "command", "stop"], ["HSET", keys.status("e"), "state", "failed"]],
     "reader": [["HSET", keys.ctl("e"), "command", "stop"], ["XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">"]],
 }
 FOR_NOBODY = [["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "requirepass"], ["GET", "elsewhere"], ["ACL", "LIST"]]

@@ -56,6 +56,7 @@ MADE_ANEW: dict[str, Callable[[str], str]] = {
     "status": keys.status,
     "seat": keys.seat,
     "trainer": keys.trainer,
+    "trackers": keys.trackers,
     "queued": lambda experiment: keys.queued(experiment, 0),
     "loading": lambda experiment: keys.loading(experiment, 0),
     "due": lambda experiment: keys.due(experiment, 0),
@@ -65,7 +66,7 @@ MADE_ANEW: dict[str, Callable[[str], str]] = {
     "lease": lambda experiment: keys.lease(experiment, 0, 0),
     "failure": lambda experiment: keys.failure(experiment, 0, 0),
 }
-SELDOM = ("lease", "dead", "failure")
+SELDOM = ("lease", "dead", "failure", "trackers")
 """Nobody asks these, or not for their contents, while all goes well."""
 NUMBERS = {
     "ctl max_entries": (keys.ctl, "max_entries"),

@@ -7,7 +7,7 @@ between a command and its answer, those count at which the simulated server answ
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.simulation.client import encoded
 from tests.simulation.lua import Engine
 from tests.simulation.replies import blurred
 from tests.simulation.server import COMMANDS, Backup, SimServer
-from tests.simulation.values import Stream
+from tests.simulation.values import parse_id
 
 ELSEWHERE = frozenset(b"CLIENT HELLO SELECT AUTH PING INFO KEYS HKEYS TTL TIME CONFIG WAIT XINFO".split())
 """Not asked of the simulated server: what looks at the connection or the machine, and what only tests send."""
@@ -28,11 +28,11 @@ STALE_MS = 3
 MOMENT = re.compile(rb"(?<![0-9])1[0-9]{12}(?![0-9]|-[0-9])")
 """A note of when something was; the id of an entry is none."""
 CLOSE_MS = 50
-"""Such a note may differ by this much: a real server looks at its clock anew for TIME and for the id of an entry, also
-within one script (in 2 of 1,000 appends of a busy machine they are a millisecond or more apart), the simulated one does
-not. So no id is ruled out because the note beside it is of another millisecond; ids themselves must be the same."""
-SKEW_MS = 10
-"""So much worse than the best of them the notes of a state may fit, for it to be kept until the ids are told."""
+"""Such a note may differ by this much, where the command that wrote it answered nothing with it: a real server looks at
+its clock anew for TIME and for the id of an entry, also within one script, the simulated one does not (2 of 1,000
+appends of a busy machine have the two a millisecond or more apart). So ids are asked of the real server."""
+STREAMS = (b":experience", b":tickets", b":dead", b":metrics", b"heddle:queue", b"heddle:log")
+"""Ends of the names of keys that a script may add to."""
 
 
 class Mirror:
@@ -43,18 +43,20 @@ class Mirror:
         differences: what was asked, and both answers, since everything was flushed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Any) -> None:
+        """`beside` is a client of the real server's that nobody watches."""
+        self._beside = beside
         self.compared: Counter[bytes] = Counter()
         self.differences: list[str] = []
         self._now_ms = 0.0
-        self._states: list[Backup] = [({}, {})]
+        self._state: Backup = ({}, {})
         self._sim = SimServer(lambda: self._now_ms, Engine(), keeps_log=False)
 
     def saw(self, command: list[bytes], real: Any, sent_s: float, heard_s: float) -> None:
         """A real server was asked and answered, between two moments of the clock that both servers have."""
         name = command[0].upper()
         if name == b"FLUSHALL":
-            self._states = [({}, {})]
+            self._state = ({}, {})
             self.differences.clear()
         elif command[:3] == [b"CONFIG", b"SET", b"maxmemory"]:
             self._sim.full = command[3] == b"1"
@@ -64,49 +66,54 @@ class Mirror:
             self.differences.append(f"the simulated server does not know {name.decode()}")
         else:
             self.compared[name] += 1
-            first_ms, last_ms = int(1000.0 * sent_s) - STALE_MS, int(1000.0 * heard_s)
-            self._compare(command, real, range(first_ms if name in (b"EVALSHA", b"XADD") else last_ms, last_ms + 1))
+            sent_ms, heard_ms = int(1000.0 * sent_s), int(1000.0 * heard_s)
+            asked = [*range(sent_ms, heard_ms + 1), *range(sent_ms - STALE_MS, sent_ms)]
+            self._sim.db.told_ids = self._told_ids(command, real)
+            self._compare(command, real, asked if name in (b"EVALSHA", b"XADD") else [heard_ms])
 
-    def _compare(self, command: list[bytes], real: Any, moments: range) -> None:
-        """Go on with every state that the answers so far allow: a script does not tell the id of an entry.
+    def _told_ids(self, command: list[bytes], real: Any) -> dict[bytes, tuple[int, int]]:
+        """The ids that the real server gave to what this command added, by stream."""
+        if command[0].upper() == b"XADD":
+            return {command[1]: parse_id(real, missing=0)} if isinstance(real, bytes) else {}
+        if command[0].upper() != b"EVALSHA":
+            return {}
+        names = [key for key in command[3 : 3 + int(command[2])] if key.endswith(STREAMS)]
+        streams = [name for name in names if self._beside.type(name) == b"stream"]
+        newest = {name: self._beside.xrevrange(name, count=1) for name in streams}
+        return {name: parse_id(page[0][0], missing=0) for name, page in newest.items() if page}
 
-        Of those with the same ids the one whose notes of moments fit best is taken.
-        """
-        wanted, found = _plain(command, real), list[tuple[Any, Backup]]()
-        for state in self._states:
-            for self._now_ms in moments:
-                self._sim.db.restore(state)
-                found.append((_plain(command, self._sim.execute(command)), self._sim.db.copy()))
-        alike: dict[tuple[Any, ...], tuple[int, Backup]] = {}
-        for answer, state in found:
-            apart, known = _apart_ms(answer, wanted), alike.get(_ids(state))
-            if apart is not None and (known is None or apart < known[0]):
-                alike[_ids(state)] = (apart, state)
-        if not alike:
-            answers = [answer for answer, _ in found]
+    def _compare(self, command: list[bytes], real: Any, moments: Sequence[int]) -> None:
+        """Go on with the state whose notes of moments fit best."""
+        wanted, answers, best = _plain(command, real), list[Any](), list[tuple[int, Backup]]()
+        for self._now_ms in moments:
+            self._sim.db.restore(self._state)
+            answers.append(_plain(command, self._sim.execute(command)))
+            apart = _apart_ms(answers[-1], wanted)
+            if apart is not None and (not best or apart < best[0][0]):
+                best = [(apart, self._sim.db.copy())]
+            if apart == 0:
+                break
+        if not best:
             self.differences.append(f"{command}: real {wanted}, simulated {answers[0]} in {len(answers)} ways")
-            alike = {(): (0, found[0][1])}
-        nearest = min(apart for apart, _ in alike.values())
-        self._states = [state for apart, state in alike.values() if apart <= nearest + SKEW_MS]
-
-
-def _ids(state: Backup) -> tuple[Any, ...]:
-    """The ids in every stream: what states must not differ in, where notes of moments may."""
-    return tuple((value.last, *value.entries) for _, value in sorted(state[0].items()) if isinstance(value, Stream))
+        self._state = best[0][1] if best else self._sim.db.copy()
 
 
 @contextmanager
 def mirrored(broker: Broker) -> Iterator[Mirror]:
     """Within it, all that is sent through `broker` is asked of a simulated server as well."""
     broker.conn.main.script_flush()  # what earlier tests loaded there the simulated server has never heard of
-    mirror, pools = Mirror(), {client.connection_pool for client in (broker.conn.main, broker.conn.blocking())}
+    pools = {client.connection_pool for client in (broker.conn.main, broker.conn.blocking())}
     before = {pool: pool.connection_class for pool in pools}
+    main = broker.conn.main.connection_pool
+    beside = redis.Redis(connection_pool=redis.ConnectionPool(main.connection_class, **main.connection_kwargs))
+    mirror = Mirror(beside)
     try:
         for pool, kind in before.items():
             pool.connection_class = type("Watched", (_Watched, kind), {"mirror": mirror})
             pool.reset()
         yield mirror
     finally:
+        beside.connection_pool.disconnect()
         for pool, kind in before.items():
             pool.disconnect()
             pool.connection_class = kind

@@ -15,8 +15,6 @@ from tests.machine.test_broker_machine import BrokerMachine
 
 SCHEDULES, SOAK_SCHEDULES = 15, 3000
 LEAST_COMMANDS = 2_000
-ROUNDS = 3
-"""On a busy machine the clocks of both servers cannot always be made one; what differs in truth differs every time."""
 
 
 class MirrorMachine(BrokerMachine):
@@ -36,14 +34,8 @@ class MirrorMachine(BrokerMachine):
 
 
 def test_the_simulated_server_answers_every_schedule_as_the_real_one_does(broker: Broker) -> None:
-    for left in reversed(range(ROUNDS)):
-        with mirrored(broker) as mirror:
-            try:
-                run_schedules(broker, mirror)
-                break
-            except (AssertionError, BaseExceptionGroup):
-                if not left or not mirror.differences:
-                    raise
+    with mirrored(broker) as mirror:
+        run_schedules(broker, mirror)
     assert mirror.compared[b"EVALSHA"] and mirror.compared.total() >= LEAST_COMMANDS, mirror.compared
     print(f"compared={mirror.compared.total()} scripts={mirror.compared[b'EVALSHA']}")
 
@@ -66,6 +58,6 @@ def test_a_simulated_server_that_answers_otherwise_is_found(broker: Broker) -> N
     with mirrored(broker) as mirror:
         broker.conn.main.set("k", "1")
         assert not mirror.differences
-        mirror._states = [({b"k": b"2"}, {})]
+        mirror._state = ({b"k": b"2"}, {})
         broker.conn.main.get("k")
     assert "real b'1', simulated b'2'" in mirror.differences[0]

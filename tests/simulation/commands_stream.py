@@ -25,7 +25,7 @@ def xadd(db: Database, args: Args) -> bytes:
         limit = whole(args[place + (1 if exact else 2)])
         place += 2 if exact else 3
     stream = db.make(key, Stream)
-    made = _new_id(db, stream, args[place])
+    made = _new_id(db, key, stream, args[place])
     stream.entries[made] = tuple(args[place + 1 :])
     stream.last = made
     if limit is not None:
@@ -34,8 +34,10 @@ def xadd(db: Database, args: Args) -> bytes:
     return show_id(made)
 
 
-def _new_id(db: Database, stream: Stream, text: bytes) -> Id:
+def _new_id(db: Database, key: bytes, stream: Stream, text: bytes) -> Id:
     last = stream.last
+    if text == b"*" and db.told_ids.get(key, last) > last:
+        return db.told_ids[key]
     if text == b"*":
         return (db.now_ms, 0) if db.now_ms > last[0] else (last[0], last[1] + 1)
     made = parse_id(text, missing=0)

@@ -14,6 +14,7 @@ class Database:
     """Keys, their values and deadlines.
 
     Attributes:
+        told_ids: by stream, the id of the next entry, where another server says it; nothing in the simulation.
         now_ms, now_us: the server's clock, standing still during a command: ms since 1970, and microseconds beyond.
         woken: streams that an entry came to since somebody looked.
         published: messages (channel, data) since somebody looked.
@@ -23,6 +24,7 @@ class Database:
     def __init__(self) -> None:
         self.data: dict[bytes, Value] = {}
         self.expires: dict[bytes, int] = {}
+        self.told_ids: dict[bytes, tuple[int, int]] = {}
         self.now_ms = 0
         self.now_us = 0
         self.woken: set[bytes] = set()
