@@ -92,12 +92,15 @@ class Training:
         share = self._share(progress)
         assembled = self._assemble(batches)
         try:
-            metrics = dict(self.learner.update(assembled, share))
+            given = self.learner.update(assembled, share)
         except (ExperimentFailed, EnvError) as error:
             raise ExperimentFailed(f"{where}: {error}{suspect(assembled)}") from error
         except user_errors() as error:  # the learner may be anybody's code
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}{suspect(assembled)}") from error
+        if (metrics := numbers_of(given)) is None:
+            who, shown = f"learner {self._spec.trainer.learner}", " ".join(repr(given).split())[:80]
+            raise ExperimentFailed(f"{where}: {who} returned the metrics {shown}, expected a dict of names to numbers")
         if told := self._asked():
             self._complaint = f"{where}: {told}{suspect(assembled)}"
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
@@ -181,3 +184,18 @@ class Training:
 
 def _copied(tensors: Mapping[str, Any]) -> Arrays:
     return {name: np.array(array) for name, array in tensors.items()}
+
+
+def numbers_of(metrics: object) -> dict[str, float] | None:
+    """A learner's metrics as numbers by name; None where they are something else."""
+    if not isinstance(metrics, Mapping):
+        return None
+    found = dict[str, float]()
+    for name, value in metrics.items():
+        if not isinstance(name, str) or isinstance(value, str | bytes):
+            return None
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):  # numpy's and torch's, of more than one number
+            return None
+    return found

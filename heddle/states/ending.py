@@ -103,7 +103,8 @@ def _failures(broker: Broker, experiment: str, shards: Sequence[ShardState]) -> 
         for failure in kept[:1]:
             where = f"environment {failure.env}, " if failure.env >= 0 else ""
             doing = "the policy's act" if failure.doing == "act" else failure.doing
-            place = f", episode {failure.episode}, step {failure.step}, seed {failure.seed}" if failure.episode else ""
+            seed = "" if failure.seed is None else f", seed {failure.seed}"
+            place = f", episode {failure.episode}, step {failure.step}{seed}" if failure.episode else ""
             told = f"shard {experiment}/{shard.shard}, {where}in {doing}{place}: {failure.what}"
             found.append((failure.time_ms, f"{told} (worker {failure.worker})"))
         if not kept and shard.last_error:

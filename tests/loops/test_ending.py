@@ -21,7 +21,7 @@ def over(broker: Broker, state: str, reason: str, **result: object) -> str:  # n
         broker.seats.release_seat(made, epoch)
     claim = claim_next(broker, "w1")
     append(broker, claim.lease, 1)
-    failure = Failure("exception", "KeyError: 'x' at env.py:31", "step", env=1, worker="w1", episode=1, step=4)
+    failure = Failure("exception", "KeyError: 'x' at env.py:31", "step", env=1, worker="w1", episode=1, step=4, seed=7)
     assert broker.shards.note_failure(made, 0, claim.lease.shard, failure)
     broker.conn.main.hset(keys.shard(made, 0, claim.lease.shard), "error", "KeyError: 'x' at env.py:31")
     broker.shards.release_worker("w1", error="KeyError: 'x' at env.py:31")
@@ -45,7 +45,7 @@ def test_wait_tells_why_it_ended_what_it_took_and_what_to_do_next(say: Say, brok
         "return 12.5 (last 100 training episodes)",
         "steps 64 in 0:04, 16 steps/s, 3 s of processor time in its trainer",
         "appended 1 = trained 0",
-        f"failed shard {made}/0, environment 1, in step: KeyError: 'x' at env.py:31 (worker w1)",
+        f"failed shard {made}/0, environment 1, in step, episode 1, step 4, seed 7: KeyError: 'x' at env.py:31",
         "restarts 1 new trainer, 1 shard taken from workers that ended",
         "worker w1 ended with signal SIGKILL after 3.0 s",
         "checkpoint runs/x/best.safetensors",
@@ -61,7 +61,10 @@ def test_a_crashed_one_says_which_worker_which_environment_which_line(say: Say, 
     code, _, err = say("wait", made)
     said = " ".join(err.split())
     assert code == 1
-    assert f"shard {made}/0, environment 1, in step: KeyError: 'x' at env.py:31 (worker w1)" in said
+    assert (
+        f"shard {made}/0, environment 1, in step, episode 1, step 4, seed 7: KeyError: 'x' at env.py:31 (worker w1)"
+        in said
+    )
     assert f"next: heddle why {made} heddle shards {made}" in said and "checkpoint none" in said
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Pointer
@@ -73,3 +74,26 @@ def test_old_files_that_a_learner_cannot_delete_are_no_trouble_with_training(
     monkeypatch.setattr(training.learner, "keep", keep, raising=False)
     training.keep([{"seen": []}])
     assert "cannot delete old files" in caplog.text
+
+
+ODD = [{"policy_loss": [1, 2]}, {"x": "1.0"}, {3: 1.0}, None, [("x", 1.0)], {"x": np.ones(2)}]
+
+
+@pytest.mark.parametrize("given", ODD)
+def test_metrics_that_are_no_numbers_by_name_are_a_failure_of_the_learner(
+    given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training()
+    monkeypatch.setattr(training.learner, "update", lambda batch, progress: given)
+    with pytest.raises(
+        ExperimentFailed, match=r"update 1 on shards 0: learner .*Recorder returned the metrics .*, expec"
+    ):
+        training.update([batch(training)], Progress())
+
+
+def test_metrics_may_be_numbers_of_any_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = make_training()
+    given = {"a": np.float32(1), "b": torch.tensor(2), "c": np.array(3), "d": True, "e": float("nan")}
+    monkeypatch.setattr(training.learner, "update", lambda batch, progress: given)
+    told = training.update([batch(training)], Progress())
+    assert [told[name] for name in "abcd"] == [1.0, 2.0, 3.0, 1.0] and told["e"] != told["e"]
