@@ -129,7 +129,7 @@ def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: b
     observation, action = from_json(found.spaces["observation"]), from_json(found.spaces["action"])
     policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
     policy.set_weights(found.weights)
-    root = seed if seed is not None else _fresh_seed(spec.experiment.seed)
+    root = seed if seed is not None else fresh_seed(spec.experiment.seed)
     result = play_episodes(policy, spec, episodes=episodes, seed=root, deterministic=deterministic)
     sides = Sides.of(spec.policy)
     groups = {name[:-1]: mean for name, mean in sides.mean_returns(result.returns, result.agents, "").items()}
@@ -138,6 +138,6 @@ def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: b
     return Score(len(returns), float(returns.mean()), *spread, float(steps.mean()), groups)
 
 
-def _fresh_seed(seed: int) -> int:
+def fresh_seed(seed: int) -> int:
     """A root of random streams that no other part of an experiment uses."""
     return int(np.random.SeedSequence([seed, FRESH]).generate_state(1, np.uint64)[0] >> 1)

@@ -82,6 +82,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         ),
         "data": Entry("heddle.cli.data_folders", "data", "Look at recorded experience, trade with Minari."),
         "eval": Entry("heddle.cli.evaluate", "evaluate", "Play fresh episodes with a checkpoint."),
+        "record": Entry("heddle.cli.film", "record", "Film episodes of a checkpoint: mp4 or gif."),
         "policy": Entry("heddle.cli.policy", "policy", "Fetch published policies, export trained ones."),
     },
     ROLES: {

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,9 +114,9 @@ def follow(experiment: str, chosen: "Track | None", directory: Path, output: str
         )
     check_installed(wanted)
     stop = begin_role("heddle.consumers.tracking.crew")
-    backends = [make_backend(kind, wanted, subject) for kind in kinds_of(wanted)]
+    makers = {kind: partial(make_backend, kind, wanted, subject) for kind in kinds_of(wanted)}
     artifacts = directory if wanted.checkpoint else None
-    crew = Crew(lambda: open_broker(url, role="tracker"), found, backends, stop, artifacts)
+    crew = Crew(lambda: open_broker(url, role="tracker"), found, makers, stop, artifacts)
     told = crew.run()
     if output == "json":
         print_json({"experiment": found, "trackers": [asdict(one) for one in told]})
@@ -139,5 +140,6 @@ def lines_of(experiment: str, told: "Sequence[Told]") -> list[str]:
         parts += [f"{one.missed:,} updates missed"] if one.missed else []
         parts += [f"rolled back {one.rolled_back} times"] if one.rolled_back else []
         parts += [one.trouble] if one.trouble else []
-        lines.append(f"{one.kind}: {experiment} to {one.where}: {', '.join(parts)}")
+        where = f" to {one.where}" if one.where else ""
+        lines.append(f"{one.kind}: {experiment}{where}: {', '.join(parts)}")
     return lines

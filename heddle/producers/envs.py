@@ -80,21 +80,23 @@ class EpisodeCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._return, self._length = 0.0, 0
 
 
-def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0) -> Any:
+def make_env(env: Env, *, index: int = 0, num_envs: int = 1, seed: int = 0, render_mode: str | None = None) -> Any:
     """One environment of the spec, wrapped, with an `EpisodeCounter` where one is needed.
 
     Args:
         index: its number within the experiment.
         num_envs: how many the experiment has.
         seed: for factories that want one; resets are seeded by the player.
+        render_mode: for one that is filmed, where env.kwargs name none.
 
     Raises:
         EnvError: it cannot be made; the reason is one line.
     """
+    shown: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if is_object_name(env.id):
-        made = call_factory(env, {"env_index": index, "num_envs": num_envs, "seed": seed})
+        made = call_factory(env, {"env_index": index, "num_envs": num_envs, "seed": seed} | shown)
     else:
-        made = call_gymnasium(env, disable_env_checker=True)
+        made = call_gymnasium(env, disable_env_checker=True, **shown)
     if isinstance(made, gymnasium.vector.VectorEnv):
         hint = "add vector = true to [env], or return a single one"
         raise EnvError("is a vector environment", value=env.id, hint=hint)

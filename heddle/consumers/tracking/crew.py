@@ -5,7 +5,7 @@ One that hangs or fails never keeps the others from going on. When asked to end 
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.track")
 
-LEAVE_S = 20.0
-"""How long trackers may take for what is there once they were asked to end; a container is killed after 30 s."""
+LEAVE_S = 25.0
+"""How long trackers may take for what is there once they were asked to end; who started them kills after 30 s."""
 
 
 @dataclass(slots=True)
@@ -31,12 +31,13 @@ class Crew:
 
     Args:
         connect: opens a connection.
+        makers: make the backends, by kind; each in its own thread, for it may load a library for long.
         directory: where runs leave their checkpoints here; None sends none.
     """
 
     connect: Callable[[], Broker]
     experiment: str
-    backends: Sequence[Backend]
+    makers: Mapping[str, Callable[[], Backend]]
     stop: StopFlag
     directory: Path | None = None
     clock: Clock = field(default_factory=SystemClock)
@@ -51,8 +52,8 @@ class Crew:
             HeddleError: what one of them ended with, once the others are through.
         """
         threads = [
-            threading.Thread(target=self._feed, args=(backend,), name=backend.kind, daemon=True)
-            for backend in self.backends
+            threading.Thread(target=self._feed, args=(kind, make), name=kind, daemon=True)
+            for kind, make in self.makers.items()
         ]
         for thread in threads:
             thread.start()
@@ -63,18 +64,18 @@ class Crew:
                 deadline = deadline or self.clock.monotonic() + LEAVE_S
                 if self.clock.monotonic() >= deadline:
                     self.left = [thread.name for thread in alive]
-                    log.warning("left without the last points of %s; the same command goes on", ", ".join(self.left))
+                    log.warning("left without the last points of %s", ", ".join(self.left))
                     break
         if self._errors:
             raise next(iter(self._errors.values()))
-        return [tracker.told for tracker in self._trackers.values()]
+        return [self._trackers[kind].told if kind in self._trackers else Told(kind, "") for kind in self.makers]
 
-    def _feed(self, backend: Backend) -> None:
+    def _feed(self, kind: str, make: Callable[[], Backend]) -> None:
         try:
             with self.connect() as broker:
-                tracker = Tracker(broker, self.experiment, backend, stop=self.stop, directory=self.directory)
-                self._trackers[backend.kind] = tracker
+                tracker = Tracker(broker, self.experiment, make(), stop=self.stop, directory=self.directory)
+                self._trackers[kind] = tracker
                 tracker.run()
         except HeddleError as error:
-            log.error("tracker %s ended: %s", backend.kind, error)
-            self._errors[backend.kind] = error
+            log.error("tracker %s ended: %s", kind, error)
+            self._errors[kind] = error
