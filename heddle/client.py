@@ -25,6 +25,7 @@ from heddle.launch.local_runs import find_run, named_near, run_at, runs_in
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at_pool
+from heddle.states.shown import Statuses, Workers, html_of_broker
 from heddle.states.story import Story, story_of_worker
 from heddle.version import __version__
 
@@ -213,11 +214,15 @@ class Client:
 
     def experiments(self) -> list[Status]:
         """How every experiment is, newest first."""
-        return self.broker.experiments.ls()
+        return Statuses(self.broker.experiments.ls())
 
     def workers(self, pool: str = "default") -> dict[str, Judgement]:
-        """How the workers of a pool really are, by id."""
-        return {info.beat.worker: judged for info, judged in look_at_pool(self.broker, pool)[1]}
+        """How the workers of a pool really are, by id; a notebook shows it as a table."""
+        return Workers({info.beat.worker: judged for info, judged in look_at_pool(self.broker, pool)[1]})
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the broker, without its password, and what it knows."""
+        return html_of_broker(self.broker)
 
     def why_worker(self, worker: str, *, count: int = 30) -> Story:
         """How a worker is and what happened to it. Raises NotFound."""

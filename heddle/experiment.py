@@ -6,15 +6,17 @@ It never prints and never starts a process.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from heddle import markup
 from heddle.broker.events import Metric
 from heddle.broker.records import ENDED, Command, Status
 from heddle.broker.types import ShardState
 from heddle.consumers.patience import Patience
-from heddle.errors import Conflict, ExperimentFailed, TimedOut
+from heddle.errors import Conflict, ExperimentFailed, HeddleError, TimedOut
 from heddle.spec import ExperimentSpec, spec_from_json
 from heddle.states.experiments import Picture
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at
+from heddle.states.shown import Curve, curve_of, html_of
 from heddle.states.story import Story, story_of_experiment, story_of_shard
 
 if TYPE_CHECKING:
@@ -43,6 +45,20 @@ class Experiment:
 
     def __repr__(self) -> str:
         return f"Experiment({self.id!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how it is, what it measured last and its curves; just its id where nobody can tell."""
+        try:
+            measured = list(self.metrics())
+            latest = {name: value for metric in measured for name, value in metric.values.items()}
+            curves = [curve_of(self.id, measured, name) for name in ("return", "eval_return")]
+            return html_of(self.id, self.state(), latest, curves)
+        except HeddleError as error:
+            return markup.facts(self.id, "", [("cannot be asked", error)])
+
+    def curve(self, metric: str = "return") -> Curve:
+        """One of its metrics over environment steps; a notebook draws it."""
+        return curve_of(self.id, self.metrics(), metric)
 
     def status(self) -> Status:
         """How it is now. Raises Gone."""

@@ -5,10 +5,12 @@ It never prints, and holds no list: who belongs to it is asked anew each time.
 
 from typing import TYPE_CHECKING
 
+from heddle import markup
 from heddle.broker.records import Status
-from heddle.errors import Conflict, Gone, NotFound
+from heddle.errors import Conflict, Gone, HeddleError, NotFound
 from heddle.experiment import Experiment
 from heddle.states.results import Reached, Result, chosen_metric, results_of
+from heddle.states.shown import Statuses
 
 if TYPE_CHECKING:
     from heddle.client import Client
@@ -27,6 +29,13 @@ class Group:
 
     def __repr__(self) -> str:
         return f"Group({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: each of them; just its name where nobody can tell."""
+        try:
+            return markup.facts(f"group {self.name}", "", []) + Statuses(self.statuses())._repr_html_()
+        except HeddleError as error:
+            return markup.facts(f"group {self.name}", "", [("cannot be asked", error)])
 
     def statuses(self) -> list[Status]:
         """How each is, oldest first. Raises NotFound when there is none."""

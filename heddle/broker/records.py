@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from heddle import markup
 from heddle.broker.faults import NoNumber
 from heddle.broker.types import Ctl
 
@@ -148,6 +149,12 @@ class Status:
     resume_from: str | None
     group: str = ""
     damaged: str = ""
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        pairs = [("why", self.reason), ("group", self.group), ("policy version", self.policy)]
+        pairs += [(name, value) for name, value in self.result.items() if isinstance(value, int | float | str)]
+        return markup.facts(self.experiment, self.state, pairs)
 
     @property
     def ended(self) -> bool:

@@ -6,6 +6,7 @@ Pure; it is running only while something of it moves, and whatever else it is sa
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from heddle import markup
 from heddle.broker.records import Status
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
@@ -37,6 +38,15 @@ class Picture:
     pool: Judgement
     shards: dict[int, Judgement]
     workers: dict[str, Judgement]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: one line for each."""
+        everything = (self.experiment, self.trainer, self.leader, self.pool)
+        rows = [
+            (one.subject, one.state, one.why, one.do)
+            for one in (*everything, *self.shards.values(), *self.workers.values())
+        ]
+        return markup.table(("what", "state", "why", "what to do"), rows, empty="")
 
 
 def judge(facts: Facts) -> Picture:

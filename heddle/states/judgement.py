@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from heddle import markup
+
 GREEN = frozenset({"running", "playing", "alive", "training", "leading", "completed"})
 """States that need no why."""
 
@@ -66,6 +68,12 @@ class Judgement:
                     yield from walk(reason, depth + 1)
 
         return walk(self, 1)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: with everything that it follows from."""
+        own = markup.facts(self.subject, self.state, [("why", self.why), ("what to do", self.do)])
+        rows = [(reason.subject, reason.state, reason.why, reason.do) for _, reason in self.chain()]
+        return own + (markup.table(("because", "state", "why", "what to do"), rows, empty="") if rows else "")
 
     def in_short(self, now_ms: int) -> dict[str, Any]:
         """As plain values beside the facts of what it is about."""
