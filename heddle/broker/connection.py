@@ -8,7 +8,7 @@ every quiet read into an error.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,6 +77,10 @@ class Client(redis.Redis):
         self.script_load(found.source)
 
 
+MANY_SCRIPTS = 20
+"""So many calls that a server did not know are run again together; few are one by one, each by itself."""
+
+
 class Pipe(redis.client.Pipeline):
     """Commands and scripts in one round trip."""
 
@@ -87,7 +91,8 @@ class Pipe(redis.client.Pipeline):
     def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> "Pipe":
         """Add a script call."""
         self.execute_command("EVALSHA", script(name).sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
-        self._named = {**getattr(self, "_named", {}), len(self.command_stack) - 1: name}
+        named: dict[int, str] = self.__dict__.setdefault("_named", {})
+        named[len(self.command_stack) - 1] = name
         return self
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
@@ -102,7 +107,14 @@ class Pipe(redis.client.Pipeline):
         stack = list(self.command_stack)
         try:  # as above
             replies = super().execute(raise_on_error=raise_on_error and not named)
-            for place, name in named.items():
+            missing = {
+                place: name
+                for place, name in named.items()
+                if isinstance(replies[place], redis.exceptions.NoScriptError)
+            }
+            if len(missing) >= MANY_SCRIPTS:
+                replies = self._run_many_again(missing, stack, replies)
+            for place, name in missing.items():
                 if isinstance(replies[place], redis.exceptions.NoScriptError):
                     replies[place] = self._run_again(name, stack[place][0])
             for reply in replies:
@@ -119,6 +131,17 @@ class Pipe(redis.client.Pipeline):
         if not isinstance(reply, Exception):
             return reply
         return translate(reply, self.url_redacted, self.secret, known=self.known) or reply
+
+    def _run_many_again(self, missing: Mapping[int, str], stack: list[Any], replies: list[Any]) -> list[Any]:
+        """Load scripts and run their calls in order, in one round trip: one by one ten thousand take a minute."""
+        client = redis.Redis(connection_pool=self.connection_pool)
+        for name in dict.fromkeys(missing.values()):
+            client.script_load(script(name).source)
+        pipe = client.pipeline(transaction=False)
+        for place in missing:
+            pipe.execute_command(*stack[place][0])  # type: ignore[no-untyped-call]
+        again = dict(zip(missing, pipe.execute(raise_on_error=False), strict=True))
+        return [again.get(place, reply) for place, reply in enumerate(replies)]
 
     def _run_again(self, name: str, command: tuple[Any, ...]) -> Any:
         """Load a script and run its call; an error becomes its reply, as in the pipeline."""

@@ -4,7 +4,7 @@ This module never decides whether a worker is dead: lease keys do, or whoever st
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from heddle.broker import keys
@@ -86,8 +86,12 @@ class Shards(Leases, Failures):
         self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
         return reaped
 
-    def shards(self, experiment: str, p: int) -> list[ShardState]:
-        """Every shard by index. Raises Gone."""
+    def shards(self, experiment: str, p: int, *, heard: Callable[[int], object] | None = None) -> list[ShardState]:
+        """Every shard by index. Raises Gone.
+
+        Args:
+            heard: told the server's time on the way, every `BATCH` shards: so many take seconds.
+        """
         count, command = self._conn.main.hmget(keys.ctl(experiment, p), "shards", "command")
         if command is None:
             raise _gone(experiment)
@@ -98,7 +102,12 @@ class Shards(Leases, Failures):
             for shard in some:
                 pipe.hgetall(keys.shard(experiment, p, shard))
                 pipe.pttl(keys.lease(experiment, p, shard))
+            if is_timed := heard is not None and start > 0:
+                pipe.time()
             replies = pipe.execute()
+            if heard is not None and is_timed:
+                seconds, micros = replies.pop()
+                heard(int(seconds) * 1000 + int(micros) // 1000)
             found += [
                 _state(shard, texts(replies[2 * i]), int(replies[2 * i + 1]))
                 for i, shard in enumerate(some)

@@ -102,11 +102,13 @@ class Tickets:
         noted = {integer(shard): value.partition(" ") for shard, value in queued.items()}
         stream = keys.pool_tickets(self._pool_of(experiment))
         issued = [(shard, entry) for shard, (entry, _, _) in noted.items() if entry != "-"]
-        pipe = self._conn.pipeline()
-        for _, entry in issued:
-            pipe.xrange(stream, entry, entry)
-            pipe.xpending_range(stream, keys.TICKET_GROUP, entry, entry, 1)
-        replies = pipe.execute(raise_on_error=False) if issued else []
+        replies: list[Any] = []
+        for start in range(0, len(issued), BATCH):
+            pipe = self._conn.pipeline()
+            for _, entry in issued[start : start + BATCH]:
+                pipe.xrange(stream, entry, entry)
+                pipe.xpending_range(stream, keys.TICKET_GROUP, entry, entry, 1)
+            replies += pipe.execute(raise_on_error=False)
         seen = {issued[i][0]: (replies[2 * i], replies[2 * i + 1]) for i in range(len(issued))}
         return [
             _queued(shard, "" if entry == "-" else entry, integer(since), seen.get(shard, ([], [])))

@@ -112,6 +112,11 @@ class Leader:
         for experiment in self._broker.experiments.unlisted(self._watched):
             self._tell.note(experiment, "listed", because="somebody took it from the list of experiments")
 
+    def _heard(self, now_ms: int) -> None:
+        """The broker answered in the middle of something long: who works for seconds is not out of touch."""
+        for watched in self._watched.values():
+            watched.touch(now_ms)
+
     def was_blind(self, now_ms: int) -> None:
         """Until now nobody could renew a lease, though the broker answered: contact with everybody begins anew."""
         for watched in self._watched.values():
@@ -252,7 +257,7 @@ class Leader:
                 asked_ms=now_ms,
                 within_ms=longest_gap_ms(watched.ttl_ms),
             )
-            watched.is_dirty = watched.is_dirty or bool(reaped)
+            watched.reaped([shard.state for shard in reaped])
             self._tell.reaped(watched.experiment, reaped)
             if len(reaped) < REAP_LIMIT:
                 break
@@ -276,12 +281,12 @@ class Leader:
         if status.damaged:
             raise Damaged(status.damaged)
         ctl = self._broker.experiments.ctl(experiment)
-        states = self._broker.shards.shards(experiment, PARTITION)
+        states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
         if len(states) < len(watched.plans):  # the broker forgot them: it was killed right after they were made
             known = {state.shard for state in states}
             self._create_shards(experiment, [p for p in watched.plans if p.index not in known], watched.pool)
             self._tell.note(experiment, "created", shards=len(watched.plans) - len(states))
-            states = self._broker.shards.shards(experiment, PARTITION)
+            states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
         is_seat_held = self._broker.seats.holder(experiment) is not None
         watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
         facts = planner.ExperimentFacts(

@@ -3,6 +3,7 @@
 It never talks to the broker: all of it can be lost and is read again by the next leader.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,8 @@ LOOK_MS_PER_SHARD = 20
 """The more shards, the rarer: looking takes some 0.1 ms a shard, so this keeps it below a percent of the time."""
 LOOK_EVERY_STOPPING_MS = 200
 """While an experiment ends people wait for it."""
+MANY_SHARDS = 1_000
+"""From here on a look lasts so long that one after every reap would keep the next reap waiting."""
 TICKETS_EVERY_MS = 1_000
 LEAST_GAP_MS = 1_000
 """Rounds are up to half a second apart: a shorter silence is no gap, unless the TTL is short."""
@@ -73,6 +76,11 @@ class Watched:
         if ctl.command == "stop":
             every = max(LOOK_EVERY_STOPPING_MS, every // 10)
         return self.is_dirty or self.seen != _telling(ctl) or now_ms - self.looked_ms >= every
+
+    def reaped(self, states: Sequence[str]) -> None:
+        """Note what became of dead owners' shards; of many shards, those that wait for a worker call for no look."""
+        told = states if self.shards < MANY_SHARDS else [state for state in states if state != "queued"]
+        self.is_dirty = self.is_dirty or bool(told)
 
     def looked(self, now_ms: int, ctl: Ctl, *, shards: int, is_seat_held: bool) -> None:
         """Note a look and what ctl said before it."""

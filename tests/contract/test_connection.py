@@ -310,6 +310,21 @@ def test_a_server_that_forgot_the_scripts_gets_them_again(broker: Broker, raw: r
     assert broker.experience.flow(E, 0).appended.batches == 1
 
 
+def test_of_very_many_calls_of_an_unknown_script_each_runs_once_in_order_and_the_script_is_loaded_once(
+    broker: Broker, raw: redis.Redis
+) -> None:
+    raw.script_flush()
+    loaded = raw.info("commandstats").get("cmdstat_script|load", {"calls": 0})["calls"]
+    pipe = broker.conn.pipeline()
+    for number in range(1_000):
+        pipe.script("pool_scale", [keys.pool("p")], [number, ""])
+    replies = pipe.execute()
+    assert len(replies) == 1_000
+    assert broker.pools.pool("p").desired == 999
+    assert broker.pools.pool("p").rev == 1_000
+    assert raw.info("commandstats")["cmdstat_script|load"]["calls"] == loaded + 1
+
+
 def test_only_the_script_that_was_unknown_runs_again(broker: Broker, raw: redis.Redis) -> None:
     raw.script_flush()
     pipe = broker.conn.pipeline()

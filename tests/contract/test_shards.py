@@ -52,6 +52,15 @@ def test_creating_shards_again_touches_none_that_exists(any_broker: Broker) -> N
     assert any_broker.shards.shards(E, 0)[0].seq == 1
 
 
+def test_a_look_at_many_shards_tells_on_the_way_that_the_broker_answers(any_broker: Broker) -> None:
+    admit(any_broker, shards=1_100)
+    heard: list[int] = []
+    before_ms = any_broker.conn.now_ms()
+    assert [state.shard for state in any_broker.shards.shards(E, 0, heard=heard.append)] == list(range(1_100))
+    assert len(heard) == 2
+    assert before_ms <= heard[0] <= heard[1] <= any_broker.conn.now_ms()
+
+
 def test_only_the_newest_leader_creates_and_reaps(any_broker: Broker) -> None:
     admit(any_broker)
     run_out(any_broker, claim_next(any_broker).lease)

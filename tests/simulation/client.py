@@ -3,7 +3,7 @@
 It never models a command: redis-py builds the arguments and reads the replies.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -100,6 +100,10 @@ def _made_once() -> redis.Redis:
 
 class SimPipe(Pipe, _PipeWire):
     """The shipped pipeline, wired."""
+
+    def _run_many_again(self, missing: Mapping[int, str], stack: list[Any], replies: list[Any]) -> list[Any]:
+        """One by one, as few are."""
+        return replies
 
     def _run_again(self, name: str, command: tuple[Any, ...]) -> Any:
         """As the shipped one, which opens a client of its own on the pool."""

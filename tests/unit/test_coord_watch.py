@@ -78,3 +78,21 @@ def test_the_seat_counts_as_free_from_when_it_was_seen_free_after_the_stop() -> 
     assert one.seat_free_ms(5_000) == 2_000
     one.looked(6_000, stop, shards=4, is_seat_held=True)  # a new trainer came
     assert one.seat_free_ms(7_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("shards", "states", "looks"),
+    [
+        (4, ["queued"], True),
+        (4, [], False),
+        (20_000, ["queued"] * 500, False),
+        (20_000, ["queued", "quarantined"], True),
+        (20_000, ["stopped"], True),
+    ],
+)
+def test_of_many_shards_a_death_calls_for_a_look_only_if_the_shard_will_not_be_played_again(
+    shards: int, states: list[str], looks: bool
+) -> None:
+    seen = watched(shards=shards)
+    seen.reaped(states)
+    assert seen.must_look(1, CTL) == looks
