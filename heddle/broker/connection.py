@@ -103,7 +103,7 @@ class Pipe(redis.client.Pipeline):
                 for trouble with the server, which stands there in Heddle's words.
         """
         named: dict[int, str] = getattr(self, "_named", {})
-        self._named = {}
+        self._named: dict[int, str] = {}
         stack = list(self.command_stack)
         try:  # as above
             replies = super().execute(raise_on_error=raise_on_error and not named)
