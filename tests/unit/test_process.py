@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heddle.launch.hurry import unheard
-from heddle.launch.process import Child, describe_exit
+from heddle.launch.process import TAIL_LINES, Child, describe_exit
 from heddle.producers.identity import process_name
 from tests.helpers import eventually
 
@@ -61,8 +61,8 @@ def test_a_child_whose_log_file_is_on_a_full_disk_is_read_on_and_ends() -> None:
 def test_only_the_last_lines_are_kept_of_a_flood() -> None:
     child = start("[print(n) for n in range(5000)]; print('x' * 100_000)")
     assert child.wait(20) == 0
-    eventually(lambda: len(child.tail()) == 40)
-    assert sum(len(line) for line in child.tail()) < 40 * 9_000
+    eventually(lambda: len(child.tail()) == TAIL_LINES)
+    assert sum(len(line) for line in child.tail()) < TAIL_LINES * 9_000
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_with_all_it_started() -> None:
