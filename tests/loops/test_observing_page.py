@@ -1,18 +1,26 @@
 """What docs/observing.md shows runs as it stands, against a real server with an experiment in it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heddle.broker import keys, open_broker
 from heddle.broker.presence import WorkerBeat
 from heddle.broker.server import LocalServer
+from heddle.checkpoint import Checkpoint, save
+from heddle.policies.factory import make_policy
+from heddle.spaces import Box, Discrete
+from heddle.spec import load_spec
+from heddle.spec.write import to_toml
 from tests.helpers import eventually
-from tests.trainer_kit import submit
-from tests.unit.test_observing_page import shell_lines
+from tests.tracking_kit import needs
+from tests.trainer_kit import SPACES, SPEC, submit
+from tests.unit.test_observing_page import TEXT, shell_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,11 +37,44 @@ def folder(valkey_server: LocalServer, tmp_path: Path, monkeypatch: pytest.Monke
             values = {"return": float(update), "env_steps": 64.0 * update, "wall_seconds": float(update)}
             broker.events.metrics_add(made, update, values)
         broker.pools.heartbeat(WorkerBeat("host-1w1-aa", host="host", pid=17, state="idle"), ttl_ms=600_000)
+    leave_a_checkpoint(tmp_path / "runs" / "cartpole-1a2b3c")
     return tmp_path
+
+
+def leave_a_checkpoint(run: Path) -> None:
+    """As a trainer leaves one: of a policy that knows nothing yet."""
+    spec = load_spec({**SPEC, "trainer": {}, "experiment": {"name": "cartpole"}}).spec
+    spaces = Box((4,), "float32"), Discrete(2, 0)
+    told: dict[str, Any] = {"spec_json": spec.canonical_json(), "spec_sha256": spec.sha256(), "spaces": SPACES}
+    told |= {"seat_epoch": 3, "update": 7, "policy_version": 8, "env_steps": 10}
+    weights = make_policy(spec.policy, *spaces, seed=1).get_weights()
+    save(run / "checkpoints", Checkpoint(experiment=run.name, weights=weights, **told))
+
+
+def test_its_section_of_a_spec_is_one() -> None:
+    (section,) = [block for block in re.findall(r"```toml\n(.*?)```", TEXT, flags=re.DOTALL) if "[track]" in block]
+    track = load_spec(to_toml({**SPEC, "trainer": {}}) + section).spec.track
+    assert track is not None and track.tensorboard and track.wandb and track.mlflow
+
+
+def test_its_lines_of_python_run_and_are_shown(folder: Path) -> None:
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL) if "heddle.connect" in one]
+    names: dict[str, Any] = {}
+    shown = 0
+    for line in block.splitlines():
+        exec(line, names)
+        if line and "=" not in line.partition("#")[0] and not line.startswith("import"):
+            exec(f"last = {line}", names)
+            shown += "<" in names["last"]._repr_html_()
+    names["client"].close()
+    assert shown == 4
 
 
 @pytest.mark.parametrize("line", shell_lines())
 def test_a_line_of_it_does_what_it_says(line: str, folder: Path) -> None:
+    for command, libraries in (("track", ("tensorboardX",)), ("record", ("PIL", "imageio_ffmpeg"))):
+        if line.startswith(f"heddle {command} "):
+            needs(*libraries)
     command, _, remark = line.partition(" #")
     shell = command.replace("heddle ", f"{sys.executable} -m heddle ")
     out = folder / "out"
