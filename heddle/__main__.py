@@ -3,6 +3,14 @@
 It never does anything else, but that a Ctrl-C while it loads ends it without a traceback, and that its end is quick.
 """
 
+# ruff: noqa: E402, I001  the first import takes microseconds, the next ones milliseconds in which a Ctrl-C may come
+import _signal  # type: ignore[import-not-found]
+
+HEARD = _signal.getsignal(_signal.SIGINT)
+IS_PROGRAM = __name__ == "__main__" and HEARD is _signal.default_int_handler
+if IS_PROGRAM:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import atexit
 import contextlib
 import os
@@ -47,7 +55,7 @@ def main() -> NoReturn:
     look_elsewhere_first()
     end = QuickExit()
     atexit.register(end.leave)
-    heard = signal.getsignal(signal.SIGINT)
+    heard = HEARD if IS_PROGRAM else signal.getsignal(signal.SIGINT)
     if heard is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from heddle.cli import main as run

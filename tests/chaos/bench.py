@@ -12,7 +12,7 @@ import numpy as np
 import redis
 
 from tests.chaos import procs
-from tests.chaos.fleet import WORKER_ID, Fleet, Size
+from tests.chaos.fleet import Fleet, Size
 from tests.chaos.history import History
 from tests.chaos.observer import Observer
 from tests.chaos.proxy import Proxy
@@ -108,14 +108,14 @@ class Bench:
 
     def owners(self) -> dict[str, int]:
         """Pid by id of every living worker that holds a shard."""
-        alive = {procs.environment(pid, WORKER_ID): pid for pid in self.fleet.pids("worker")}
+        alive = {self.fleet.worker_id(pid): pid for pid in self.fleet.pids("worker")}
         with self.observer.lock:
             return {w: pid for w, pid in alive.items() if any(h.held_by(w) for h in self.histories().values())}
 
     def hit(self, kind: str, pid: int, role: str, deed: Callable[[], None]) -> Hit:
         """Do it, and write down when."""
         command = found.command if (found := procs.process(pid)) else ""
-        worker = procs.environment(pid, WORKER_ID)
+        worker = self.fleet.worker_id(pid)
         with self.observer.lock:
             held = {(n, s): e for n, h in self.histories().items() for s, e in h.held_by(worker).items() if worker}
         hit = Hit(Action(0.0, "kill", role, 0.0, 0.0), self.now_ms(), pid, command, held)

@@ -5,6 +5,7 @@ It never decides what is done to them. Like an init system it starts again, afte
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -139,6 +140,18 @@ class Fleet:
             words = " worker --pool" if role == "worker" else f" trainer {EXPERIMENT}"
             return [one.pid for one in procs.marked(MARK, str(self.folder)) if words in one.command]
         return [m.child.pid for m in self.members if m.name.startswith(role) and m.child and m.child.code is None]
+
+    def worker_id(self, pid: int) -> str:
+        """Id of the worker with that pid, as its supervisor's log has it; "" for none.
+
+        A forked process keeps showing the environment of the one that it was forked from.
+        """
+        found = ""
+        for log in (self.folder / "logs").glob("supervisor-*.log*"):
+            found = next(
+                iter(re.findall(rf"started worker=(\S+) pid={pid}\n", log.read_text(errors="replace"))[-1:]), found
+            )
+        return found
 
     def end(self) -> None:
         """End everybody gently, then the server."""

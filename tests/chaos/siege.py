@@ -15,7 +15,7 @@ from heddle.errors import HeddleError
 from heddle.plane import root_folder
 from tests.chaos import procs
 from tests.chaos.checker import books
-from tests.chaos.fleet import MARK, WORKER_ID, Fleet
+from tests.chaos.fleet import MARK, Fleet
 from tests.chaos.observer import Observer, read_flow
 from tests.chaos.schedule import Action
 
@@ -193,7 +193,7 @@ class Siege:
         self._undo.append((self.fleet.clock.monotonic() + lasts_s, take_back))
 
     def _held(self, pid: int) -> dict[tuple[str, int], int]:
-        worker = procs.environment(pid, WORKER_ID)
+        worker = self.fleet.worker_id(pid)
         with self.observer.lock:
             return {
                 (name, shard): epoch

@@ -219,8 +219,9 @@ argv, env = [sys.executable, "-c", program], dict(os.environ)
 forks = Forks(argv, env)
 while not forks.look():
     time.sleep(0.01)
-children = [Child(argv, env=env, name="inner", start=forks.start, on_line=lambda line: print(line, flush=True))
-            for _ in range(2)]
+said = lambda line: os.write(1, line.encode() + b"\\n")
+children = [Child(argv, env=env, name="inner", start=forks.start, on_line=said)
+            for _ in (1, 2)]
 print(forks.pid, flush=True)
 time.sleep(600)
 """
@@ -230,7 +231,8 @@ time.sleep(600)
 def test_forker_and_workers_end_when_the_process_that_started_them_is_killed_stopped_or_not(is_stopped: bool) -> None:
     parent = Child([sys.executable, "-c", PARENT], env={**os.environ, "PYTHONUNBUFFERED": "1"}, name="parent")
     try:
-        pids = [int(line) for line in eventually(lambda: parent.tail()[2:] and parent.tail(), timeout_s=30)]
+        eventually(lambda: len(parent.tail()) == 3, timeout_s=30)
+        pids = [int(line) for line in parent.tail()]
         for pid in pids if is_stopped else ():
             os.kill(pid, signal.SIGSTOP)
             eventually(lambda pid=pid: state(pid) == "T")  # type: ignore[misc]
