@@ -19,7 +19,7 @@ from heddle.clock import SystemClock
 from tests.chaos import procs
 from tests.chaos.fleet import MARK, WORKER_ID
 from tests.chaos.report import Times, times
-from tests.e2e.shell import HEDDLE, environment
+from tests.e2e.shell import HEDDLE, ROOT, environment
 
 GRACE_S = 30.0
 """What a launcher gives its children."""
@@ -32,7 +32,8 @@ TORCH_CACHE = "torchinductor_"
 FINE = frozenset({0, 130, -signal.SIGTERM, -signal.SIGINT})
 """Ended as asked, or before it could listen."""
 
-OURS = re.compile(r'File "[^"]*/heddle/(?!__init__\.py|__main__\.py", line \d+, in <module>)')
+PACKAGE = re.escape(str(ROOT / "heddle"))
+OURS = re.compile(rf'File "{PACKAGE}/(?!__init__\.py|__main__\.py", line \d+, in <module>)')
 """A line of a traceback that is of Heddle, past the import of the package and of its entry."""
 
 Search = Callable[[int, str], list[str]]
