@@ -47,6 +47,7 @@ def test_a_hundred_kills_of_every_role_on_a_server_that_keeps_all_lose_nothing_a
     report = fight(Plan(order, Size(hosts=(2, 1), durability="strict"), ("fast", "slow")), tmp_path)
     check(report)
     assert report.unknown_steps == 0
+    assert report.recovery["killed workers' shards"].count > 0, "nobody knew what a killed worker held"
     assert count(report, "kill", of_server=False) >= 100
     assert count(report, "freeze", of_server=False) >= 25
     assert count(report, "kill", of_server=True) == 5
