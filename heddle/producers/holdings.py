@@ -133,7 +133,10 @@ class Holding:
         self.steps.append((seq, steps))
 
     def note_forgotten(self, seq: int) -> None:
-        """The broker knows only batches up to `seq`: what came after is lost, and the shard must be claimed anew."""
+        """The broker knows only batches up to `seq`: what came after is lost, and the shard must be claimed anew.
+
+        A late copy of an append may bring one of them again, so `seq` may be higher when this is called again.
+        """
         lost = [steps for accepted, steps in self.steps if accepted > seq]
         self.forgotten = (max(0, self.accepted - seq), sum(lost))
         self.leaving = True

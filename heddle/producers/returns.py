@@ -45,8 +45,8 @@ class Returns:
     def release(self, holding: Holding) -> bool:
         """Give a shard back; False while the broker is away: it stays, unplayed, and is released in a later round."""
         try:
-            while (owned := self._try_release(holding)) is None:
-                pass  # the broker forgot batches, which are counted with the next try
+            barren = holding.error is not None and holding.barren
+            owned = self._give_back(holding, error=holding.error, barren=barren, stuck_env=holding.stuck_env)
         except BrokerError as error:
             log.info("cannot release yet shard=%s error=%s", holding.name, error)
             return False
@@ -65,22 +65,22 @@ class Returns:
             self._desk.lose(holding.lease)
         return True
 
-    def _try_release(self, holding: Holding) -> bool | None:
-        """Whether it was still this worker's; None when it was, and the broker turned out to have forgotten batches."""
-        batches, steps = holding.forgotten
-        try:
-            return self._broker.shards.release(
-                holding.lease,
-                error=holding.error,
-                barren=holding.error is not None and holding.barren,
-                forgotten_batches=batches,
-                forgotten_steps=steps,
-                accepted=holding.known,
-                stuck_env=holding.stuck_env,
-            )
-        except BatchesForgotten as forgot:
-            self._desk.note_forgotten(holding, forgot.seq)
-            return None
+    def _give_back(self, holding: Holding, *, error: str | None, barren: bool, stuck_env: int | None = None) -> bool:
+        """Whether it was still this worker's; what the broker forgot is counted as the broker has it by then."""
+        while True:
+            batches, steps = holding.forgotten
+            try:
+                return self._broker.shards.release(
+                    holding.lease,
+                    error=error,
+                    barren=barren,
+                    forgotten_batches=batches,
+                    forgotten_steps=steps,
+                    accepted=holding.known,
+                    stuck_env=stuck_env,
+                )
+            except BatchesForgotten as forgot:
+                self._desk.note_forgotten(holding, forgot.seq)
 
     def report_taken(self) -> bool:
         """Have counted what the broker forgot of shards that it took away; False when it could not be told."""
@@ -158,17 +158,10 @@ class Returns:
             self._broker.events.log(None, "worker", self._worker, "error", reason)
         for holding in self._desk.holdings():
             blamed = error is not None and holding.key == self._desk.stepping
-            batches, steps = holding.forgotten
             if blamed and error is not None:
                 self._note(holding, error)
             try:
-                self._broker.shards.release(
-                    holding.lease,
-                    error=reason if blamed else None,
-                    barren=blamed and holding.barren,
-                    forgotten_batches=batches,
-                    forgotten_steps=steps,
-                )
+                self._give_back(holding, error=reason if blamed else None, barren=blamed and holding.barren)
             except HeddleError as failure:
                 log.info("could not release shard=%s error=%s", holding.name, failure)
 

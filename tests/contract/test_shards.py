@@ -622,6 +622,20 @@ def test_a_release_tells_what_the_broker_forgot_before_it_gives_the_shard_back(a
     assert (states(any_broker), forgotten.batches, forgotten.steps) == (["queued"], 2, 128)
 
 
+def test_a_batch_that_came_again_by_a_late_copy_is_not_counted_as_forgotten(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    assert append(any_broker, lease, 1).status == "OK"
+    any_broker.conn.main.hset(keys.shard(E, 0, 0), "seq", 0)  # a broker that came back without its last writes
+    any_broker.conn.main.delete(keys.accepted(E, 0))
+    assert append(any_broker, lease, 1).status == "OK"  # sent before, it hung in a dead connection
+    with pytest.raises(BatchesForgotten) as again:
+        any_broker.shards.release(lease, forgotten_batches=1, forgotten_steps=64, accepted=0)
+    assert again.value.seq == 1
+    assert any_broker.shards.release(lease, accepted=1)
+    assert any_broker.experience.flow(E, 0).forgotten.batches == 0
+
+
 @pytest.mark.parametrize("next_owner", [False, True])
 def test_what_was_accepted_under_a_claim_that_the_broker_forgot_can_be_counted_once(
     any_broker: Broker, next_owner: bool

@@ -6,7 +6,7 @@
 --       7 batches that the broker forgot  8 their steps  9 the last seq that it should know, "" for whatever it does
 --       10 the environment that failed and gave nothing, though others did; "" for none. Owners in a row that failed
 --       with the same one count as barren ones do
--- Reply {"OK", state now} | {"GAP", seq}: it knows only that; nothing changed | {"FENCED"} | {"GONE"}
+-- Reply {"OK", state now} | {"GAP", seq}: it knows that; nothing changed | {"FENCED"} | {"GONE"}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'barren_deaths')
 if not ctl[1] then
   return {'GONE'}
@@ -15,8 +15,9 @@ local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'par
 if s[1] ~= 'leased' or s[2] ~= ARGV[2] or s[3] ~= ARGV[3] or s[4] ~= ARGV[4] then
   return {'FENCED'}
 end
-if ARGV[9] ~= '' and tonumber(s[7] or '0') < tonumber(ARGV[9]) then
-  return {'GAP', s[7] or '0'}
+local known = tonumber(s[7] or '0')
+if ARGV[9] ~= '' and (known < tonumber(ARGV[9]) or (tonumber(ARGV[7]) > 0 and known > tonumber(ARGV[9]))) then
+  return {'GAP', s[7] or '0'} -- above it: one of those it forgot came again by a late copy of its append
 end
 redis.call('UNLINK', KEYS[3])
 redis.call('ZREM', KEYS[4], ARGV[1])
