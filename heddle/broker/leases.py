@@ -175,8 +175,8 @@ class Leases(Tickets):
             False when it was not the caller's any more (nothing is counted then; see `report_forgotten`).
 
         Raises:
-            BatchesForgotten: the broker knows fewer than `accepted`, or more and some are said to be forgotten; the shard
-                is still the caller's.
+            BatchesForgotten: the broker knows fewer than `accepted`, or knows more than that and some are said to be
+                forgotten; the shard is still the caller's.
         """
         experiment, p, shard = lease.experiment, lease.partition, lease.shard
         args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, error or "", int(barren)]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from heddle.broker import Broker
 from heddle.clock import Clock, SystemClock
-from heddle.consumers.tracking.base import Backend
+from heddle.consumers.tracking.base import Backend, in_short
 from heddle.consumers.tracking.tracker import Told, Tracker
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, TrackerDown
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.track")
@@ -79,3 +79,7 @@ class Crew:
         except HeddleError as error:
             log.error("tracker %s ended: %s", kind, error)
             self._errors[kind] = error
+        except Exception as error:  # top of a thread: raised again by `run`, in words that say whose it is
+            log.exception("tracker %s ended", kind)
+            what = f"{type(error).__name__}: {in_short(error)}"
+            self._errors[kind] = TrackerDown(f"the library of {kind} failed, and its tracker ended: {what}")
