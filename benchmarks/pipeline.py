@@ -55,8 +55,10 @@ class Consumer:
         assert seat is not None, "nobody else trains a benchmark"
         self.seat, self.steps, self.batches, self.bytes = seat, 0, 0, 0
         setting = read_setting(broker, experiment)
-        epoch, spec = seat.epoch, setting.spec
-        shelf = offered_shelf(broker, experiment, spec, seat_epoch=epoch, plane=open_plane, call=lambda _, ask: ask())
+        epoch = seat.epoch
+        shelf = offered_shelf(
+            broker, experiment, setting, seat_epoch=epoch, plane=open_plane, call=lambda _, ask: ask()
+        )
         self._ledger = Ledger(broker, experiment, 0, seat_epoch=epoch, ordering=Ordering({}), shelf=shelf)
         self._reader = Reader(
             broker,

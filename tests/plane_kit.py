@@ -43,7 +43,7 @@ class Consumer:
         assert epoch is not None
         self.epoch = epoch
         self.shelf: Shelf = offered_shelf(
-            broker, experiment, setting.spec, seat_epoch=epoch, plane=plane, call=lambda _, ask: ask()
+            broker, experiment, setting, seat_epoch=epoch, plane=plane, call=lambda _, ask: ask()
         )
         self.ledger = Ledger(broker, experiment, 0, seat_epoch=epoch, ordering=Ordering({}), shelf=self.shelf)
         self.reader = Reader(

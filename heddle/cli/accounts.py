@@ -36,6 +36,7 @@ def accounting_line(flow: Flow, *, unit: str = "batches") -> str:
     ends = " + ".join(f"{name.replace('_', ' ')} {counts[name]:,}" for name in (*OUTCOMES, "in_flight"))
     line = f"appended {counts['appended']:,} = {ends}; lost {counts['lost']:,}, duplicated {counts['duplicated']:,}"
     forgotten = int(getattr(flow.forgotten, unit))
+    line += f"; through shared memory {flow.mapped:,}" if flow.mapped and unit == "batches" else ""
     line += f"; forgotten by the broker {forgotten:,}" if forgotten else ""
     return f"{line}; besides, written by no worker {flow.foreign:,}" if flow.foreign else line
 

@@ -84,6 +84,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
         shown |= {"troubles": wrong, "metrics": latest}
         shown |= {
             "accounting": accounting(facts.flow),
+            "mapped": facts.flow.mapped,
             "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,
         }
         shown["durability"] = kept.name

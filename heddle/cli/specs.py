@@ -173,10 +173,11 @@ def describe_needs(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     updates = numbers["updates"]
     budget = f"{updates:,} updates" if updates is not None else "updates until another limit is reached"
     shards = f"{numbers['train_shards']} to train on, {numbers['eval_shards']} to evaluate"
+    way = "through shared memory on the trainer's host" if numbers["shared"] else "through the broker"
     update = f"{numbers['steps_per_update']:,} steps, {numbers['batches_per_update']} batches"
     return [
         ("shards", f"{shards}, {numbers['envs_per_shard']} environments each"),
-        ("batch", f"{size(numbers['batch_bytes'])} ({size(numbers['segment_bytes'])} a segment)"),
+        ("batch", f"{size(numbers['batch_bytes'])} ({size(numbers['segment_bytes'])} a segment), {way}"),
         ("update", f"{update}, {size(numbers['bytes_per_update'])}; {budget}"),
         ("policy", f"{size(numbers['policy_bytes'])} a version"),
         ("snapshots", describe_snapshot(numbers["snapshot_bytes"], numbers["no_snapshot"])),

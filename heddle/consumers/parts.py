@@ -178,7 +178,7 @@ def build(source: Source, seat: Seat) -> Parts:
     if checkpoint is not None:
         progress = Progress.resumed(checkpoint, same_stream=own is not None)
         log.info("resumed update=%d env_steps=%d", checkpoint.update, checkpoint.env_steps)
-    shelf = offered_shelf(broker, experiment, setting.spec, seat_epoch=seat.epoch, plane=source.plane, call=call)
+    shelf = offered_shelf(broker, experiment, setting, seat_epoch=seat.epoch, plane=source.plane, call=call)
     ledger = _ledger(source, seat, own, shelf)
     ctl = call("read ctl", lambda: broker.experiments.ctl(experiment))
     broker_run = call("ask which run of the broker this is", broker.conn.run_id)

@@ -9,9 +9,10 @@ from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.types import Pointer
+from heddle.consumers.setting import Setting
 from heddle.errors import BrokerFull, Denied, PlaneError
 from heddle.plane import Home, Plane, file_of, open_plane, why_missing
-from heddle.spec import ExperimentSpec
+from heddle.spec.sharing import is_shared
 
 log = logging.getLogger("heddle.trainer")
 
@@ -33,13 +34,16 @@ class Shelf:
 
     @classmethod
     def of(
-        cls, broker: Broker, experiment: str, spec: ExperimentSpec, *, plane: Callable[[], Plane] = open_plane
+        cls, broker: Broker, experiment: str, setting: Setting, *, plane: Callable[[], Plane] = open_plane
     ) -> "Shelf":
         """As the spec wants it; shared memory that cannot be opened is no error. Raises BrokerUnreachable."""
-        if spec.plane == "redis":
+        if not shares(setting):
             return cls(broker)
         try:
-            return cls(broker, Home(plane(), broker.planes.identity(), experiment))
+            opened = plane()
+            if opened.on_disk and setting.spec.plane == "auto":
+                return cls(broker, trouble=f"{opened.root} lies on a disk: here is no /dev/shm that can be written to")
+            return cls(broker, Home(opened, broker.planes.identity(), experiment))
         except (PlaneError, BrokerFull, Denied) as error:
             return cls(broker, trouble=str(error))
 
@@ -70,10 +74,15 @@ class Shelf:
             self.home.remove(_file(pointer))
 
 
+def shares(setting: Setting) -> bool:
+    """Whether any batch is large enough to lie in shared memory."""
+    return any(is_shared(setting.spec, setting.layout.segment_bytes * plan.lanes) for plan in setting.plans)
+
+
 def offered_shelf(
     broker: Broker,
     experiment: str,
-    spec: ExperimentSpec,
+    setting: Setting,
     *,
     seat_epoch: int,
     plane: Callable[[], Plane],
@@ -84,11 +93,12 @@ def offered_shelf(
     Args:
         call: calls the broker, for as long as it takes.
     """
-    shelf: Shelf = call("open shared memory", lambda: Shelf.of(broker, experiment, spec, plane=plane))
+    shelf: Shelf = call("open shared memory", lambda: Shelf.of(broker, experiment, setting, plane=plane))
     if shelf.home is not None:
         call("offer shared memory", lambda: broker.planes.offer(experiment, 0, seat_epoch, shelf.token))
     elif shelf.trouble:
-        log.warning("batches go through the broker because %s", shelf.trouble)
+        level = logging.INFO if setting.spec.plane == "auto" else logging.WARNING
+        log.log(level, "batches go through the broker because %s", shelf.trouble)
     return shelf
 
 

@@ -17,7 +17,7 @@ from heddle.clock import Clock, SystemClock
 from heddle.consumers.opening import decode_as
 from heddle.consumers.patience import Patience
 from heddle.consumers.setting import Describe, Setting, read_setting
-from heddle.consumers.shelf import Shelf
+from heddle.consumers.shelf import Shelf, shares
 from heddle.errors import BatchError, Conflict, UsageError
 from heddle.layout import Segments
 from heddle.plane import Plane, open_plane, why_missing
@@ -105,9 +105,11 @@ class Tap:
         self._last: dict[int, int] = {}
         self._taken: list[str] = []
         self._stranded = True
-        spec = self._setting.spec
-        self._shelf = self._patience.call("open shared memory", lambda: Shelf.of(broker, experiment, spec, plane=plane))
-        self._say_so_at = 0.0 if spec.plane != "redis" else None
+        setting = self._setting
+        self._shelf: Shelf = self._patience.call(
+            "open shared memory", lambda: Shelf.of(broker, experiment, setting, plane=plane)
+        )
+        self._say_so_at = 0.0 if shares(setting) else None
         self._say_so()
         self._patience.call("make the group", lambda: broker.experience.ensure_group(*self._at, self._group))
 

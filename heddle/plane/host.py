@@ -46,10 +46,12 @@ class Plane:
     Attributes:
         root: its folder.
         token: host, boot and chance: who reads the same one there sees the same files.
+        on_disk: it is the folder for temporary files, for want of a /dev/shm that can be written to.
     """
 
     root: Path
     token: str
+    on_disk: bool = False
 
 
 def this_host() -> Host:
@@ -69,12 +71,13 @@ def open_plane(root: Path | None = None, host: Host | None = None) -> Plane:
     Raises:
         PlaneError: it cannot be used, or is not only ours.
     """
+    on_disk = root is None and not root_folder().is_relative_to(SHM)
     root, host = root or root_folder(), host or this_host()
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         _check_ours(root)
         with _locked(root):
-            return Plane(root, _token(root, host))
+            return Plane(root, _token(root, host), on_disk)
     except OSError as error:
         raise PlaneError(f"cannot use {root} as shared memory: {error.strerror or error}") from error
 

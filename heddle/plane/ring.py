@@ -27,8 +27,9 @@ MOST_REUSED = 64
 """And so are buffers beyond so many: each keeps two descriptors open."""
 KEPT_FREE = 2
 """Free buffers that are kept beside the one that was taken."""
-ROOM_LEFT = 16
-"""A buffer is made only if a sixteenth of the file system stays free."""
+ROOM_LEFT, MOST_LEFT = 4, 256 << 20
+"""A buffer is made only if a quarter of the file system, or so many bytes, stay free: who else writes there may not ask
+before, and die of it."""
 
 
 class Slot:
@@ -179,11 +180,15 @@ class Ring:
             self._lock = -1
 
 
+def _left_free(total: int) -> int:
+    return min(total // ROOM_LEFT, MOST_LEFT)
+
+
 def _reserve(path: Path, size: int) -> int:
     """A new file of that size, locked, whose pages are there: writing to it later cannot fail. Raises PlaneError."""
     try:
         room = os.statvfs(path.parent)
-        if room.f_bavail * room.f_frsize - size < room.f_blocks * room.f_frsize // ROOM_LEFT:
+        if room.f_bavail * room.f_frsize - size < _left_free(room.f_blocks * room.f_frsize):
             raise PlaneError(f"no room for {size} bytes in {path.parent}")
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:

@@ -21,6 +21,7 @@ from heddle.plane.ring import REUSED_FROM
 from heddle.producers.play import Play
 from heddle.producers.reel import Reel
 from heddle.spec import ExperimentSpec
+from heddle.spec.sharing import least_shared
 
 log = logging.getLogger("heddle.worker")
 
@@ -28,8 +29,6 @@ FINALS = 16
 """Of a buffer in which a batch is played so much more is made, for the final observations of truncated episodes."""
 IN_PLACE_FROM = REUSED_FROM
 """Smaller batches are played in this process's own memory and copied: their buffers are used once."""
-LEAST_SHARED = 128 << 10
-"""With `rollout.plane = "auto"` smaller batches go through the broker, which costs no more than a file does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Packer:
 
     def __init__(self, spec: ExperimentSpec, home: Callable[[], Home]) -> None:
         self._compression = spec.rollout.compression
-        self._least = None if spec.plane == "redis" else LEAST_SHARED if spec.plane == "auto" else 0
+        self._least = least_shared(spec)
         self._home = home
         self._ring: Ring | None = None
         self._reels: dict[Slot, Reel] = {}

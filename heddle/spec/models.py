@@ -150,8 +150,8 @@ class Rollout(Frozen):
         max_policy_lag: versions a segment may be behind before it is stale; None when sync.
         info_keys: numeric info values that travel with each step.
         compression: of batches on the wire.
-        plane: how batches travel: redis, through the broker; auto, through shared memory where worker and trainer are
-            on one host, and are larger than 128 KiB; shm, as auto, whatever their size.
+        plane: how batches travel: auto, through shared memory where worker and trainer are on one host and the batch
+            has 128 KiB or more, else through the broker; shm, as auto, whatever their size; redis, through the broker.
     """
 
     steps: int = Field(default=32, ge=1, le=1_000_000)
@@ -160,7 +160,7 @@ class Rollout(Frozen):
     max_policy_lag: int | None = Field(default=None, ge=0)
     info_keys: Annotated[tuple[Word, ...], Field(strict=False)] = ()
     compression: Annotated[Literal["lz4", "zstd"] | None, BeforeValidator(_none_compression)] = None
-    plane: Literal["auto", "shm", "redis"] = "redis"
+    plane: Literal["auto", "shm", "redis"] = "auto"
 
 
 class Data(Frozen):

@@ -11,6 +11,7 @@ from heddle.errors import Problem
 from heddle.shard import ShardPlan, plan_shards
 from heddle.spec.checks import batches_per_checkpoint, batches_per_update, steps_per_update
 from heddle.spec.models import ExperimentSpec
+from heddle.spec.sharing import is_shared
 
 SERVER_OVERHEAD = 1.3
 """Memory a server needs for a stored byte: allocator classes, query and output buffers (measured)."""
@@ -32,6 +33,7 @@ class Needs:
         envs_per_shard: environments in the largest train shard.
         segment_bytes: one full segment of one environment.
         batch_bytes: one batch of the largest train shard, uncompressed.
+        shared: it lies in shared memory where worker and trainer are on one host.
         batches_per_update, steps_per_update, bytes_per_update: what one update takes.
         updates: in the whole budget; None when the budget is not in steps.
         in_flight_bytes: most that can lie between workers and trainer, parked batches counted.
@@ -45,6 +47,7 @@ class Needs:
     envs_per_shard: int
     segment_bytes: int
     batch_bytes: int
+    shared: bool
     batches_per_update: int
     steps_per_update: int
     bytes_per_update: int
@@ -72,6 +75,7 @@ def needs(spec: ExperimentSpec, *, segment_bytes: int, policy_bytes: int = 0, sn
         envs_per_shard=_largest(train),
         segment_bytes=segment_bytes,
         batch_bytes=batch_bytes,
+        shared=is_shared(spec, batch_bytes),
         batches_per_update=batches_per_update(spec),
         steps_per_update=steps,
         bytes_per_update=math.ceil(steps / spec.rollout.steps) * segment_bytes,

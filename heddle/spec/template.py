@@ -32,7 +32,7 @@ steps = 32                    # steps of a segment
 sync = true                   # every update on one batch of each shard; or, faster on a fleet:
 # max_policy_lag = 4          # instead of sync: how many versions old experience may be
 # compression = "none"        # or "lz4", "zstd"
-# plane = "redis"             # or "auto": shared memory for large batches where worker and trainer share a host
+# plane = "auto"              # large batches lie in shared memory where worker and trainer share a host; or "redis"
 
 [trainer]
 learner = "ppo"               # or "package.module:Learner"

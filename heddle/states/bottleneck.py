@@ -56,7 +56,7 @@ JUDGED: dict[str, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
         ("trainer", "batches wait in the stream: the trainer is the bottleneck", FASTER),
         (
             *("broker", "batches wait in the stream though the trainer waits for them: reading is the bottleneck"),
-            "see: heddle doctor; on one host, rollout.plane",
+            "see: heddle doctor, and how many went through shared memory: heddle status",
         ),
     ),
     "queue": (

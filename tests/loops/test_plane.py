@@ -1,18 +1,20 @@
 """Batches through the shared memory of one host: the same experience, the same rules, and nothing left behind."""
 
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from heddle.broker import Broker
+from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.consumers.reader import Loaded
 from heddle.consumers.tap import Tap
 from heddle.errors import Conflict
-from heddle.plane import Host
+from heddle.plane import Host, Plane
 from heddle.producers.envs import check_env
 from tests.helpers import eventually
 from tests.plane_kit import HERE, Consumer, columns, files, plane_at
@@ -224,7 +226,7 @@ def test_a_batch_set_aside_as_dead_can_be_looked_at_from_anywhere(broker: Broker
 def test_without_room_batches_go_through_the_server(
     broker: Broker, start: Start, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heddle.plane.ring.ROOM_LEFT", 1)  # all of it shall stay free
+    monkeypatch.setattr("heddle.plane.ring._left_free", lambda total: total)
     consumer = Consumer(broker, experiment_of(broker), plane_at(root))
     consumer.publish()
     start()
@@ -251,7 +253,7 @@ def test_a_dead_workers_batch_that_nobody_accepted_and_its_buffers_are_known_as_
 @pytest.fixture
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `auto` shares, whatever its size."""
-    monkeypatch.setattr("heddle.producers.packing.LEAST_SHARED", 0)
+    monkeypatch.setattr("heddle.spec.sharing.LEAST_SHARED", 0)
 
 
 @pytest.mark.usefixtures("however_small")
@@ -317,3 +319,73 @@ def test_a_tap_elsewhere_is_told_where_batches_are_that_all_lie_in_memory(
     Consumer(broker, experiment, plane_at(root))
     with pytest.raises(Conflict, match=r"lies in the shared memory of here, and this is far.*rollout.plane"):
         Tap(broker, experiment, "far", describe=check_env, plane=plane_at(tmp_path / "far", Host("far", "boot-7")))
+
+
+def test_an_experiment_of_small_batches_offers_nobody_shared_memory(
+    broker: Broker, start: Start, root: Path, tmp_path: Path
+) -> None:
+    experiment = submit(broker)  # as the spec's defaults are
+    consumer = Consumer(broker, experiment, plane_at(root))
+    consumer.publish()
+    tap = Tap(broker, experiment, "far", describe=check_env, plane=plane_at(tmp_path / "far", Host("far", "boot-7")))
+    start()
+    gather(consumer, 10)
+    assert tap.poll()
+    ctl = broker.conn.main.hgetall(keys.ctl(experiment, 0))
+    assert not {b"plane", b"far"} & set(ctl)
+    assert broker.planes.known_identity() == ""
+    assert not root.exists()
+
+
+@pytest.mark.usefixtures("however_small")
+def test_what_would_lie_on_a_disk_lies_in_the_server_unless_the_spec_wants_it_there(
+    broker: Broker, start: Start, root: Path
+) -> None:
+    def on_disk() -> Plane:
+        return replace(plane_at(root)(), on_disk=True)
+
+    for plane, mapped in (("auto", False), ("shm", True)):
+        experiment = experiment_of(broker, plane, experiment={"name": plane})
+        consumer = Consumer(broker, experiment, on_disk)
+        consumer.publish()
+        worker = start(plane)
+        gather(consumer, 10)
+        assert (consumer.flow().mapped > 0) == mapped
+        assert ("disk" in consumer.shelf.trouble) != mapped
+        worker.end()
+
+
+def test_memory_that_somebody_emptied_costs_what_was_in_flight_and_nobodys_life(
+    broker: Broker, start: Start, root: Path
+) -> None:
+    # Given batches in flight, in memory, one of them in a reader's hands
+    experiment = experiment_of(broker)
+    consumer = Consumer(broker, experiment, plane_at(root))
+    consumer.publish()
+    start()
+    item = mapped_one(consumer)
+    before = np.array(item.segments.arrays["obs"])
+    # When somebody removes all of it, as systemd does when a user logs out
+    shutil.rmtree(root)
+    # Then what is mapped stays, and what comes later goes through the server
+    later = eventually_from_the_server(consumer)
+    np.testing.assert_array_equal(item.segments.arrays["obs"], before)
+    consumer.train([item])
+    flow = consumer.flow()
+    assert later
+    assert flow.dropped.batches == consumer.reader.losses.dropped
+    assert flow.dead.batches == 0
+
+
+def eventually_from_the_server(consumer: Consumer) -> list[Loaded]:
+    """Batches that came through the server in the end; those before them are trained."""
+    found: list[Loaded] = []
+
+    def look() -> bool:
+        loaded = consumer.poll()
+        consumer.train(loaded)
+        found.extend(one for one in loaded if one.pointer.location == "redis")
+        return len(found) >= 10
+
+    eventually(look, timeout_s=60.0, what=f"batches through the server; {consumer.flow()}")
+    return found

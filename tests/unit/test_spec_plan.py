@@ -1,9 +1,14 @@
 """The numbers of `heddle plan`, by hand."""
 
+from typing import Any
+
+import pytest
+
 from heddle.spec import load_spec
 from heddle.spec.plan import needs, size_problems
+from heddle.spec.sharing import is_shared, least_shared
 
-SPEC = {
+SPEC: dict[str, dict[str, Any]] = {
     "experiment": {"name": "x"},
     "env": {"id": "X-v0", "num_envs": 10, "envs_per_shard": 4},
     "rollout": {"steps": 16, "sync": True},
@@ -30,3 +35,26 @@ def test_batches_and_updates_that_do_not_fit_are_named() -> None:
     found = size_problems(spec, needs(spec, segment_bytes=100_000))
     assert [problem.key for problem in found] == ["limits.batch_bytes", "limits.max_bytes"]
     assert "is below the 400000 bytes of one batch" in found[0].reason
+
+
+@pytest.mark.parametrize(
+    ("sections", "least"),
+    [
+        ({}, 128 << 10),
+        ({"rollout": {"plane": "auto"}}, 128 << 10),
+        ({"rollout": {"plane": "redis"}}, None),
+        ({"rollout": {"plane": "shm"}}, 0),
+        ({"limits": {"durability": "fast"}}, 128 << 10),
+        ({"limits": {"durability": "strict"}}, None),
+        ({"rollout": {"plane": "auto"}, "limits": {"durability": "strict"}}, None),
+    ],
+)
+def test_batches_of_128_kib_lie_in_shared_memory_unless_the_spec_or_its_durability_says_otherwise(
+    sections: dict[str, dict[str, str]], least: int | None
+) -> None:
+    spec = load_spec({name: {**SPEC.get(name, {}), **sections.get(name, {})} for name in {*SPEC, *sections}}).spec
+    assert least_shared(spec) == least
+    for batch_bytes in (1, 128 << 10):
+        assert is_shared(spec, batch_bytes) == (least is not None and batch_bytes >= least)
+    assert needs(spec, segment_bytes=64 << 10).shared == (least is not None)
+    assert needs(spec, segment_bytes=1 << 10).shared == (least == 0)
