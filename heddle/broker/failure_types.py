@@ -32,6 +32,7 @@ class Failure:
             too long to keep or its beginning was not seen: then it cannot be replayed exactly.
         output: last lines that the environment's process printed; () inline.
         traceback: of the exception, "" when there was none.
+        version: of the policy that played; 0 when none did yet.
         worker, attempt: who played it, and the how manieth claim of the shard that was.
         isolation: inline or process.
         time_ms: server ms when it was recorded; 0 before.
@@ -50,6 +51,7 @@ class Failure:
     start: Start = "unknown"
     output: tuple[str, ...] = ()
     traceback: str = ""
+    version: int = 0
     worker: str = ""
     attempt: int = 0
     isolation: str = "inline"

@@ -22,6 +22,7 @@ class Score:
     """What a checkpoint is worth: mean and spread of the undiscounted return, mean length; JSON shows these names.
 
     Where groups of agents have a policy each it is of those that learn, and `groups` has the mean return of each.
+    `told` is what was odd about the episodes.
     """
 
     episodes: int
@@ -31,6 +32,7 @@ class Score:
     return_max: float
     length_mean: float
     groups: dict[str, float] = field(default_factory=dict)
+    told: tuple[str, ...] = ()
 
 
 @command(
@@ -41,13 +43,23 @@ class Score:
 @click.option("--episodes", type=click.IntRange(1), default=20, show_default=True, help="How many to play.")
 @click.option("--seed", type=click.IntRange(0), help="Root of their random streams; fresh ones when not given.")
 @click.option("--stochastic", is_flag=True, help="Draw actions instead of taking the likeliest.")
+@click.option("--max-steps", type=click.IntRange(1), help="Steps without the end of an episode to wait for one.")
 @output_option
-def evaluate(checkpoints: tuple[str, ...], episodes: int, seed: int | None, stochastic: bool, output: str) -> None:
+def evaluate(
+    checkpoints: tuple[str, ...],
+    episodes: int,
+    seed: int | None,
+    stochastic: bool,
+    max_steps: int | None,
+    output: str,
+) -> None:
     """Play episodes with CHECKPOINT (a file, or a run's folder or id: its best one) and show the mean return."""
     paths = [find_checkpoint(Path(checkpoint)) for checkpoint in checkpoints]
     shown = []
     for path in paths:
-        score = play(path, episodes=episodes, seed=seed, deterministic=not stochastic)
+        score = play(path, episodes=episodes, seed=seed, deterministic=not stochastic, max_steps=max_steps)
+        for line in score.told:
+            click.echo(line, err=True)
         shown.append({"checkpoint": str(path), **asdict(score)})
         if output == "table":
             say(
@@ -110,15 +122,19 @@ def _only_run(directory: Path) -> Path:
     raise UsageError(f"{directory} holds {len(runs)} runs, say which, e.g.: {runs[0].folder}")
 
 
-def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: bool = True) -> Score:
+def play(
+    path: Path, *, episodes: int, seed: int | None = None, deterministic: bool = True, max_steps: int | None = None
+) -> Score:
     """Play `episodes` fresh episodes with the checkpoint at `path`.
 
     Raises:
         CheckpointError: it cannot be loaded.
         SpecError: its environment or policy cannot be made here.
+        EnvError: no episode ended that counts.
     """
     from heddle.checkpoint import load
     from heddle.consumers.sides import Sides
+    from heddle.errors import EnvError
     from heddle.policies import make_policy
     from heddle.producers.evaluate import evaluate as play_episodes
     from heddle.spaces import from_json
@@ -130,12 +146,14 @@ def play(path: Path, *, episodes: int, seed: int | None = None, deterministic: b
     policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
     policy.set_weights(found.weights)
     root = seed if seed is not None else fresh_seed(spec.experiment.seed)
-    result = play_episodes(policy, spec, episodes=episodes, seed=root, deterministic=deterministic)
+    result = play_episodes(policy, spec, episodes=episodes, seed=root, deterministic=deterministic, max_steps=max_steps)
     sides = Sides.of(spec.policy)
     groups = {name[:-1]: mean for name, mean in sides.mean_returns(result.returns, result.agents, "").items()}
     returns, steps = sides.counting((result.returns, result.lengths.astype(np.int64), result.agents))
+    if not len(returns):
+        raise EnvError("; ".join(("ended no episode of a group that learns", *result.told)), value=spec.env.id)
     spread = float(returns.std()), float(returns.min()), float(returns.max())
-    return Score(len(returns), float(returns.mean()), *spread, float(steps.mean()), groups)
+    return Score(len(returns), float(returns.mean()), *spread, float(steps.mean()), groups, result.told)
 
 
 def fresh_seed(seed: int) -> int:

@@ -111,10 +111,14 @@ class Collector:
         if pointer.given == self.version:
             self.gave[pointer.shard] = owner
 
+    def is_whole(self, active: int) -> bool:
+        """True once `active` shards gave it."""
+        return 0 < active <= len(self.gave)
+
     def finished(self, active: int, sides: Sides | None = None) -> Finished | None:
-        """The evaluation, once `active` shards gave it; None before, and when no episode ended at all."""
+        """The evaluation, once it is whole; None before, and when no episode ended at all."""
         sides = sides or Sides()
-        if not active or len(self.gave) < active:
+        if not self.is_whole(active):
             return None
         counted = [item for item in self.episodes if self.gave.get(item.shard) == item.owner]
         returns = np.array([value for item in counted for value in item.returns], np.float64)
@@ -161,6 +165,7 @@ class Evaluator:
         last: the last one that ended under this trainer. last_update: update of the last one that ended, ever.
         checkpoint: name of the file with the weights being evaluated; "" while none are.
         pinned: newest version that this trainer had evaluated: a shard that gave it does not play it again.
+        fruitless: update of the newest evaluation in which no episode ended; None for none.
 
     Args:
         every_updates: updates between evaluations.
@@ -184,6 +189,7 @@ class Evaluator:
         self.last_update = int(state.get("last_update", 0))
         self.checkpoint = str(state.get("checkpoint", ""))
         self.pinned = 0
+        self.fruitless: int | None = None
         self._broker = broker
         self._experiment = experiment
         self._seat_epoch = seat_epoch
@@ -207,8 +213,9 @@ class Evaluator:
         return self._running is None and update - self.last_update >= self._every
 
     def evaluated(self, update: int) -> bool:
-        """True when the weights of `update` were evaluated, and nothing came after them."""
-        return self._running is None and self.last is not None and self.last_update == update
+        """True when the weights of `update` were evaluated, if to no avail, and nothing came after them."""
+        found = self.last is not None or self.fruitless == update
+        return self._running is None and found and self.last_update == update
 
     def evaluating(self, update: int) -> bool:
         """True while the weights of `update` are being evaluated."""
@@ -248,8 +255,15 @@ class Evaluator:
         return True
 
     def finish(self, active: int) -> tuple[Finished, str] | None:
-        """When it is over: the evaluation, and the name of the checkpoint with its weights."""
-        finished = self._running.finished(active, self._sides) if self._running else None
+        """When it is over: the evaluation, and the name of the checkpoint with its weights.
+
+        One without the end of any episode brings nothing, and the next one begins in its time.
+        """
+        running = self._running
+        finished = running.finished(active, self._sides) if running else None
+        if running is not None and finished is None and running.is_whole(active):
+            self.drop()
+            self.fruitless = self.last_update = running.update
         if finished is None:
             return None
         name = self.checkpoint

@@ -49,6 +49,7 @@ class Loop:
         self._spoken: set[str] = set()
         self._active_eval = 0
         self._missing = 0
+        self._is_fruitless = False
         self.training_on: list[Pointer] = []
 
     def begin(self) -> None:
@@ -256,6 +257,7 @@ class Loop:
         self._drop_spoilt_evaluation()
         done = parts.evaluator.finish(self._active_eval) if parts.evaluator else None
         if parts.evaluator is None or done is None:
+            self._tell_fruitless()
             return None
         finished, name = done
         mean = finished.mean_return
@@ -265,6 +267,14 @@ class Loop:
             parts.progress.best_return = mean
         parts.report.send(parts.progress.update, finished.metrics())
         return finished
+
+    def _tell_fruitless(self) -> None:
+        """Once a trainer: its evaluations bring nothing."""
+        if self.parts.evaluator is not None and (update := self.parts.evaluator.fruitless) is not None:
+            if not self._is_fruitless:
+                told = f"the evaluation of update {update} brought no return: no episode ended in it that counts"
+                self.parts.report.tell("warning", told)
+            self._is_fruitless = True
 
     def _drop_spoilt_evaluation(self) -> None:
         """An evaluation of which a batch is lost can never finish; without it the next one may begin."""

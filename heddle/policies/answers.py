@@ -27,8 +27,10 @@ def answer_names(heads: Heads) -> list[str]:
     ]
 
 
-def answer_problem(answer: Any, heads: Heads, state: Mapping[str, OutputSpec], *, call: str = "it") -> str | None:
-    """Why an answer to two observations will not do, in one line; None when it will.
+def answer_problem(
+    answer: Any, heads: Heads, state: Mapping[str, OutputSpec], *, call: str = "it", rows: int = ROWS
+) -> str | None:
+    """Why an answer to `rows` observations will not do, in one line; None when it will.
 
     Args:
         state: what the module says that it carries.
@@ -40,14 +42,14 @@ def answer_problem(answer: Any, heads: Heads, state: Mapping[str, OutputSpec], *
     if missing := [name for name in needed if name not in answer]:
         return f"{call} gave no {', '.join(missing)}"
     for head in heads.all:
-        if problem := _head_problem(head, answer, ROWS):
+        if problem := _head_problem(head, answer, rows):
             return f"{call} gave {problem}"
     value = tuple(answer["value"].shape)
-    if value not in ((ROWS,), (ROWS, 1)):
-        return f"{call} gave value {list(value)} for {ROWS} observations, expected [{ROWS}]"
+    if value not in ((rows,), (rows, 1)):
+        return f"{call} gave value {list(value)} for {rows} observations, expected [{rows}]"
     for name, spec in state.items():
-        if name not in answer["state"] or tuple(answer["state"][name].shape) != (ROWS, *spec.shape):
-            return f"{call} gave no state {name} of shape {[ROWS, *spec.shape]}"
+        if name not in answer["state"] or tuple(answer["state"][name].shape) != (rows, *spec.shape):
+            return f"{call} gave no state {name} of shape {[rows, *spec.shape]}"
     return None
 
 

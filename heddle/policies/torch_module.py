@@ -10,14 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heddle.errors import EnvError
+from heddle.errors import EnvError, ExperimentFailed
 from heddle.policies.actions import Heads
+from heddle.policies.answers import answer_problem
 from heddle.policies.base import Array, Arrays, OutputSpec, Policy
 from heddle.policies.normalise import CLIP, Normaliser
 from heddle.policies.torch_heads import judge, value_of
 from heddle.policies.torch_memory import renewed
 from heddle.policies.weights import check, split_norm
 from heddle.spaces import ACTION, Space
+from heddle.spec.objects import describe_error, user_errors
 
 Tensors = dict[str, Tensor]
 Actions = Mapping[str, Tensor] | Tensor
@@ -75,13 +77,34 @@ class ActorCritic:
         return done
 
     def answer(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Mapping[str, Any]:
-        """The module's answer to [N, ...] normalised observations."""
-        answer: Mapping[str, Any] = self.net(observations, state)
+        """The module's answer to [N, ...] normalised observations.
+
+        Raises:
+            ExperimentFailed: the module, the user's code maybe, raised.
+        """
+        try:
+            answer: Mapping[str, Any] = self.net(observations, state)
+        except user_errors() as error:
+            raise ExperimentFailed(f"the policy's forward raised {describe_error(error)}") from error
+        return answer
+
+    def _fitting(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """As `answer`, of a module that judges actions: torch would take other shapes for what they are not.
+
+        Raises:
+            ExperimentFailed: it raised, or answers otherwise than when it was made.
+        """
+        answer = self.answer(observations, state)
+        return self._fits(answer, self.state_spec, len(next(iter(observations.values()))))
+
+    def _fits(self, answer: Mapping[str, Any], state: Mapping[str, OutputSpec], rows: int) -> Mapping[str, Any]:
+        if problem := answer_problem(answer, self.heads, state, call="the policy's forward", rows=rows):
+            raise ExperimentFailed(problem)
         return answer
 
     def evaluate(self, observations: Mapping[str, Tensor], actions: Actions) -> Evaluated:
         """Judge [N, ...] actions in normalised observations; for memoryless modules."""
-        answer = self.answer(observations, {})
+        answer = self._fitting(observations, {})
         log_prob, entropy = judge(answer, self.heads, _by_leaf(actions), observations)
         return Evaluated(log_prob, entropy, value_of(answer))
 
@@ -102,13 +125,14 @@ class ActorCritic:
         if (unroll := getattr(self.net, "unroll", None)) is not None:
             shown = {name: values[:, :steps] for name, values in observations.items()}
             answer, _ = unroll(shown, ended, state)
+            self._fits(answer, {}, rows * steps)
             judged = judge(answer, self.heads, _flat(chosen), _flat(shown))
             done = (part.view(rows, steps) for part in (*judged, value_of(answer)))
             return Evaluated(*done)
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for step in range(steps):
             now = {name: values[:, step] for name, values in observations.items()}
-            answer = self.answer(now, state)
+            answer = self._fitting(now, state)
             taken = {name: values[:, step] for name, values in chosen.items()}
             log_prob, entropy = judge(answer, self.heads, taken, now)
             columns.append((log_prob, entropy, value_of(answer)))
@@ -143,10 +167,10 @@ class ActorCritic:
             if self.recurrent:
                 return self._values_through_time(observations, ended, state, final_index, final_observations)
             some = next(iter(observations.values()))
-            value = torch.cat([value_of(self.answer(part, {})) for part in _pieces(_flat(observations))]).view(
+            value = torch.cat([value_of(self._fitting(part, {})) for part in _pieces(_flat(observations))]).view(
                 some.shape[:2]
             )
-            final = value_of(self.answer(final_observations, {})) if len(final_index) else value.new_zeros(0)
+            final = value_of(self._fitting(final_observations, {})) if len(final_index) else value.new_zeros(0)
             return value, final
         finally:
             self.net.train()
@@ -167,9 +191,9 @@ class ActorCritic:
                 for index, (row, step) in enumerate(final_index.tolist()):
                     finals[index] = kept[step][name][row]
             value = value_of(answer).view(len(ended), -1)
-            return value, value_of(self.answer(final_observations, after)) if len(final_index) else value.new_zeros(0)
+            return value, value_of(self._fitting(final_observations, after)) if len(final_index) else value.new_zeros(0)
         for step in range(next(iter(observations.values())).shape[1]):
-            answer = self.answer({name: values[:, step] for name, values in observations.items()}, state)
+            answer = self._fitting({name: values[:, step] for name, values in observations.items()}, state)
             columns.append(value_of(answer))
             if step == ended.shape[1]:
                 break
@@ -178,7 +202,7 @@ class ActorCritic:
                 kept[here] = answer["state"][name][final_index[here, 0]]
             state = renewed(answer["state"], ended[:, step])
         value = torch.stack(columns, dim=1)
-        final = value_of(self.answer(final_observations, after)) if len(final_index) else value.new_zeros(0)
+        final = value_of(self._fitting(final_observations, after)) if len(final_index) else value.new_zeros(0)
         return value, final
 
     def get_weights(self) -> Arrays:

@@ -23,7 +23,7 @@ from heddle.producers.closing import close_env
 from heddle.producers.contract import first_breach
 from heddle.producers.envs_async import awaited
 from heddle.producers.envs_make import call_factory, call_gymnasium, wrap
-from heddle.producers.envs_spaces import describe, describe_action
+from heddle.producers.envs_spaces import demand_same, describe, describe_action
 from heddle.producers.isolation.shard import IsolatedEnv, check_isolated, make_isolated, make_spread
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Space
@@ -132,11 +132,19 @@ def make_envs(
             own_seed = env_seed(seed, plan.index, env, 0)
             index = plan.first_env + env
             made.append(make_env(env_of(spec, index), index=index, num_envs=spec.env.num_envs, seed=own_seed))
+            if layout is not None:
+                demand_fit(made[-1], layout.observation, layout.action, name=spec.env.id, index=index)
     except EnvError:
         for env_made in made:
             close_env(env_made)
         raise
     return made
+
+
+def demand_fit(env: Any, observation: Space, action: Space, *, name: str, index: int) -> None:
+    """The spaces of environment `index` are the experiment's. Raises EnvError where they are others."""
+    found = describe(env.observation_space, value=name), describe_action(env.action_space, value=name)
+    demand_same(found, (observation, action), who=f"environment {index}", name=name)
 
 
 def counter_of(env: Any) -> Any:

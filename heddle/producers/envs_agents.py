@@ -14,7 +14,6 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
-from numpy.typing import NDArray
 
 from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer
@@ -32,6 +31,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
     Attributes:
         agents: their names, in the order of the lanes: group by group where there are groups.
         idle: [lanes] bool, those that the last call neither moved nor began.
+        missed: [lanes] bool, those that took no part in a game that the last call ended.
 
     Args:
         games: PettingZoo parallel environments, all of one kind; AEC ones that are parallelizable are converted.
@@ -57,7 +57,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.single_observation_space, self.single_action_space = self._shows.whole, self._takes.whole
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.idle: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
+        self.idle, self.missed, self._came = (np.zeros(self.num_envs, np.bool_) for _ in range(3))
         shown = describe(self.single_observation_space, value=name)
         self._wanted = wanted(shown)
         is_fixed = len(self._wanted) == len(leaves(shown))  # others are refused by whoever plays this
@@ -69,7 +69,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin every game; a game takes the seed of its first lane."""
         width = len(self.agents)
-        self.idle = np.zeros(self.num_envs, np.bool_)
+        self.idle, self.missed = (np.zeros(self.num_envs, np.bool_) for _ in range(2))
         for place in range(len(self.games)):
             given = seed[place * width] if isinstance(seed, Sequence) else None if seed is None else seed + place
             self._begin(place, given, options)
@@ -81,7 +81,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
-        self.idle = np.zeros(self.num_envs, np.bool_)
+        self.idle, self.missed = (np.zeros(self.num_envs, np.bool_) for _ in range(2))
         for place, game in enumerate(self.games):
             if self._over[place]:
                 self._begin(place, None, None)
@@ -104,6 +104,9 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
                     raise BadAnswer(f"agent {agent!r} {what} terminated or truncated")
                 _note(infos, lane, told.get(agent) or {}, self.num_envs)
             self._over[place] = not game.agents
+            if self._over[place]:
+                own = slice(first, first + len(lanes))
+                self.missed[own] = ~self._came[own]
         return self._observed(), rewards, terminated, truncated, infos
 
     def _demand(self, agent: str, lane: int, reward: Any = 0.0, over: tuple[Any, Any] = (False, False)) -> None:
@@ -129,6 +132,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise BadAnswer("reset began without any agent")
         for index, agent in enumerate(self.agents):
             lane = place * len(self.agents) + index
+            self._came[lane] = False
             self._wait(agent, lane, self.games[place].agents, answer[0])
         self._over[place] = False
 
@@ -136,6 +140,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Of an agent that did not act: it begins now, where it is among those that are here, or goes on waiting."""
         self.idle[lane] = agent not in here
         if not self.idle[lane]:
+            self._came[lane] = True
             self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations"))
             self._demand(agent, lane)
 

@@ -3,6 +3,7 @@
 It never looks at a value.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from heddle.spaces import (
     DictSpace,
     Discrete,
     Graph,
+    Leaf,
     MultiBinary,
     MultiDiscrete,
     OneOf,
@@ -60,6 +62,28 @@ def describe_action(space: Any, *, value: object = None) -> Space:
             hint = "Text, Sequence and Graph can be observed only; an action wrapper may translate"
             raise EnvError(reason, value=value, hint=hint)
     return described
+
+
+def demand_same(found: tuple[Space, Space], wanted: tuple[Space, Space], *, who: str, name: str) -> None:
+    """Observation and action space of one environment against those that the policy and the batches were made for.
+
+    Bounds of observations may differ: numbers outside are told of when they come.
+
+    Raises:
+        EnvError: they are others.
+    """
+    for what, mine, theirs in zip(("observation", "action"), found, wanted, strict=True):
+        if mine != theirs and not (what == "observation" and _unbounded(mine) == _unbounded(theirs)):
+            reason = f"{who} has the {what} space {mine}, where the others have {theirs}"
+            raise EnvError(reason, value=name, hint="one policy plays them all: a wrapper may make them equal")
+
+
+def _unbounded(space: Space) -> list[Leaf]:
+    """Its leaves, each Box without its bounds."""
+    return [
+        replace(leaf, space=Box(leaf.space.shape, leaf.space.dtype)) if isinstance(leaf.space, Box) else leaf
+        for leaf in leaves(space)
+    ]
 
 
 def _array(space: Any) -> Space | None:

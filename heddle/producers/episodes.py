@@ -58,6 +58,11 @@ class Episodes:
             self.wanted[env] = max(0, self.wanted[env] - 1)
             self.one_is_done |= not self.wanted[env]
 
+    def give_up(self, env: int) -> None:
+        """No more of it is wanted."""
+        if self.wanted is not None:
+            self.wanted[env] = 0
+
     def active(self) -> list[int]:
         """Environments of which more is wanted."""
         return [env for env in range(len(self._chance)) if self.wanted is None or self.wanted[env]]

@@ -18,6 +18,7 @@ from heddle.producers.bounds import Bounds
 from heddle.producers.choices import choices_for
 from heddle.producers.closing import close_env
 from heddle.producers.contract import BadAnswer
+from heddle.producers.endless import Endless
 from heddle.producers.episodes import Episodes
 from heddle.producers.kinds import Spaces
 from heddle.producers.mishap import PlayError
@@ -32,6 +33,7 @@ from heddle.producers.track import Track
 from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
+from heddle.spec.models import MOST_EVAL_STEPS
 from heddle.spec.objects import is_users
 
 Doing = Literal["step", "reset", "act"]
@@ -124,25 +126,50 @@ class Play(ABC):
                 self._begin_all()
 
     def play_episodes(
-        self, version: int, episodes: int, *, deterministic: bool = True, first_episode: int = 0
+        self,
+        version: int,
+        episodes: int,
+        *,
+        deterministic: bool = True,
+        first_episode: int = 0,
+        most_steps: int = MOST_EVAL_STEPS,
     ) -> Iterator[tuple[Segments, bool]]:
         """Play `episodes` fresh episodes, an equal number in every environment, so that long ones count as much.
 
-        The same `first_episode` plays the same seeds again, so that evaluations can be compared.
+        The same `first_episode` plays the same seeds again, so that evaluations can be compared. Who ends no episode
+        within `most_steps` steps is not waited for, which `hear` tells.
 
         Yields:
-            Segments with only the rows that have steps, and whether they are the last ones. Raises as `play` does.
+            Segments with only the rows that have steps, and whether they are the last ones, which have some; others
+            have none while nobody moves who is wanted. Raises as `play` does, and EnvError where nobody ever moved.
         """
         self._episodes.rewind(first_episode)
         self._episodes.want(episodes)
         self.standing.now = []
+        endless, held = Endless(self.plan, most_steps), None
         while self._episodes.active():
             segments = self.play(version, deterministic=deterministic)
             picked = segments.select(np.flatnonzero(segments.arrays["length"]))
             self.recycle(segments)
-            yield picked, not self._episodes.active()
+            for lane in endless.among(self._episodes.active(), picked):
+                self._episodes.give_up(lane)
+                self._news.append(self._report.endless(lane, most_steps))
+            over = not self._episodes.active()
+            if held is not None and (picked.rows or over):
+                yield held, not picked.rows
+                held = None
+            elif over and not picked.rows:
+                raise self._report.nobody_moved(episodes)
+            if picked.rows and not over and self._nobody_moves():
+                held = picked  # it is the last one, should nobody move any more
+            elif picked.rows or not over:
+                yield picked, over
         self._episodes.wanted = None
         self.standing.now = []  # whoever plays on begins anew
+
+    def _nobody_moves(self) -> bool:
+        """All that are wanted wait for a game of theirs."""
+        return False
 
     def resume(self, snapshot: bytes) -> None:
         """Continue where `standing.pack` left another. Raises SnapshotError."""

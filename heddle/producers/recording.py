@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from heddle.clock import Clock
+from heddle.errors import EnvError
 from heddle.layout import make_layout
 from heddle.policies.base import Policy
 from heddle.producers.envs_film import Filmed, Frame, frames_per_second, make_filmed
 from heddle.producers.envs_spaces import describe, describe_action
+from heddle.producers.evaluate import most_steps
 from heddle.producers.film import open_film
 from heddle.producers.player import Player
 from heddle.shard import ShardPlan
@@ -88,7 +90,8 @@ def record(
     try:
         rate = fps or frames_per_second(env)
         with open_film(path, rate) as film:
-            for segments, _ in player.play_episodes(0, episodes, deterministic=deterministic):
+            most = most_steps(spec)
+            for segments, _ in player.play_episodes(0, episodes, deterministic=deterministic, most_steps=most):
                 arrays = segments.arrays
                 for row, step in np.argwhere(arrays["episode_length"]):
                     number = len(done)
@@ -97,6 +100,8 @@ def record(
                 tell(len(done), film.frames)
     finally:
         player.close()
+    if not done:
+        raise EnvError("; ".join(player.hear()) or "ended no episode", value=spec.env.id)
     return Recording(path, tuple(done), rate, film.frames, size[0], size[1])
 
 

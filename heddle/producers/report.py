@@ -47,7 +47,7 @@ class Reporter:
         trace = error.traceback if isinstance(error, Mishap) else _trace(error)
         output = error.output if isinstance(error, Mishap) else ()
         if doing == "act":
-            reason = f"failed to act for shard {self._plan.index}: {what}"
+            reason = f"failed to act for shard {self._plan.index} at step {row} of a segment{self._played()}: {what}"
             failure = self._failure(cause, what, doing, -1, None, trace, output)
             return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
         spot = self._spot(doing, env, row, reel)
@@ -62,7 +62,8 @@ class Reporter:
             where = f"at step {problem.step} of a segment"
             which = "an action" if problem.name == ACTION else problem.name.removeprefix("out.")
             verb = "chose" if is_action(problem.name) else "gave"
-            reason = f"{verb} {which} = {problem.value}, which {problem.reason}, {where}, in {self._name(problem.env)}"
+            said = f"{verb} {which} = {problem.value}, which {problem.reason}, {where}"
+            reason = f"{said}, in {self._name(problem.env)}{self._played()}"
             failure = self._failure("answer", reason, "act", problem.env, None, "", ())
             return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
         env, row = problem.env, problem.step  # the observation in row r is what step r - 1 gave, or a reset
@@ -76,6 +77,23 @@ class Reporter:
         reason = f"{self._name(env)} {what}{self._where(failure)}"
         return PlayError(reason, failure, _replay(spot), value=self._spec.env.id)
 
+    def endless(self, env: int, most_steps: int) -> str:
+        """For people: an evaluation waits no longer for `env`."""
+        return (
+            f"{self._name(env)} ended no episode of the evaluation within {most_steps:,} steps, so none of it counts; "
+            "give its episodes an end, as the wrapper TimeLimit does, or raise eval.max_steps"
+        )
+
+    def nobody_moved(self, episodes: int) -> EnvError:
+        """Of an evaluation without a single step: the agents that it waits for took no part in their games."""
+        return EnvError(
+            f"nobody of shard {self._plan.index} took a step in an evaluation: the agents whose {episodes} episodes it "
+            "waits for took no part in their games",
+            key="eval.episodes",
+            value=None if self._spec.eval is None else self._spec.eval.episodes,
+            hint="raise it, so that the other agents have episodes to play, too",
+        )
+
     def hanging(self, doing: str, what: str, env: int, row: int, reel: Reel | None, trace: str) -> PlayError:
         """A call that lasts too long, told from another thread while it still lasts."""
         spot = self._spot(doing, env, row, reel)
@@ -86,9 +104,12 @@ class Reporter:
         if not failure.episode:
             return ""
         last = [round(action, 4) if isinstance(action, float) else action for action in failure.last_actions]
-        played = f", policy version {self.version}" if self.version else ""
         where = f"seed {failure.seed}, episode {failure.episode}, step {failure.step}"
-        return f"; {where}, last actions {last}{played}"
+        return f"; {where}, last actions {last}{self._played()}"
+
+    def _played(self) -> str:
+        """Which policy played, where that is known."""
+        return f", policy version {self.version}" if self.version else ""
 
     def _spot(self, doing: str, env: int, row: int, reel: Reel | None) -> Spot | None:
         if env < 0:  # one of them, or all
@@ -124,6 +145,7 @@ class Reporter:
             env=-1 if env < 0 else self._plan.first_env + env // self._plan.agents,
             traceback=trace,
             output=output,
+            version=self.version,
             isolation=self._spec.env.isolation,
             **known,
         )

@@ -196,6 +196,7 @@ class Stage:
             self.version("eval"),
             episodes_of(plan, self.plans, self.spec.eval.episodes),
             deterministic=self.spec.eval.deterministic,
+            most_steps=self.spec.eval.max_steps,
         )
 
     def _load(self, actor: Actor, version: int | None, loading: Watch) -> None:

@@ -162,6 +162,8 @@ class Turns:
             holding.evaluation = None
             return None
         segments, last = played
+        if not segments.rows:  # whoever is wanted waits for a game
+            return None
         if last:
             holding.given, holding.evaluation = version, None
         return _pack(holding, stage, segments, given=version if last else 0, plane=facts.plane)

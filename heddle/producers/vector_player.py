@@ -25,6 +25,7 @@ from heddle.clock import Clock
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Policy
 from heddle.producers.action_rows import ActionRows
+from heddle.producers.envs_spaces import demand_same
 from heddle.producers.envs_vector import (
     counter_in,
     keep_last_observations,
@@ -39,6 +40,7 @@ from heddle.producers.play import Play, copied, moved_only
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, note_info
 from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of, store
+from heddle.producers.vector_check import spaces_of
 from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan, env_seed, root_seed
 from heddle.spec import ExperimentSpec
@@ -73,6 +75,8 @@ class VectorPlayer(Play):
         if vector is None:
             seeds = [env_seed(root, plan.index, env, first_episode) for env in range(n)]
             vector = make_vector(spec.env, first=plan.first_env, num_envs=n, seeds=seeds, groups=spec.policy.agents_of)
+            who, name = f"the vector environment of shard {plan.index}", spec.env.id
+            demand_same(spaces_of(vector, name), (layout.observation, layout.action), who=who, name=name)
         keep_last_observations(vector)
         self._track = VectorTrack(n, ActionRows(layout.action))
         begin = {"seed": root, "first_episode": first_episode}
@@ -136,9 +140,14 @@ class VectorPlayer(Play):
             self._take(reel, answer, playing)
             call += 1
             is_late = self._cut or (deadline is not None and clock.monotonic() >= deadline)
-            if (call >= self.layout.steps or is_late) and self._at.any():  # a call may have reset them all
+            has_some = self._at.any() or self._nobody_moves()  # a call may have reset them all
+            if (call >= self.layout.steps or is_late) and has_some:
                 break
         self._cut = False
+
+    def _nobody_moves(self) -> bool:
+        active = self._episodes.active()
+        return self._lanes is not None and bool(active) and bool(self.standing.own["pending"][active].all())
 
     def _act(self, reel: Reel, call: int, noise: NDArray[Any], deterministic: bool) -> Any:
         """Ask the policy and record its answer; the actions as the environment takes them."""
@@ -190,6 +199,11 @@ class VectorPlayer(Play):
                 self._reset(reel, over, playing)  # which tells a counter beneath a wrapper that cut the episode off
             self._count_each(reel, ended)
             self._begin_each(reel, np.flatnonzero(over & playing & ~self.standing.own["pending"]))
+        if self._lanes is not None:
+            for env in np.flatnonzero(
+                self._lanes.missed & playing
+            ).tolist():  # what it was not there for counts as well
+                self._episodes.ended(env)
         if self._episodes.one_is_done:
             self._episodes.one_is_done = False
             playing[:] = False

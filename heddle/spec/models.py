@@ -27,6 +27,8 @@ def _none_compression(value: object) -> object:
     return None if value == "none" else value
 
 
+MOST_EVAL_STEPS = 1_000_000
+"""Steps without the end of an episode after which an evaluation waits no longer."""
 ENVPOOL = "envpool:"
 """What ids of EnvPool's environments begin with."""
 
@@ -184,6 +186,7 @@ class Eval(Frozen):
         every_updates: updates between evaluations.
         seed: root of their random streams; derived when not given.
         deterministic: the likeliest action instead of a drawn one.
+        max_steps: of an environment that ends no episode, after which an evaluation waits for it no longer.
     """
 
     num_envs: int = Field(default=4, ge=1, le=4096)
@@ -191,6 +194,7 @@ class Eval(Frozen):
     every_updates: int = Field(default=50, ge=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
     deterministic: bool = True
+    max_steps: int = Field(default=MOST_EVAL_STEPS, ge=1)
 
 
 class Budget(Frozen):

@@ -105,7 +105,8 @@ def _failures(broker: Broker, experiment: str, shards: Sequence[ShardState]) -> 
             doing = "the policy's act" if failure.doing == "act" else failure.doing
             seed = "" if failure.seed is None else f", seed {failure.seed}"
             place = f", episode {failure.episode}, step {failure.step}{seed}" if failure.episode else ""
-            told = f"shard {experiment}/{shard.shard}, {where}in {doing}{place}: {failure.what}"
+            version = f", policy version {failure.version}" if failure.version else ""
+            told = f"shard {experiment}/{shard.shard}, {where}in {doing}{place}{version}: {failure.what}"
             found.append((failure.time_ms, f"{told} (worker {failure.worker})"))
         if not kept and shard.last_error:
             found.append((shard.since_ms, f"shard {experiment}/{shard.shard}: {shard.last_error}"))

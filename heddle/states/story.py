@@ -142,7 +142,8 @@ def _failed(failure: Failure) -> Moment:
     where = f"environment {failure.env}" if failure.env >= 0 else "the policy" if failure.doing == "act" else "a shard"
     when = f", episode {failure.episode} step {failure.step}" if failure.episode else ""
     seed = f", seed {failure.seed}" if failure.seed is not None else ""
-    what = f"failed in {failure.doing} of {where}{when}{seed}: {failure.what}"
+    version = f", policy version {failure.version}" if failure.version else ""
+    what = f"failed in {failure.doing} of {where}{when}{seed}{version}: {failure.what}"
     return Moment(failure.time_ms, f"worker {failure.worker}".rstrip(), what, "error")
 
 

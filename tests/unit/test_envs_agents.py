@@ -223,3 +223,49 @@ def nothing() -> Any:
 
 def deserter() -> Any:
     return _Deserter()
+
+
+class _Absent(Countdown):
+    """Agent 0 takes part in no game but every `every`-th."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every = every
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        seen, infos = super().reset(seed, options)
+        if self.episode % self.every:
+            self.agents.remove("agent_0")
+            del seen["agent_0"]
+        return seen, infos
+
+
+def absent() -> Any:
+    return _Absent(10**9)
+
+
+def seldom() -> Any:
+    return _Absent(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"), [("absent", [4, 5, 4, 5, 4, 5, 4, 5]), ("seldom", [4, 5, 4, 5, 3, 4, 5, 4, 5])]
+)
+def test_an_evaluation_does_not_wait_for_an_agent_that_its_games_go_on_without(name: str, lengths: list[int]) -> None:
+    result = evaluate(Drawn(4), spec_with(id=f"tests.unit.test_envs_agents:{name}"), episodes=12, seed=3, num_envs=1)
+    assert sorted(result.lengths.tolist()) == sorted(lengths)
+    assert (result.agents == 0).sum() == (name == "seldom")
+
+
+def test_its_last_batch_says_so_and_has_steps_also_where_only_an_absent_agent_is_still_wanted() -> None:
+    # Given a game without agent 0, of which one episode more is wanted than of the others
+    policy, spec = Drawn(4), spec_with(num_envs=1)
+    layout = layout_for(policy, steps=2, observation=SEEN, action=Discrete(4))
+    lanes = AgentLanes([_Absent(10**9)], name="x")
+    player = VectorPlayer(replace(plan_of(1), agents=AGENTS), spec, policy, layout, vector=lanes)
+    batches = list(player.play_episodes(1, AGENTS + 1))
+    assert [last for _, last in batches] == [False] * (len(batches) - 1) + [True]
+    assert batches[-1][0].rows > 0
+    # and where it alone is wanted there is nothing to evaluate
+    with pytest.raises(EnvError, match="took no part in their games"):
+        list(player.play_episodes(1, 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle.consumers.evaluation import Collector, ended_episodes
+from heddle.consumers.evaluation import Collector, Evaluator, ended_episodes
 from heddle.consumers.sides import Sides
 
 
@@ -95,3 +95,23 @@ def test_what_came_so_far_survives_a_manifest() -> None:
     finished = again.finished(2)
     assert finished is not None
     assert sorted(finished.returns.tolist()) == [1.0, 1.0, 2.0, 3.0]
+
+
+class Pins:
+    """A broker, as far as an evaluator asks it."""
+
+    def __init__(self) -> None:
+        self.policies = self
+        self.pinned: list[int] = []
+
+    def set_eval(self, experiment: str, seat_epoch: int, version: int) -> None:
+        self.pinned.append(version)
+
+
+def test_an_evaluation_without_the_end_of_an_episode_is_over_and_the_next_one_comes_in_its_time() -> None:
+    evaluator = Evaluator(Pins(), "x", seat_epoch=1, every_updates=5)  # type: ignore[arg-type]
+    assert evaluator.begin(7, 3, "checkpoint")
+    assert evaluator.add(Pointer(4, given=7), Segments([[NAN, NAN, NAN], [NAN, NAN, NAN]]))  # type: ignore[arg-type]
+    assert evaluator.finish(1) is None
+    assert evaluator.fruitless == 3 and not evaluator.running and evaluator.evaluated(3)
+    assert [evaluator.is_due(update) for update in (7, 8)] == [False, True]

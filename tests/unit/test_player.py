@@ -497,14 +497,15 @@ GOOD, VALUES = np.zeros(2, np.int64), np.zeros(2, np.float32)
             lambda: Acted({"action": GOOD}, {"value": VALUES * np.nan}),
             r"gave value = nan, which is not a finite number, .* environment 0 \(number 0 of shard 0\)",
         ),
-        (lambda: 1 / 0, "failed to act for shard 0: ZeroDivisionError: division by zero at .*test_player.py"),
+        (lambda: 1 / 0, "act for shard 0 at step 0 of a segment, policy version 3: ZeroDivision.* at .*test_player.py"),
     ],
 )
 def test_what_a_policy_does_wrong_is_told_in_one_line(acted: Callable[[], Acted], reason: str) -> None:
     player = player_of([(3, "terminated")], [(3, "terminated")], policy=Misfit(acted))
-    with pytest.raises(EnvError, match=reason) as failed:
-        player.play(1)
+    with pytest.raises(PlayError, match=reason) as failed:
+        player.play(3)
     assert failed.value.problems[0].key == "policy.id"
+    assert failed.value.failure.version == 3
 
 
 @pytest.mark.parametrize(
@@ -560,6 +561,27 @@ def test_more_environments_than_episodes_leave_some_idle() -> None:
     batches = list(player_of([(2, "terminated")], [(2, "terminated")], [(2, "terminated")]).play_episodes(1, 2))
     assert [segments.arrays["env"].tolist() for segments, _ in batches] == [[0, 1]]
     assert list(player_of([(2, "terminated")]).play_episodes(1, 0)) == []
+
+
+def test_an_evaluation_waits_no_longer_for_an_episode_that_does_not_end_and_says_so() -> None:
+    player = player_of([(2, "terminated")], [(10**9, "terminated")])
+    batches = list(player.play_episodes(1, 4, most_steps=40))
+    assert [last for _, last in batches] == [False] * (len(batches) - 1) + [True]
+    assert sum((segments.arrays["episode_length"] > 0).sum() for segments, _ in batches) == 2
+    (told,) = player.hear()
+    assert "environment 1 (number 1 of shard 0) ended no episode of the evaluation within 40 steps" in told
+    played(player)
+
+
+class Endless(Scripted):
+    def __init__(self, **_: Any) -> None:
+        super().__init__([(10**9, "terminated")])
+
+
+def test_an_evaluation_of_which_no_episode_ends_is_an_error_that_says_what_to_do() -> None:
+    spec = spec_of(env={"id": "tests.unit.test_player:Endless"}, eval={"num_envs": 1, "episodes": 1, "max_steps": 100})
+    with pytest.raises(EnvError, match="within 100 steps.*TimeLimit.*eval.max_steps"):
+        evaluate(Drawn(), spec, episodes=2, seed=1)
 
 
 def test_progress_is_seen_from_outside_while_something_hangs() -> None:

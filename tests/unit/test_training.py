@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Pointer
@@ -97,3 +98,54 @@ def test_metrics_may_be_numbers_of_any_library(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(training.learner, "update", lambda batch, progress: given)
     told = training.update([batch(training)], Progress())
     assert [told[name] for name in "abcd"] == [1.0, 2.0, 3.0, 1.0] and told["e"] != told["e"]
+
+
+class Moody(nn.Module):
+    """Well as long as it acts; with gradients it does what `bug` says."""
+
+    def __init__(self, observation: Any, action: Any, bug: str) -> None:
+        super().__init__()
+        self.layer, self.bug = nn.Linear(4, 3), bug
+
+    def forward(self, observations: dict[str, torch.Tensor], state: object) -> Any:
+        found = self.layer(observations["obs"])
+        answer = {"logits": found[:, :2], "value": found[:, 2]}
+        if not torch.is_grad_enabled() or not self.bug:
+            return answer
+        if self.bug == "raises":
+            raise ZeroDivisionError("only while it trains")
+        if self.bug == "nothing":
+            return None
+        if self.bug == "detached":
+            return {name: values.detach() for name, values in answer.items()}
+        return (
+            answer
+            | {
+                "narrow": {"logits": found[:, :1]},
+                "wide": {"logits": torch.cat([found, found], dim=1)},
+                "values": {"value": found[:, :2]},
+            }[self.bug]
+        )
+
+
+@pytest.mark.parametrize("learner", ["ppo", "vtrace"])
+@pytest.mark.parametrize(
+    ("bug", "reason"),
+    [
+        ("raises", r"the policy's forward raised ZeroDivisionError: only while it trains at .*test_training.py:\d+"),
+        ("nothing", "the policy's forward gave a NoneType, expected a dict"),
+        ("detached", "the policy's forward gave numbers without gradients"),
+        ("narrow", r"the policy's forward gave logits \[\d+, 1\] for \d+ observations, expected \[\d+, 2\]"),
+        ("wide", r"the policy's forward gave logits \[\d+, 6\] for \d+ observations, expected \[\d+, 2\]"),
+        ("values", r"the policy's forward gave value \[\d+, 2\] for \d+ observations, expected \[\d+\]"),
+    ],
+)
+def test_a_policy_that_answers_wrongly_only_while_it_trains_is_named_with_update_and_shards(
+    learner: str, bug: str, reason: str
+) -> None:
+    policy = {"id": "tests.unit.test_training:Moody", "kwargs": {"bug": bug}}
+    training = make_training(policy=policy, trainer={"learner": learner, "kwargs": {}, "minibatch": 8})
+    before = training.weights()
+    with pytest.raises(ExperimentFailed, match=f"update 1 on shards 0: {reason}"):
+        training.update([batch(training)], Progress())
+    assert all(np.array_equal(array, training.weights()[name]) for name, array in before.items())

@@ -103,8 +103,11 @@ class OnPolicy:
         """One gradient step down `loss`; the norm of the whole gradient, or None where the guard left the step out.
 
         Raises:
-            ExperimentFailed: see `guard.Guard`.
+            ExperimentFailed: see `guard.Guard`; and where no parameter has a part in the loss.
         """
+        if not loss.requires_grad:
+            what = "the policy's forward gave numbers without gradients (by detach, no_grad or numpy?)"
+            raise ExperimentFailed(f"{what}: nothing can be learned from its loss")
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self.optimizer.norm()

@@ -22,7 +22,7 @@ from heddle.producers import snapshot
 from heddle.producers.choices import choices_for
 from heddle.producers.closing import close_env
 from heddle.producers.contract import BadAnswer
-from heddle.producers.envs import check_env_here, counter_of, make_env
+from heddle.producers.envs import check_env_here, counter_of, demand_fit, make_env
 from heddle.producers.isolation import frames
 from heddle.producers.isolation.block import BUSY, DONE, ENV, Block
 from heddle.producers.kinds import Spaces, has_ended, number_kind
@@ -122,6 +122,7 @@ class _Server:
         for place, (index, seed, kwargs) in enumerate(wanted["envs"]):
             self._begin(place)
             made = make_env(env.model_copy(update={"kwargs": kwargs}), index=index, num_envs=env.num_envs, seed=seed)
+            demand_fit(made, observation, action, name=env.id, index=index)
             self._seats.append(_Seat(made, made.step, counter_of(made), block.parts(place), Spaces([made])))
             self._cells[DONE] += 1
         return json.dumps([seat.counter is not None for seat in self._seats]).encode()
