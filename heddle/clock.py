@@ -5,7 +5,10 @@ It never decides anything; callers pass what it returns into pure functions.
 
 import threading
 import time
+from pathlib import Path
 from typing import Protocol
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 class Clock(Protocol):
@@ -59,3 +62,18 @@ class ManualClock:
         """Move time forward by `seconds` (>= 0)."""
         with self._lock:
             self._now += max(0.0, seconds)
+
+
+def thread_seconds() -> tuple[float, float]:
+    """Seconds that the calling thread has computed, and those in which it could have and others had the processor.
+
+    The second is 0 where the system does not tell (not Linux).
+    """
+    return time.thread_time(), _ready_ns() / 1e9
+
+
+def _ready_ns() -> int:
+    try:
+        return int(_SCHEDSTAT.read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0

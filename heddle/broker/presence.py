@@ -33,6 +33,7 @@ class WorkerBeat:
         limit_ms: how long that call may last before the worker ends itself.
         still_ms: how long its loop has not moved.
         protocol: protocol version it speaks; code: version of Heddle.
+        pace: how environments are stepped where that was left to the worker, and why: a line an experiment, id first.
         cpu_s, rss_bytes: processor time it has used, memory it has; 0 when the system does not tell.
     """
 
@@ -60,6 +61,7 @@ class WorkerBeat:
     still_ms: int = 0
     protocol: int = keys.PROTOCOL
     code: str = ""
+    pace: str = ""
     cpu_s: float = 0.0
     rss_bytes: int = 0
 
@@ -239,6 +241,7 @@ def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int,
             still_ms=integer(fields.get("still_ms")),
             protocol=integer(fields.get("protocol")),
             code=fields.get("code", ""),
+            pace=fields.get("pace", ""),
             cpu_s=number(fields.get("cpu_s")),
             rss_bytes=integer(fields.get("rss_bytes")),
         )

@@ -69,6 +69,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
     from heddle.cli.accounts import accounting, accounting_line
     from heddle.cli.facts import latest_metrics, troubles
     from heddle.states.look import look_at
+    from heddle.states.stepping import stepping_lines, stepping_of
 
     with connect(redis_url) as client:
         broker, found = client.broker, client.experiment(experiment or _only_active(client))
@@ -85,6 +86,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
         shown |= {
             "accounting": accounting(facts.flow),
             "mapped": facts.flow.mapped,
+            "stepping": stepping_of(facts),
             "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,
         }
         shown["durability"] = kept.name
@@ -106,6 +108,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
             ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
             *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
             ("waits", _waits(latest)),
+            *(("stepping", told) for told in stepping_lines(facts)),
             ("stream", _stream(facts)),
             ("batches", accounting_line(facts.flow)),
             ("broker", f"{kept.name}: {kept.promise}"),

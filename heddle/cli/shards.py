@@ -35,6 +35,7 @@ def ls(experiment: str, output: str, redis_url: str | None) -> None:
     from heddle.shard import plan_shards
     from heddle.spec.variants import mix
     from heddle.states.look import look_at
+    from heddle.states.stepping import stepping_lines
 
     with connect(redis_url) as client:
         found = client.experiment(experiment)
@@ -64,6 +65,8 @@ def ls(experiment: str, output: str, redis_url: str | None) -> None:
     more = ("VARIANTS",) if spec.env.variants else ()
     header = ("SHARD", "KIND", "STATE", "WORKER", "EPOCH", "SEQ", "ATTEMPTS", *more, "WHY, OR LAST ERROR")
     print_table(header, rows, empty="no shards yet; a coordinator makes them: heddle coordinator")
+    for line in stepping_lines(facts):
+        click.echo(f"stepped {line}")
     for reason in dict.fromkeys(shard.no_snapshot for shard in facts.shards if shard.no_snapshot):
         click.echo(f"no snapshots, so that a new owner begins fresh episodes: {reason}")
 

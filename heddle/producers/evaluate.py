@@ -119,5 +119,5 @@ def _player(plan: ShardPlan, spec: ExperimentSpec, policy: Policy, *, seed: int,
     observation = describe(envs[0].observation_space, value=name)
     action = describe_action(envs[0].action_space, value=name)
     layout = make_layout(observation, action, steps=_STEPS, outputs={})
-    make = Player if spec.env.stepping == "inline" else ReadyPlayer
+    make = Player if spec.env.stepping in ("inline", "auto") else ReadyPlayer
     return make(plan, spec, policy, layout, envs=envs, seed=seed, clock=clock)

@@ -6,7 +6,7 @@ It never claims or releases; it writes the quota down at the desk and asks the s
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from heddle.broker import Broker
 from heddle.broker.pools import WorkerBeat
@@ -14,7 +14,7 @@ from heddle.errors import HeddleError
 from heddle.lease import Action
 from heddle.producers.claims import DEFAULT_TTL_MS
 from heddle.producers.desk import Desk
-from heddle.producers.holdings import reason_to_wait
+from heddle.producers.holdings import Holding, reason_to_wait
 from heddle.producers.quota import Quota
 from heddle.stop import StopFlag
 from heddle.usage import cpu_seconds, resident_bytes
@@ -69,9 +69,16 @@ def describe(
         limit_ms=round(1000 * action.limit_s) if action else 0,
         still_ms=round(1000 * still_s),
         code=__version__,
+        pace="\n".join(sorted(_paces(held))),
         cpu_s=round(cpu_seconds(), 1),
         rss_bytes=resident_bytes(),
     )
+
+
+def _paces(held: Iterable[Holding]) -> set[str]:
+    """How environments are stepped where that was left to this worker, and why."""
+    told = [(holding.lease.experiment, holding.player) for holding in held]
+    return {f"{experiment} {player.pace}" for experiment, player in told if player is not None and player.pace}
 
 
 class Heartbeat:

@@ -26,7 +26,7 @@ class LaneTurns:
         Raises:
             EnvError, NotFound, Gone, BrokerError: as `Turns.play` does.
         """
-        if stage.spec.env.isolation == "inline" and stage.spec.env.stepping == "inline":
+        if stage.spec.env.isolation == "inline" and stage.stepping == "inline" and holding.lane is None:
             return self._turns.play(holding, stage, facts)
         if holding.lane is None:
             holding.lane = self._lane(holding)

@@ -7,13 +7,16 @@ BACKSTOP_S = 90.0
 """On top of what a child may take: starting it, ending it, telling what it said."""
 
 
-def limit_of(spec: ExperimentSpec, plan: ShardPlan, what: str) -> float:
+def limit_of(spec: ExperimentSpec, plan: ShardPlan, what: str, *, beside: bool) -> float:
     """Seconds after which the watchdog takes a call for hanging.
 
     The deadlines of a child, and of environments that are stepped beside each other, are looked at by whoever waits for
     them: the watchdog only comes when that one hangs itself.
+
+    Args:
+        beside: they are stepped beside each other.
     """
     limit_s = spec.env.reset_timeout if what in ("make", "reset") else spec.env.step_timeout
-    if (spec.env.isolation == "process" or spec.env.stepping != "inline") and what != "act":
+    if (spec.env.isolation == "process" or beside) and what != "act":
         return plan.num_envs * max(limit_s, spec.env.reset_timeout) + BACKSTOP_S
     return limit_s

@@ -55,8 +55,11 @@ class Play(ABC):
         doing: what the player waits for right now; None when it does not play.
         standing: where it stands between two calls of `play`, to be taken along or brought back before the first one.
         shared: gives the arrays of the next batch in shared memory; None where it shall have its own.
+        beside: it steps environments beside each other, and looks at their deadlines itself.
+        pace: how they are stepped and why, in words, where that was not the spec's to say; else "".
     """
 
+    beside = False
     _tape_kind: type[NoiseTape] = NoiseTape
 
     def __init__(
@@ -90,6 +93,7 @@ class Play(ABC):
         self._spare, self._cut = list[Reel](), False
         self._lent: Reel | None = None  # in shared memory, until it is recycled
         self.shared: Callable[[], Reel | None] = _own
+        self.pace = ""
         self._env = self._row = 0  # where the loop is, for the watchdog and for reports
         self._moves, self._seen, self._seen_at = 0, (-1, -1, -1), self._clock.monotonic()
 
@@ -174,6 +178,13 @@ class Play(ABC):
     def resume(self, snapshot: bytes) -> None:
         """Continue where `standing.pack` left another. Raises SnapshotError."""
         self._report.track.resume(self.standing.resume(snapshot), self._episodes.seeds, self._episodes.begun_at)
+
+    def take_over(self, other: "Play") -> None:
+        """Go on where `other`, of the same environments, stands between two segments; it is of no more use."""
+        self.standing.take_over(other.standing)
+        if self.standing.now:
+            self._report.track.resume(b"", self._episodes.seeds, self._episodes.begun_at)
+        self._bounds = other._bounds
 
     def recycle(self, segments: Segments) -> None:
         """Give back what `play` returned, to be overwritten: it has been encoded."""

@@ -26,7 +26,8 @@ from heddle.producers.track import Track
 from heddle.shard import ShardPlan, root_seed
 from heddle.spec import ExperimentSpec
 
-_Lane = tuple[int, Callable[[Any], Any], NDArray[Any], Any]  # env, step, rows for obs, for rewards
+Step = Callable[[Any], Any]
+_Lane = tuple[int, Step, NDArray[Any], Any]  # env, step, rows for obs, for rewards
 
 
 class Player(Play):
@@ -56,10 +57,17 @@ class Player(Play):
         begin = {"seed": root, "first_episode": first_episode}
         super().__init__(plan, spec, policy, layout, envs=made, track=track, clock=clock, **begin)
         self._ahead = getattr(made, "begin", None)  # those in a child are stepped all in one request
-        self._steps = [env.step for env in made]
+        self._steps: list[Step] = [env.step for env in made]
+        self._is_timed = False
         self._counters = [counter_of(env) for env in made]
         self._dtype: Any = None
         self._number: Any = None  # of the last answers, so that others like them need no look
+
+    def time_steps(self, around: Callable[[Step], Step] | None) -> None:
+        """Between two segments: put `around` each environment's step from now on, once; None: nothing any more."""
+        if self._is_timed != (around is not None):
+            self._is_timed, plain = around is not None, [env.step for env in self._envs]
+            self._steps = plain if around is None else [around(step) for step in plain]
 
     def _begin_all(self) -> None:
         """Fresh episodes everywhere; their first observations stand in `_now`."""

@@ -66,6 +66,7 @@ class ReadyPlayer(Play):
         plan, spec, policy, layout, clock, first_episode: as of `Play`.
     """
 
+    beside = True
     _tape_kind = PacedTape
     _tape: PacedTape
 
@@ -97,6 +98,11 @@ class ReadyPlayer(Play):
         self._before: Arrays = {}
         self._look_at = 0.0
         self._silent = set(range(n))  # gave no step yet
+
+    def take_over(self, other: Play) -> None:
+        super().take_over(other)
+        if self.standing.now:
+            self._silent.clear()
 
     def cut(self) -> None:
         super().cut()

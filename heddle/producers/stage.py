@@ -18,6 +18,7 @@ from heddle.policies.base import Policy
 from heddle.policies.factory import hold_torch_to_one_thread, make_policy
 from heddle.policies.weights import WeightsError, unpack
 from heddle.producers.envs import check_env
+from heddle.producers.pace import Pace
 from heddle.producers.packing import Packer
 from heddle.producers.play import Play
 from heddle.producers.player import Player
@@ -79,6 +80,7 @@ class Stage:
 
     Attributes:
         packer: of its batches.
+        pace: chooses how environments are stepped; None where the spec says so.
     """
 
     def __init__(self, stored: StoredSpec, fetch: Fetch, *, clock: Clock, home: Callable[[], Home] = _no_home) -> None:
@@ -94,6 +96,12 @@ class Stage:
         self._clock = clock
         self._actors: dict[str, Actor] = {}
         self._layout: Layout | None = None
+        self.pace = Pace(self.spec, clock=clock) if self.spec.env.stepping == "auto" else None
+
+    @property
+    def stepping(self) -> str:
+        """How environments are stepped, as `env.stepping` names it."""
+        return self.spec.env.stepping if self.pace is None else self.pace.choice.mode
 
     @property
     def ttl_ms(self) -> int:
@@ -118,7 +126,7 @@ class Stage:
         begin_at = first_episode(claim_number, claim.seq, self.spec.rollout.steps)
         actor = self._actor(claim.kind)
         make: type[Player | VectorPlayer | ReadyPlayer] = VectorPlayer if self.spec.env.at_once else Player
-        if self.spec.env.stepping != "inline":
+        if self.stepping != "inline":
             make = ReadyPlayer
         return make(
             plan,
@@ -144,6 +152,15 @@ class Stage:
             player.close()
             raise
         return player
+
+    def paced(self, player: Play) -> Play:
+        """Between two segments: `player`, or what goes on in its place where its steps have shown to wait."""
+        return player if self.pace is None else self.pace.follow(player, self._beside)
+
+    def _beside(self, player: Play) -> Play:
+        plan, seed = player.plan, self._seed if player.plan.kind == "train" else None
+        envs = player.standing.envs
+        return ReadyPlayer(plan, self.spec, player.policy, player.layout, envs=envs, clock=self._clock, seed=seed)
 
     def layout(self) -> Layout:
         """The layout of this experiment's batches."""

@@ -97,6 +97,17 @@ class Standing:
         self.own = {name: arrays[f"own.{name}"].astype(array.dtype) for name, array in self.own.items()}
         return bytes(envs)
 
+    def take_over(self, other: "Standing") -> None:
+        """Stand where another one of the same environments stands; before anything is played."""
+        self.episodes.numbers = list(other.episodes.numbers)
+        if not other.now:  # its first episodes have not begun, nor have ours
+            return
+        self.episodes.resume(other.episodes.numbers, other.episodes.begun_at)
+        self.tape.resume(other.episodes.numbers, other.tape.taken())
+        self.tally.returns, self.tally.lengths = list(other.tally.returns), list(other.tally.lengths)
+        self.now = [array.copy() for array in other.now]
+        self.state = {name: np.array(array) for name, array in other.state.items()}
+
     def _now(self, leaf: Leaf, array: Array) -> Array:
         if not leaf.ragged:
             return array

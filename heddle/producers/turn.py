@@ -75,7 +75,11 @@ class Turns:
         player, subject, _ = playing
         since = player.last_progress  # asked first: polling is what makes it precise
         what = player.doing
-        return None if what is None else Action(what, since, limit_of(player.spec, player.plan, what), subject)
+        return (
+            None
+            if what is None
+            else Action(what, since, limit_of(player.spec, player.plan, what, beside=player.beside), subject)
+        )
 
     def hanging(self, reason: str) -> EnvError:
         """For another thread: what is known of the call that lasts too long."""
@@ -112,7 +116,7 @@ class Turns:
         """Close the shard's environments, if they were ever made."""
         if holding.player is not None:
             player = holding.player
-            with self._watching("close", holding, limit_of(player.spec, player.plan, "close")):
+            with self._watching("close", holding, limit_of(player.spec, player.plan, "close", beside=player.beside)):
                 player.close()
 
     def play(self, holding: Holding, stage: Stage, facts: Facts) -> Parcel | None:
@@ -190,11 +194,14 @@ class Turns:
             beginning = begin(holding.claim, stage.spec)
             key = beginning.snapshot
             snapshot = None if key is None else self._broker.shards.snapshot(key)
-            with self._watching("make", holding, limit_of(stage.spec, stage.plan_of(holding.claim), "make")):
+            beside, plan = stage.stepping != "inline", stage.plan_of(holding.claim)
+            with self._watching("make", holding, limit_of(stage.spec, plan, "make", beside=beside)):
                 holding.player, trouble = make_player(holding, stage, beginning, snapshot)
             if trouble:
                 self._tell(holding, f"its snapshot {trouble}; it plays fresh episodes")
             holding.camera = Camera(stage.spec, clock=self._clock, known=holding.claim.no_snapshot)
+        if holding.evaluation is None:
+            holding.player = stage.paced(holding.player)
         return holding.player
 
     def _snapshot(self, holding: Holding, player: Play, parcel: Parcel, played_s: float) -> None:
@@ -202,7 +209,7 @@ class Turns:
         camera = holding.camera
         if camera is None or not camera.is_due(played_s):
             return
-        with self._watching("snapshot", holding, limit_of(player.spec, player.plan, "snapshot")):
+        with self._watching("snapshot", holding, limit_of(player.spec, player.plan, "snapshot", beside=player.beside)):
             parcel.snapshot = camera.take(player.standing.pack)
         parcel.no_snapshot = camera.news()
         if parcel.no_snapshot:

@@ -114,10 +114,13 @@ def _vector(spec: ExperimentSpec) -> Iterator[Fault]:
         yield Fault(("env", "id"), env.id, reason, "add vector = true to [env]")
 
 
+_BESIDE = ("threads", "processes", "async", "auto")
+
+
 def _stepping(spec: ExperimentSpec) -> Iterator[Fault]:
     env = spec.env
     for key, given in (("threads", env.threads), ("processes", env.processes), ("gather", env.gather)):
-        needs = (key,) if key != "gather" else ("threads", "processes", "async")
+        needs = {"threads": ("threads", "auto"), "processes": ("processes",)}.get(key, _BESIDE)
         if given and env.stepping not in needs:
             reason = f"has no meaning with stepping = {env.stepping!r}"
             yield Fault(("env", key), given, reason, f"add stepping = {needs[0]!r} to [env], or remove it")

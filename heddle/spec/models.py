@@ -99,6 +99,7 @@ class Env(Frozen):
         deterministic: the same seed and actions give the same experience, which is tried out; False: they need not.
         stepping: inline steps the environments of a shard one after the other, the others beside each other: threads in
             threads, processes in children of the worker, async as coroutines; the policy acts for whichever is ready.
+            auto times the first steps, and goes on in threads where they mostly wait.
         threads: of a shard; one for each environment, 64 at most, when not given.
         processes: children of a shard, each with as many of its environments; as many as there are cores, and one for
             each environment at most, when not given.
@@ -120,7 +121,7 @@ class Env(Frozen):
     vector: bool = False
     agents: int | None = Field(default=None, ge=1, le=1024)
     deterministic: bool = True
-    stepping: Literal["inline", "threads", "processes", "async"] = "inline"
+    stepping: Literal["inline", "threads", "processes", "async", "auto"] = "inline"
     threads: int | None = Field(default=None, ge=1, le=1024)
     processes: int | None = Field(default=None, ge=1, le=1024)
     gather: Seconds = Field(default=0.0, ge=0, le=1)

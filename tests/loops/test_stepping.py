@@ -11,6 +11,8 @@ import pytest
 
 from heddle.broker import Broker
 from heddle.broker.server import LocalServer
+from heddle.states.look import look_at
+from heddle.states.stepping import stepping_lines
 from tests.helpers import eventually
 from tests.worker_kit import COUNTING, Reader, Running, coordinating, submit
 
@@ -36,6 +38,20 @@ class Remote:
             await asyncio.sleep(0.01)
         self._length += 1
         return np.array([self._index, self._length], np.float32), 1.0, self._length >= 5, False, {}
+
+
+@pytest.mark.parametrize(("step_s", "told"), [(0.01, "threads: a step takes "), (0.0, "inline: a step takes ")])
+def test_what_was_chosen_and_why_is_told_to_whoever_asks(
+    broker: Broker, running: Running, step_s: float, told: str
+) -> None:
+    reader = experiment(broker, id=COUNTING, stepping="auto", kwargs={"step_s": step_s})
+
+    def shown() -> list[str]:
+        reader.pull()
+        return stepping_lines(look_at(broker, reader.experiment)[0])
+
+    eventually(lambda: any(line.startswith(told) for line in shown()), timeout_s=60.0, what=f"{told}; {shown()}")
+    reader.check_continuity()
 
 
 @pytest.fixture
@@ -73,6 +89,7 @@ def steps_of(reader: Reader, env: int) -> int:
     [
         {"id": COUNTING, "stepping": "threads"},
         {"id": COUNTING, "stepping": "processes"},
+        {"id": COUNTING, "stepping": "auto", "kwargs": {"step_s": 0.004}},
         {"id": f"{HERE}:Remote", "stepping": "async"},
     ],
 )
