@@ -5,23 +5,18 @@ It never waits for one, and nothing else does: what a tracker does or fails to d
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from heddle.broker import Broker, open_broker
+from heddle.broker import Broker
 from heddle.broker.faults import Damaged
 from heddle.broker.records import Status
-from heddle.clock import Clock, SystemClock
 from heddle.consumers.tracking.make import kinds_of
-from heddle.errors import BrokerError, Gone, HeddleError, NotFound, SpecError
-from heddle.launch.children import Role, end_all
+from heddle.errors import Gone, HeddleError, NotFound, SpecError
+from heddle.launch.children import Ending, Role
 from heddle.launch.local import Local
-from heddle.lease import retry_delay_s
+from heddle.launch.role_host import RoleHost
 from heddle.spec import spec_from_json
 from heddle.spec.tracking import Track
 from heddle.stop import StopFlag
@@ -29,8 +24,6 @@ from heddle.stop import StopFlag
 log = logging.getLogger("heddle.trackers")
 
 LOOK_S = 1.0
-LOOP_S = 0.1
-GRACE_S = 30.0
 DONE_CODES = (0, 2, 4, 6, 8)
 """Through; a library is missing; removed; a key is refused; fed by somebody else: nothing to start again."""
 
@@ -60,8 +53,8 @@ def hosting_trackers(url: str, *, directory: Path, stop: StopFlag) -> Iterator[N
         thread.join()
 
 
-class TrackerHost:
-    """Runs trackers as child processes until it is asked to stop.
+class TrackerHost(RoleHost):
+    """Runs trackers until it is asked to stop.
 
     Args:
         directory: where runs leave their checkpoints here.
@@ -75,70 +68,41 @@ class TrackerHost:
         directory: Path,
         stop: StopFlag,
         connect: Callable[[], Broker] | None = None,
-        clock: Clock | None = None,
-        rng: np.random.Generator | None = None,
     ) -> None:
-        self._url = url
-        self._directory = directory
-        self._stop = stop
-        self._connect = connect or partial(open_broker, url, role="tracker-host")
-        self._clock = clock or SystemClock()
-        self._rng = rng or np.random.default_rng()
-        self._roles: dict[str, Role] = {}
+        super().__init__("tracker", url, directory=directory, stop=stop, look_s=LOOK_S, connect=connect)
         self._through: set[str] = set()
         self._wanted: dict[str, Track | None] = {}
-
-    def run(self) -> int:
-        """Serve until asked to stop; returns the exit code.
-
-        Raises:
-            BrokerError, Denied: the broker cannot be used at the start; later that is waited out.
-        """
-        broker = self._connect()
-        log.info("hosting trackers host=%s", os.uname().nodename)
-        look_at, failures = 0.0, 0
-        try:
-            while not self._stop.draining:
-                if self._clock.monotonic() >= look_at:
-                    failures = self._look(broker, failures)
-                    wait_s = retry_delay_s(failures, self._rng.random()) if failures else LOOK_S
-                    look_at = self._clock.monotonic() + wait_s
-                self._step()
-                self._stop.wait(LOOP_S)
-        finally:
-            end_all(list(self._roles.values()), grace_s=GRACE_S, clock=self._clock, hurried=lambda: self._stop.now)
-            broker.close()
-        log.info("ended tracker host reason=%s", self._stop.reason or "error")
-        return 0
 
     def run_quietly(self) -> None:
         """As `run`; a broker that cannot be used is told, and is no reason to end anything else."""
         try:
             self.run()
         except HeddleError as error:
-            log.error("tracks nothing: %s", error)
+            self.log.error("tracks nothing: %s", error)
 
-    def _look(self, broker: Broker, failures: int) -> int:
-        """Start what is missing; the count of failures in a row to go on with."""
-        try:
-            known = broker.experiments.ls()
-            missing = [one for one in known if self._is_missing(broker, one)]
-        except BrokerError as error:
-            if not failures:
-                log.warning("cannot reach the broker, trackers run on error=%s", error)
-            return failures + 1
-        for status in missing:
-            role = tracker_role(status.experiment, url=self._url, directory=self._directory)
-            self._roles[status.experiment] = role
-            log.info("tracking experiment=%s", status.experiment)
+    def missing(self, broker: Broker) -> dict[str, Role]:
+        """One for each experiment whose spec names trackers and has not been told to them all."""
+        known = broker.experiments.ls()
+        untold = [one.experiment for one in known if self._is_untold(broker, one)]
         ids = {one.experiment for one in known}
         self._through &= ids
         self._wanted = {name: track for name, track in self._wanted.items() if name in ids}
-        return 0
+        for name in untold:
+            self.log.info("tracking experiment=%s", name)
+        return {name: tracker_role(name, url=self.url, directory=self.directory) for name in untold}
 
-    def _is_missing(self, broker: Broker, status: Status) -> bool:
+    def stepped(self, broker: Broker, experiment: str, role: Role, ending: Ending | None) -> None:
+        """What it ended with is told here alone, since it concerns no training."""
+        if ending is not None:
+            self.log.warning("%s: %s", experiment, ending.why)
+        if role.finished:
+            self._through.add(experiment)
+            if said := " | ".join(role.tail()):
+                self.log.info("%s: %s", experiment, said)
+
+    def _is_untold(self, broker: Broker, status: Status) -> bool:
         name = status.experiment
-        if name in self._roles or name in self._through:
+        if name in self.roles or name in self._through:
             return False
         if name not in self._wanted:
             self._wanted[name] = _track_of(broker, name)
@@ -149,16 +113,6 @@ class TrackerHost:
             self._through.add(name)
             return False
         return True
-
-    def _step(self) -> None:
-        for name, role in list(self._roles.items()):
-            if (ending := role.step()) is not None:
-                log.warning("%s: %s", name, ending.why)
-            if role.finished:
-                self._through.add(name)
-                if said := " | ".join(role.tail()):
-                    log.info("%s: %s", name, said)
-                del self._roles[name]
 
 
 def _track_of(broker: Broker, experiment: str) -> Track | None:

@@ -18,7 +18,7 @@ from heddle.launch.hurry import HURRIED_EXIT_S
 from heddle.launch.local import Local, Setup
 from heddle.launch.process import HURRY_S
 from heddle.launch.session import LAST_WORD_S, MOST_FAILURES, STOP_S, Session
-from heddle.launch.trainers import missing
+from heddle.launch.trainers import unseated
 from heddle.launch.vigil import Patience
 from heddle.stop import StopFlag
 from tests.helpers import eventually
@@ -193,7 +193,7 @@ def test_the_url_travels_in_the_environment_only(script: None) -> None:
 def test_a_host_starts_trainers_where_there_is_none(
     active: list[str], seated: list[str], running: list[str], most: int | None, expected: list[str]
 ) -> None:
-    assert missing(active, seated, running, most) == expected
+    assert unseated(active, seated, running, most) == expected
 
 
 @dataclass
