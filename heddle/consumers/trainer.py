@@ -19,10 +19,11 @@ from heddle.broker.seats import SEAT_TTL_MS
 from heddle.checkpoint import highest_epoch
 from heddle.clock import Clock, SystemClock
 from heddle.consumers import ending
+from heddle.consumers.building import Source, build
 from heddle.consumers.data.source import DataSource
 from heddle.consumers.loop import Loop
 from heddle.consumers.offline import OfflineLoop, offline_setting, open_source
-from heddle.consumers.parts import Interrupted, Source, Trains, build
+from heddle.consumers.parts import Interrupted, Trains
 from heddle.consumers.patience import GivenUp, Patience
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS

@@ -11,7 +11,7 @@ from heddle import checkpoint as files
 from heddle.broker import Broker, keys
 from heddle.broker.records import text
 from heddle.broker.server import LocalServer
-from heddle.consumers.parts import SKIPPED
+from heddle.consumers.building import SKIPPED
 from heddle.consumers.restoring import CheckpointMissing
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
