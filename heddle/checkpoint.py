@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -284,12 +284,6 @@ def mark_best(directory: Path, path: Path) -> Path:
     temporary.unlink(missing_ok=True)  # still there when the best was this very file: renaming then does nothing
     _sync_directory(directory)
     return best
-
-
-def summary(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The manifest without the bulky parts, for showing."""
-    hidden = {*_PARTS, "learner_meta", "spec_json", "spaces", "marks", "rng", "extra"}
-    return {name: value for name, value in asdict(checkpoint).items() if name not in hidden}
 
 
 def _digest(manifest: str, tensors: Mapping[str, Array]) -> str:

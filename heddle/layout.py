@@ -111,11 +111,6 @@ class Layout:
         """Leaves of the action space: one, "action", unless that is a dict or tuple."""
         return leaves(self.action, ACTION)
 
-    @property
-    def action_leaf(self) -> Leaf:
-        """The first leaf of the action space; the only one unless that is a dict or tuple."""
-        return self.action_leaves[0]
-
     def column(self, name: str) -> Column:
         """The column of that name. Raises KeyError."""
         for column in self.columns:

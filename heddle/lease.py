@@ -84,10 +84,6 @@ class Keeper:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
-    def renew_now(self) -> None:
-        """Renew at once instead of at the next third; returns without waiting."""
-        self._wake.set()
-
     def shorten(self, ttl_s: float) -> None:
         """Renew every third of `ttl_s` from now on if that is more often than before."""
         if ttl_s / RENEWALS_PER_TTL < self._every_s:

@@ -32,7 +32,6 @@ log = logging.getLogger("heddle.launch")
 GRACE_S = 30.0
 LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a launcher to end: Ctrl-C, kill, the terminal being closed."""
-HURRIED_S = 1.0
 SERVER_PATIENCE_S = 600.0
 """How long a server that cannot be started again is tried for: a full disk may get room."""
 SERVER_DELAY_S = 2.0

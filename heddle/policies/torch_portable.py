@@ -3,6 +3,7 @@
 It never writes a file: `torch_export.py` does.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from heddle.policies.weights import NORM_PREFIX, split_norm
 from heddle.spaces import ACTION, leaves
 
 
-class Portable(nn.Module):
+class Portable(nn.Module, ABC):
     """Raw observations and states in; actions, the numbers they are chosen by, and the next states out.
 
     Attributes:
@@ -48,13 +49,13 @@ class Portable(nn.Module):
         answer = self.net(seen, state)
         return (*self.tell(answer, raw), *(answer["state"][name] for name in self.state_spec))
 
+    @abstractmethod
     def told(self, policy: Any) -> list[str]:
         """Names of what `tell` gives, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tell(self, answer: Mapping[str, Any], raw: Mapping[str, Tensor]) -> list[Tensor]:
         """What the network's answer to these observations comes to."""
-        raise NotImplementedError
 
 
 class PortableHeads(Portable):

@@ -65,13 +65,6 @@ def test_a_keeper_that_fails_in_an_unforeseen_way_says_lost_instead_of_dying_sil
     assert "oops" in lost[0]
 
 
-def test_renew_now_does_not_wait_for_the_third() -> None:
-    lease = Lease(True)
-    with keeper(lease, [], ttl_s=3_000.0) as kept:
-        kept.renew_now()
-        eventually(lambda: lease.asked == 1)
-
-
 def test_retries_back_off_with_jitter_but_stay_within_a_second() -> None:
     assert [retry_delay_s(n, 0.999) for n in (1, 2, 3)] == pytest.approx([0.05, 0.1, 0.2], rel=0.01)
     assert retry_delay_s(1_000, 0.999) <= 1.0

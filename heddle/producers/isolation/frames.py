@@ -3,10 +3,8 @@
 Numbers of steps travel in the block; a frame only says whose turn it is, or carries JSON or a snapshot.
 """
 
-import json
 import struct
 from dataclasses import dataclass
-from typing import Any
 
 HEADER = struct.Struct("<BIQ")
 """kind, environment, length of the payload"""
@@ -42,11 +40,6 @@ class Frame:
 def pack(kind: int, env: int = NOBODY, payload: bytes = b"") -> bytes:
     """The bytes of a frame."""
     return HEADER.pack(kind, env, len(payload)) + payload
-
-
-def pack_json(kind: int, value: Any) -> bytes:
-    """The bytes of a frame that carries JSON."""
-    return pack(kind, NOBODY, json.dumps(value).encode())
 
 
 class Intake:
