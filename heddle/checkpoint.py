@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save as to_safetensors
 
+from heddle.durable import sync_folder
 from heddle.errors import CheckpointError, HeddleError
 from heddle.policies.base import Array, Arrays
 from heddle.policies.weights import WeightsError, load_arrays, read_metadata
@@ -111,7 +112,7 @@ def save(directory: Path, checkpoint: Checkpoint, check: Callable[[], None] = la
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_directory(directory)
+        sync_folder(directory)
     except (OSError, HeddleError) as error:
         with contextlib.suppress(OSError):  # half a file on a full disk keeps the next one out
             temporary.unlink(missing_ok=True)
@@ -282,7 +283,7 @@ def mark_best(directory: Path, path: Path) -> Path:
         shutil.copyfile(path, temporary)  # a file system without hard links
     temporary.replace(best)
     temporary.unlink(missing_ok=True)  # still there when the best was this very file: renaming then does nothing
-    _sync_directory(directory)
+    sync_folder(directory)
     return best
 
 
@@ -293,11 +294,3 @@ def _digest(manifest: str, tensors: Mapping[str, Array]) -> str:
         digest.update(f"\0{name}\0{array.dtype.str}\0{array.shape}\0".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from heddle.durable import sync_folder
 from heddle.errors import Conflict, DataError
 
 
@@ -42,11 +43,11 @@ def workshop(target: Path) -> Iterator[Path]:
         _empty(made)
         try:
             yield made
-            _sync(made)
+            sync_folder(made)
             if target.exists():
                 raise Conflict(f"{target} came to be meanwhile")
             made.rename(target)
-            _sync(target.parent)
+            sync_folder(target.parent)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
@@ -69,7 +70,7 @@ def write_parquet(path: Path, table: pa.Table) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -85,14 +86,6 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from heddle.durable import sync_folder
 from heddle.errors import CheckpointError
 
 log = logging.getLogger("heddle.trainer")
@@ -193,7 +194,7 @@ class ReplayFiles:
                     os.fsync(file.fileno())
                 grown.append(part)
             if made:
-                _sync(self.directory)
+                sync_folder(self.directory)
         except OSError:
             self._undo(made, tail)
             raise
@@ -204,7 +205,7 @@ class ReplayFiles:
         """A new, empty file, in a folder that survives a power cut."""
         if not self._own:
             self.directory.mkdir(parents=True, exist_ok=True)
-            _sync(self.directory.parent)
+            sync_folder(self.directory.parent)
         part = Part(f"{self._seat_epoch:020d}-{secrets.token_hex(8)}{_SUFFIX}", 0, first, 0)
         (self.directory / part.name).open("xb").close()
         return part
@@ -217,11 +218,3 @@ class ReplayFiles:
         if tail is not None:
             with suppress(OSError):
                 os.truncate(self.directory / tail.name, tail.size)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
