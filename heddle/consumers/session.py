@@ -4,7 +4,6 @@ It never learns: the body of that loop does. The seat, fences, order, repeats, s
 and the end of the run are the trainer's as ever, which runs in a thread and has the body as its learner.
 """
 
-import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,6 @@ from heddle.tracing import Tracing
 
 if TYPE_CHECKING:
     from heddle.consumers.learners import TrainBatch
-
-log = logging.getLogger("heddle.trainer")
 
 
 @dataclass(slots=True)
