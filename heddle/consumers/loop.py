@@ -11,6 +11,7 @@ from heddle.consumers.budget import reached
 from heddle.consumers.evaluation import Finished
 from heddle.consumers.intake import Taken
 from heddle.consumers.journey import Journeys
+from heddle.consumers.oddities import Oddities, where_of
 from heddle.consumers.parts import Parts
 from heddle.consumers.pausing import pause_if_asked
 from heddle.consumers.reader import Loaded
@@ -50,6 +51,7 @@ class Loop:
         self._active_eval = 0
         self._missing = 0
         self._is_fruitless = False
+        self._oddities = Oddities()
         self.training_on: list[Pointer] = []
 
     def begin(self) -> None:
@@ -163,8 +165,11 @@ class Loop:
         began = parts.clock.monotonic()
         metrics = parts.training.update(taken.batches, parts.progress)
         weights = parts.training.weights()
+        where = where_of(parts.progress.update, [pointer.shard for pointer in pointers])
         if (spoilt := not_finite(weights)) is not None:
-            raise ExperimentFailed(f"update {parts.progress.update}: the learner made {spoilt} infinite or NaN")
+            raise ExperimentFailed(f"{where}: the learner made {spoilt} infinite or NaN")
+        for odd in self._oddities.among(metrics):
+            parts.report.tell("warning", f"{where}: {odd}")
         self._busy_at = parts.clock.monotonic()
         metrics |= {"update_seconds": self._busy_at - began, "wait_seconds": waited_s} | waited_metrics(pointers)
         metrics |= self._journeys.of(taken.batches, update=parts.progress.update, began=began, ended=self._busy_at)

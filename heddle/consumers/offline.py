@@ -111,6 +111,8 @@ class OfflineLoop(Loop):
         weights = parts.training.weights()
         if (spoilt := not_finite(weights)) is not None:
             raise ExperimentFailed(f"update {parts.progress.update}: the learner made {spoilt} infinite or NaN")
+        for odd in self._oddities.among(metrics):
+            parts.report.tell("warning", f"update {parts.progress.update}: {odd}")
         now = parts.clock.monotonic()
         metrics |= {"update_seconds": now - began - read_s, "read_seconds": read_s}
         metrics["passes"] = parts.progress.update / self._source.batches_per_pass

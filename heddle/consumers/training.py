@@ -5,8 +5,10 @@ with the update and the shards in its one line.
 """
 
 import copy
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ from heddle.consumers.evaluation import note_episodes
 from heddle.consumers.learners import Learner, TrainBatch, make_learner, resolve_device
 from heddle.consumers.learners.base import device_bytes
 from heddle.consumers.learners.suspects import suspect
+from heddle.consumers.oddities import where_of
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
 from heddle.consumers.setting import Setting
 from heddle.consumers.sides import Sides
 from heddle.errors import CheckpointError, EnvError, ExperimentFailed, HeddleError
 from heddle.policies.base import Arrays
+from heddle.policies.weights import WeightsError, check
 from heddle.spec.objects import describe_error, user_errors
 
 LEARNER_FILES = "replay"
@@ -56,6 +60,7 @@ class Training:
             setting.spec, setting.policy, device=self._device, seed=setting.spec.experiment.seed
         )
         self._assembler = Assembler(setting.layout, device=self._device)
+        self._update, self._first = 0, self._weights()
         if home is not None and callable(opened := getattr(self.learner, "open", None)):
             opened(home / LEARNER_FILES, seat_epoch)
         log.info("learning with learner=%s device=%s", setting.spec.trainer.learner, self._device)
@@ -76,10 +81,12 @@ class Training:
             meta["replay"] = {name: value for name, value in replay.items() if name != "files"}
             log.info("begins with an empty replay buffer, that of experiment=%s stays there", checkpoint.experiment)
         try:
-            self.learner.set_weights(checkpoint.weights)
-            self.learner.load(checkpoint.learner, meta)
+            with self._in("load"):
+                self.learner.set_weights(checkpoint.weights)
+                self.learner.load(checkpoint.learner, meta)
         except HeddleError as error:
             raise CheckpointError(f"cannot go on from update {checkpoint.update}: {error}") from error
+        self._update, self._first = checkpoint.update, self._weights()
 
     def update(self, batches: Sequence[Loaded], progress: Progress) -> dict[str, float]:
         """One update on these batches; `progress` counts it. The learner's metrics.
@@ -87,8 +94,7 @@ class Training:
         Raises:
             ExperimentFailed: the learner raised.
         """
-        shards = sorted({item.pointer.shard for item in batches})
-        where = f"update {progress.update + 1} on shards {', '.join(map(str, shards[:8]))}{'...' * (len(shards) > 8)}"
+        where = where_of(progress.update + 1, [item.pointer.shard for item in batches])
         share = self._share(progress)
         assembled = self._assemble(batches)
         try:
@@ -104,6 +110,7 @@ class Training:
         if told := self._asked():
             self._complaint = f"{where}: {told}{suspect(assembled)}"
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
+        self._update = progress.update
         episodes = note_episodes(progress, [item.segments for item in batches], self._sides)
         return metrics | episodes | self._device_metrics()
 
@@ -151,16 +158,47 @@ class Training:
     def _asked(self) -> str:
         """What the learner has to say of the update that it has just done."""
         ask = getattr(self.learner, "complaint", None)
-        return str(ask()) if callable(ask) else ""
+        with self._in("complaint"):
+            return str(ask()) if callable(ask) else ""
 
     def weights(self) -> Arrays:
-        """Of the policy, copies."""
-        return self.learner.get_weights()
+        """Of the policy, copies.
+
+        Raises:
+            ExperimentFailed: the learner raised, or gave others than it began with; nobody could load those.
+        """
+        weights = self._weights()
+        try:
+            check(weights, self._first)
+        except WeightsError as error:
+            who = f"learner {self._spec.trainer.learner}"
+            raise ExperimentFailed(
+                f"update {self._update}: {who} gave other weights than it began with: {error}"
+            ) from error
+        return weights
+
+    def _weights(self) -> Arrays:
+        with self._in("get_weights"):
+            return {name: np.asarray(array) for name, array in self.learner.get_weights().items()}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The learner's, copies."""
-        tensors, meta = self.learner.state()
-        return _copied(tensors), copy.deepcopy(meta)
+        """The learner's, copies. Raises ExperimentFailed where it raises, or gives what no checkpoint can hold."""
+        with self._in("state"):
+            tensors, meta = self.learner.state()
+            json.dumps(meta)
+            return _copied(tensors), copy.deepcopy(meta)
+
+    @contextmanager
+    def _in(self, method: str) -> Iterator[None]:
+        """In it the learner, anybody's code, is at `method`; what it raises there names it and the update."""
+        try:
+            yield
+        except HeddleError:
+            raise
+        except user_errors() as error:
+            who = f"learner {self._spec.trainer.learner}"
+            reason = f"update {self._update}: {who} raised in {method}: {describe_error(error)}"
+            raise ExperimentFailed(reason) from error
 
     def keep(self, metas: Sequence[Mapping[str, Any]]) -> None:
         """These are the learner's values in all checkpoints on disk: files of its own that none names can go."""

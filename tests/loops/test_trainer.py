@@ -309,6 +309,35 @@ def test_a_learner_that_raises_fails_the_run_and_the_last_checkpoint_stays(
     assert (fleet.flow().dead.batches, fleet.flow().entries) == (2, 0)
 
 
+def test_a_learner_whose_state_raises_fails_the_run_and_the_last_checkpoint_stays(
+    broker: Broker, start: Start, home: Path, tmp_path: Path
+) -> None:
+    fleet = Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(tmp_path)}})).claim_all()
+    trainer = start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    settled(fleet, 2)
+    (tmp_path / "fail-state").touch()
+    for shard in fleet.claims:
+        fleet.give(shard, version)
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).outcome == "failed")
+    fleet.release_all()
+    assert trainer.join() == 1
+    reason = broker.experiments.ctl(fleet.experiment).reason
+    assert reason.startswith("update 2: learner tests.trainer_kit:Recorder raised in state: ")
+    assert seen_in(saved(home)) == [(0, 1), (1, 1)]
+    fleet.check_balance()
+
+
+def test_a_gradient_that_exploded_is_told_although_the_run_goes_on(broker: Broker, start: Start) -> None:
+    odd = {"learner": "ppo", "lr": 1e6, "passes": 4}
+    fleet = Fleet(broker, submit(broker, trainer=odd)).claim_all()
+    start(fleet.experiment)
+    played(fleet, fleet.version())
+    told = "the gradient exploded, grad_norm = "
+    eventually(lambda: any(told in line.message for line in broker.events.read(fleet.experiment, count=50)))
+    fleet.check_balance()
+
+
 def test_a_bad_step_pauses_the_run_with_the_weights_as_they_were_and_a_resumed_one_goes_on(
     broker: Broker, start: Start
 ) -> None:

@@ -149,3 +149,49 @@ def test_a_policy_that_answers_wrongly_only_while_it_trains_is_named_with_update
     with pytest.raises(ExperimentFailed, match=f"update 1 on shards 0: {reason}"):
         training.update([batch(training)], Progress())
     assert all(np.array_equal(array, training.weights()[name]) for name, array in before.items())
+
+
+def breaking(training: Training, method: str) -> None:
+    """From now on the learner raises there."""
+
+    def broken(*_: Any) -> Any:
+        return {}[method]
+
+    setattr(training.learner, method, broken)
+
+
+@pytest.mark.parametrize("method", ["get_weights", "state", "complaint"])
+def test_a_learner_that_raises_beside_its_update_is_named_with_it(method: str) -> None:
+    training = make_training()
+    progress = Progress()
+    training.update([batch(training)], progress)
+    breaking(training, method)
+    reason = rf"update 1: learner .*Recorder raised in {method}: KeyError: '{method}' at .*test_training.py:\d+"
+    with pytest.raises(ExperimentFailed, match=reason):
+        {"get_weights": training.weights, "state": training.state, "complaint": training._asked}[method]()
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda weights: dict(list(weights.items())[1:]), r"missing \['\w+"),
+        (lambda weights: weights | {"more": np.zeros(1)}, r"unknown \['more'\]"),
+        (lambda weights: {name: array[None] for name, array in weights.items()}, r"expected float32\["),
+    ],
+)
+def test_weights_other_than_those_that_a_learner_began_with_are_never_published_nor_saved(
+    made: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training()
+    training.update([batch(training)], Progress())
+    odd = made(training.weights())
+    monkeypatch.setattr(training.learner, "get_weights", lambda: odd)
+    with pytest.raises(ExperimentFailed, match=f"update 1: learner .*Recorder gave other weights than .*{reason}"):
+        training.weights()
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_a_failure_of_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = make_training()
+    monkeypatch.setattr(training.learner, "state", lambda: ({}, {"when": object()}))
+    with pytest.raises(ExperimentFailed, match="update 0: learner .*Recorder raised in state: TypeError: .*JSON"):
+        training.state()
