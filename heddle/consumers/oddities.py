@@ -36,7 +36,7 @@ def _odd(name: str, value: float) -> str:
         return f"the learner gives {name} = {value:g}; its weights are finite, so it trains on"
     if name.rpartition(".")[2] == "grad_norm" and value >= EXPLODED:
         return (
-            f"the gradient exploded, {name} = {value:g}, and was scaled down to trainer.max_grad_norm; lower trainer.lr,"
-            " look for extreme rewards, or set trainer.grad_limit, to fail, skip or pause as trainer.on_bad_step says"
+            f"the gradient exploded, {name} = {value:g}, and was scaled down to trainer.max_grad_norm; lower trainer.lr"
+            ", look for extreme rewards, or set trainer.grad_limit to fail, skip or pause as trainer.on_bad_step says"
         )
     return ""

@@ -44,13 +44,15 @@ def _limits(leaf: Leaf) -> Limits | None:
 
 def _broken(name: str, segments: Segments, limits: Limits) -> BadNumber | None:
     array, (low, high) = segments.arrays[name], limits
-    if not ((array >= low) & (array <= high)).all():
+    if not np.logical_and.reduce((array >= low) & (array <= high), axis=None):
         shown = np.arange(array.shape[1]) <= segments.arrays["length"][:, None]  # the rest is blank
         outside = ((array < low) | (array > high)) & shown.reshape(*shown.shape, *[1] * (array.ndim - 2))
         if outside.any():
             env, row, *inner = (int(index) for index in np.argwhere(outside)[0])
             return _told(name, (env, row), tuple(inner), array[(env, row, *inner)], limits)
     finals = segments.arrays[f"final.{name}"]
+    if not len(finals):
+        return None
     outside = (finals < low) | (finals > high)
     if not outside.any():
         return None

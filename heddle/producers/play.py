@@ -25,7 +25,7 @@ from heddle.producers.mishap import PlayError
 from heddle.producers.noise import NoiseTape
 from heddle.producers.reel import Reel
 from heddle.producers.report import Reporter
-from heddle.producers.scrutiny import first_bad_number
+from heddle.producers.scrutiny import Numbers
 from heddle.producers.seeds import EpisodeSeeds
 from heddle.producers.standing import Standing, identity_of
 from heddle.producers.tally import Tally
@@ -88,7 +88,8 @@ class Play(ABC):
         state, of = policy.initial_state(n), identity_of(plan, spec, seed, n)
         self.standing = Standing(of, layout, self._envs, tally, episodes, tape, state)
         self._fresh_state = policy.initial_state(1)
-        self._spaces, self._bounds, self._news = Spaces(envs), Bounds(layout), list[str]()
+        self._spaces, self._news = Spaces(envs), list[str]()
+        self._numbers, self._bounds = Numbers(layout), Bounds(layout)
         self._reel: Reel | None = None  # the one being played
         self._spare, self._cut = list[Reel](), False
         self._lent: Reel | None = None  # in shared memory, until it is recycled
@@ -231,7 +232,7 @@ class Play(ABC):
         """What `reel` holds once every length is known."""
         self._tally.settle(reel.rewards, reel.lengths, reel.ended, reel.arrays)
         segments = reel.finish(version)
-        if problem := first_bad_number(segments):
+        if problem := self._numbers.first_bad(segments):
             raise self._report.bad_number(problem, reel)
         for problem in self._bounds.broken(segments):
             told = self._report.bad_number(problem, reel)

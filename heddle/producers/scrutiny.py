@@ -3,13 +3,14 @@
 It never plays: the player asks once a batch, or where something is recorded that numpy would not refuse by itself.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.layout import Segments
+from heddle.layout import Layout, Segments
 from heddle.policies.base import Acted, Arrays
 from heddle.producers.contract import BadAnswer
 from heddle.producers.kinds import demand_dict
@@ -17,7 +18,7 @@ from heddle.producers.reel import Reel, check_array
 from heddle.spaces import Leaf, index_range, is_action
 from heddle.spaces.cells import taken_apart, values_problem
 
-__all__ = ["BadAnswer", "BadNumber", "check_state", "first_bad_number", "note_info", "record_info"]
+__all__ = ["BadAnswer", "BadNumber", "Numbers", "check_state", "note_info", "record_info"]
 
 
 def check_state(acted: Acted, fresh_state: Arrays, rows: int) -> None:
@@ -74,24 +75,61 @@ class BadNumber:
     is_final: bool = False
 
 
-def first_bad_number(segments: Segments) -> BadNumber | None:
-    """The first number that is not finite, or no integer of its space; None when all are well.
+class Numbers:
+    """What is looked at in every batch of a layout, found out once: with few steps in it the looking costs most."""
 
-    Looks at whole arrays: what lies beyond a segment's length must have been blanked.
-    """
-    layout, arrays = segments.layout, segments.arrays
+    def __init__(self, layout: Layout) -> None:
+        self._leaves = every = [*layout.observation_leaves, *layout.action_leaves]
+        names = [leaf.name for leaf in every if not leaf.ragged and np.dtype(leaf.space.dtype).kind == "f"]
+        named = {column.name for column in layout.columns}
+        self._floats = ["reward", *names, *(name for name in ("out.log_prob", "out.value") if name in named)]
+        self._ranges = [(leaf.name, *found) for leaf in every if (found := _one_range(leaf)) is not None]
+        quick = {*self._floats, *(name for name, _, _ in self._ranges)}
+        self._others = [leaf for leaf in every if leaf.name not in quick]
+
+    def first_bad(self, segments: Segments) -> BadNumber | None:
+        """The first number that is not finite, or no integer of its space; None when all are well.
+
+        Looks at whole arrays: what lies beyond a segment's length must have been blanked.
+        """
+        arrays, both = segments.arrays, np.logical_and.reduce
+        for name in self._floats:
+            if not both(np.isfinite(arrays[name]), axis=None):
+                return _first_bad(self._leaves, segments)
+        for name, low, high in self._ranges:
+            array = arrays[name]
+            if array.size and (array.min() < low or array.max() > high):
+                return _first_bad(self._leaves, segments)
+        if any(_bad_leaf(leaf, segments) for leaf in self._others):
+            return _first_bad(self._leaves, segments)
+        return None
+
+
+def _first_bad(every: Sequence[Leaf], segments: Segments) -> BadNumber | None:
+    arrays = segments.arrays
     reward = arrays["reward"]
     if not np.isfinite(reward).all():
         return _located("reward", reward, ~np.isfinite(reward), "is not a finite number")
-    for leaf in [*layout.observation_leaves, *layout.action_leaves]:
-        found = _bad_cell(leaf, arrays[leaf.name]) if leaf.ragged else _bad_element(leaf, segments)
-        if found is not None:
+    for leaf in every:
+        if (found := _bad_leaf(leaf, segments)) is not None:
             return found
     for name in ("out.log_prob", "out.value"):
         given = arrays.get(name)
         if given is not None and not np.isfinite(given).all():
             return _located(name, given, ~np.isfinite(given), "is not a finite number")
     return None
+
+
+def _one_range(leaf: Leaf) -> tuple[int, int] | None:
+    """Least and greatest integer of a leaf whose elements all have the same; None for others."""
+    limits = None if leaf.ragged else index_range(leaf.space, chosen=is_action(leaf.name))
+    if limits is None or not all((limit == limit.flat[0]).all() for limit in limits):
+        return None
+    return int(limits[0].flat[0]), int(limits[1].flat[0])
+
+
+def _bad_leaf(leaf: Leaf, segments: Segments) -> BadNumber | None:
+    return _bad_cell(leaf, segments.arrays[leaf.name]) if leaf.ragged else _bad_element(leaf, segments)
 
 
 def _bad_element(leaf: Leaf, segments: Segments) -> BadNumber | None:
