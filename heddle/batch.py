@@ -10,20 +10,21 @@ registered from Python, and nothing is ever unpickled.
 
 import functools
 import itertools
-import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heddle.checksums import checksum, spot_check
 from heddle.columns import Coded, FixedColumn, coded, fixed, list_array, list_lengths, list_of, ragged
 from heddle.errors import BatchError
 from heddle.layout import Column, ColumnLike, Layout, Per, Segments, make_layout
 from heddle.placer import Placer
 from heddle.segment_checks import first_problem
+from heddle.stencil import Stencil, stencil_of
 from heddle.wire import declared_bytes
 
 __all__ = [
@@ -36,13 +37,15 @@ __all__ = [
     "decode",
     "encode",
     "encode_into",
+    "finish_in",
     "make_layout",
     "places",
     "spot_check",
 ]
 
 _FORMAT = b"2"
-_SPOT_ENDS, _SPOT, _SPOTS = 16 << 10, 256, 64
+STENCILS = 64
+"""Sizes of batches of which one layout's are known."""
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream; a reader would also take a cut for the end
 
 # What Arrow raises on bytes that are not what they claim to be; seen by flipping and cutting bytes.
@@ -83,19 +86,45 @@ def encode_into(layout: Layout, segments: Segments, take: Callable[[int], memory
     return memory.toreadonly()
 
 
-@functools.lru_cache(maxsize=64)
-def places(layout: Layout, rows: int) -> tuple[int, dict[str, int]]:
-    """Bytes of an encoded batch of `rows` segments without final observations, and where its arrays begin in it.
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the arrays of an encoded batch of so many segments lie, when it has no final observations.
 
-    Only those that travel as they are, no half floats, and that stand before anything whose length varies.
+    Attributes:
+        size: bytes of that batch.
+        offsets: where arrays begin in it: those that travel as they are, no half floats, and that stand before anything
+            whose length varies.
+        stencil: all that is around them; None where there are other arrays.
     """
+
+    size: int
+    offsets: dict[str, int]
+    stencil: Stencil | None
+
+
+@functools.lru_cache(maxsize=64)
+def places(layout: Layout, rows: int) -> Places:
+    """Of batches of `rows` segments."""
     codec = _codec(layout)
     data = encode(layout, Segments.empty(layout, rows))
     begin = np.frombuffer(data, np.uint8).ctypes.data
-    arrays = _views(codec, _read(codec, data, len(data))).arrays
+    segments = _views(codec, _read(codec, data, len(data)))
     steady = itertools.takewhile(lambda column: isinstance(column, FixedColumn), codec.columns)
-    plain = [c.name for c in steady if isinstance(c, FixedColumn) and (c.dtype == c.stored or c.dtype.kind == "b")]
-    return len(data), {name: arrays[name].ctypes.data - begin for name in plain if arrays[name].size}
+    plain = [c.name for c in steady if isinstance(c, FixedColumn) and c.is_plain]
+    arrays = segments.arrays
+    offsets = {name: arrays[name].ctypes.data - begin for name in plain if arrays[name].size}
+    return Places(len(data), offsets, stencil_of(codec.columns, segments, data))
+
+
+def finish_in(layout: Layout, segments: Segments, memory: memoryview) -> memoryview | None:
+    """As `encode_into`, when all arrays lie in `memory` where `places` says: only what is around them is written.
+
+    None where one does not, or there are final observations; nothing was written then.
+    """
+    if segments.num_finals:
+        return None
+    stencil = places(layout, segments.rows).stencil
+    return None if stencil is None else stencil.write_around(segments.arrays, memory)
 
 
 def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_cap: int) -> Segments:
@@ -113,44 +142,41 @@ def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_
     if crc32 is not None and (actual := checksum(data)) != crc32:
         raise BatchError(f"the checksum is {actual:08x}, announced was {crc32:08x}")
     codec = _codec(layout)
-    batch = _read(codec, data, size_cap)
+    stencil = codec.stencils.get(len(data))
+    fitting = stencil if stencil is not None and stencil.fits(data) else None
+    batch = _read(codec, data, size_cap) if fitting is None else None
     try:
-        segments = _views(codec, batch)
+        segments = _views(codec, batch) if fitting is None else fitting.read(layout, data)
     except _REFUSALS as error:
         raise BatchError(f"the batch cannot be laid out: {_one_line(error)}") from error
+    if fitting is None:
+        codec.learn(segments, data)
     if problem := first_problem(segments):
         raise BatchError(problem)
     return segments
 
 
-def checksum(data: bytes | memoryview) -> int:
-    """CRC-32 of `data` (zlib's), the number that travels in the pointer."""
-    return zlib.crc32(data)
-
-
-def spot_check(data: bytes | memoryview) -> int:
-    """As `checksum`, of the length, both ends and a sample of `data`: of bytes that never leave a machine's memory.
-
-    What may be wrong there is that they are another batch's, cut, or not written at all.
-    """
-    size = len(data)
-    if size <= 4 * _SPOT_ENDS:
-        return zlib.crc32(data)
-    found = zlib.crc32(data[:_SPOT_ENDS], zlib.crc32(size.to_bytes(8, "little")))
-    for at in range(_SPOT_ENDS, size - _SPOT_ENDS, max(_SPOT, (size - 2 * _SPOT_ENDS) // _SPOTS)):
-        found = zlib.crc32(data[at : at + _SPOT], found)
-    return zlib.crc32(data[size - _SPOT_ENDS :], found)
-
-
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """What is worked out once for a layout: `framing_bytes` is all of the stream but the record batch."""
+    """What is worked out once for a layout: `framing_bytes` is all of the stream but the record batch.
+
+    Attributes:
+        stencils: of batches that Arrow has read, by their bytes.
+    """
 
     layout: Layout
     columns: tuple[Coded, ...]
     finals: tuple[Coded, ...]
     schema: pa.Schema
     framing_bytes: int
+    stencils: dict[int, Stencil] = field(default_factory=dict, compare=False)
+
+    def learn(self, segments: Segments, data: bytes | memoryview) -> None:
+        """Others that are like this batch, which is sound, need not be read by Arrow."""
+        if not segments.num_finals and (found := stencil_of(self.columns, segments, data)) is not None:
+            if len(self.stencils) >= STENCILS:
+                self.stencils.clear()
+            self.stencils[len(data)] = found
 
 
 @functools.lru_cache(maxsize=64)

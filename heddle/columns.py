@@ -85,11 +85,29 @@ class FixedColumn:
             raise ValueError(f"{self.name} has nulls or an offset")
         return self._flat(values).reshape(len(array), *self.shape)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its numbers travel as they lie in memory."""
+        return self.dtype == self.stored or self.dtype.kind == "b"
+
+    def from_bytes(self, data: bytes | memoryview, offset: int, rows: int) -> NDArray[Any]:
+        """As `from_arrow`, of the bytes of `rows` values at `offset`."""
+        count = rows * math.prod(self.shape)
+        flat = (
+            self._checked(np.frombuffer(data, self.stored, count, offset))
+            if count
+            else _frozen(np.zeros(0, self.dtype))
+        )
+        return flat.reshape(rows, *self.shape)
+
     def _flat(self, values: pa.Array) -> NDArray[Any]:
         buffer = values.buffers()[1]
         if buffer is None or not len(values):
             return _frozen(np.zeros(0, self.dtype))
-        flat = np.frombuffer(buffer, self.stored, count=len(values))
+        return self._checked(np.frombuffer(buffer, self.stored, count=len(values)))
+
+    def _checked(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """Stored numbers as they are meant, read-only. Raises ValueError for one that is none of the column's dtype."""
         if self.dtype.kind == "b":
             if flat.max() > 1:
                 raise ValueError(f"{self.name} has a value that is neither 0 nor 1")

@@ -137,6 +137,8 @@ class Reader:
             self._declare_lost()
             given += ordering.ready()
         loaded = self._load(given)
+        if not loaded:
+            self.shelf.tidy()
         self._ledger.flush()
         return loaded
 

@@ -73,6 +73,11 @@ class Shelf:
         if self.home is not None and pointer.place == self.home.token:
             self.home.remove(_file(pointer))
 
+    def tidy(self) -> None:
+        """Nothing came: no memory is held that its writer has left."""
+        if self.home is not None:
+            self.home.tidy()
+
 
 def shares(setting: Setting) -> bool:
     """Whether any batch is large enough to lie in shared memory."""

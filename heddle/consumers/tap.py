@@ -142,6 +142,8 @@ class Tap:
         )
         if self._stranded:  # a lost answer held what comes before what was read since
             pointers, self._stranded = self._take_over(), False
+        if not pointers:
+            self._shelf.tidy()
         blobs = self._patience.call("fetch batches", lambda: self._shelf.fetch(pointers)) if pointers else []
         self._taken += [pointer.entry_id for pointer in pointers]
         return [batch for pair in zip(pointers, blobs, strict=True) if (batch := self._open(*pair)) is not None]

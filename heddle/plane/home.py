@@ -4,19 +4,27 @@ It never writes a batch and never decides that one is settled. A view of one sta
 """
 
 import fcntl
-import mmap
 import os
 import resource
 import shutil
+import threading
 import weakref
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from heddle.errors import PlaneError
 from heddle.plane.host import Plane
+from heddle.plane.mapping import Mapping
 from heddle.plane.names import is_folder_name
 
 MOST_MAPPED = 256
 """Views that hold a file open at a time, and no more than a quarter of what this process may open; beyond, copies."""
+MOST_KEPT = 64
+"""Files that stay mapped while nobody looks at them, for their writer uses them again: mapping 15 MB anew and touching
+it costs more than all else that is done to read a batch."""
+KEPT_FROM = 1 << 20
+"""A smaller file is used once."""
 
 
 class Home:
@@ -35,8 +43,12 @@ class Home:
             raise PlaneError(f"{experiment!r} of broker {broker!r} names no folder")
         self.folder = plane.root / broker / experiment
         self.token = plane.token
-        self._most = min(MOST_MAPPED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        self._mapped = 0
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most, self._most_kept = min(MOST_MAPPED, files // 4), min(MOST_KEPT, files // 16)
+        self._mapped = 0  # views
+        self._changed = threading.Lock()
+        self._kept: dict[tuple[int, int], Mapping] = {}
+        self._over = deque[Mapping]()  # one entry for each view that died
 
     def make(self) -> Path:
         """The folder, made when it is not there. Raises PlaneError."""
@@ -55,29 +67,29 @@ class Home:
         Raises:
             PlaneError: this process cannot open it, or no file any more.
         """
-        path = self.folder / name
+        path = f"{self.folder}/{name}"
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with self._changed:
+                mapping = self._mapping(path)
+                return None if mapping is None else self._look(mapping, path, size)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise PlaneError(f"cannot open {path}: {error.strerror or error}") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            if not _is_it(path, file) or os.fstat(file).st_size < size:
-                return None
-            if self._mapped >= self._most:
-                return memoryview(os.pread(file, size, 0))
-            memory = mmap.mmap(file, size, access=mmap.ACCESS_READ)  # its own descriptor holds the lock on
         finally:
-            os.close(file)
-        self._mapped += 1
-        weakref.finalize(memory, self._unmapped)
-        return memoryview(memory)
+            self._settle()
+
+    def tidy(self) -> None:
+        """Let go what nobody looks at any more and its writer has removed; called now and then, it costs nothing."""
+        if self._kept:
+            with self._changed:
+                self._close_dead()
+            self._settle()
 
     def remove(self, name: str) -> None:
         """A batch is settled: its file goes; again is no mistake."""
-        (self.folder / name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self.folder}/{name}")  # noqa: PTH108  a Path takes longer to make than a file to unlink
 
     def names(self) -> list[str]:
         """Of every batch that was offered and is not settled, and of anything else that lies there."""
@@ -89,20 +101,78 @@ class Home:
     def drop(self) -> None:
         """The experiment is no more: all of it goes."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.tidy()
         try:
             self.folder.parent.rmdir()
         except OSError:
             return  # other experiments have theirs there
 
-    def _unmapped(self) -> None:
-        self._mapped -= 1
+    def _mapping(self, path: str) -> Mapping:
+        """Of the file that is there now: the one that was kept, or a new one."""
+        found = os.lstat(path)
+        kept = self._kept.get((found.st_dev, found.st_ino))
+        if kept is not None:
+            return kept
+        self._close_dead()  # a file that is new to us may have taken the place of others
+        mapping = Mapping(path)
+        if mapping.size >= KEPT_FROM and self._has_place():
+            self._kept[mapping.key] = mapping
+        return mapping
 
+    def _close_dead(self) -> None:
+        for mapping in [one for one in self._kept.values() if one.is_over()]:
+            self._close(mapping)
 
-def _is_it(path: Path, file: int) -> bool:
-    """Whether `path` still leads to the open file: between opening and locking it may have been used again."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return False
-    own = os.fstat(file)
-    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+    def _has_place(self) -> bool:
+        """Whether one more may be kept; of those that nobody looks at the oldest makes room."""
+        if len(self._kept) >= self._most_kept:
+            oldest = next((mapping for mapping in self._kept.values() if not mapping.users), None)
+            if oldest is None:
+                return False
+            self._close(oldest)
+        return self._most_kept > 0
+
+    def _look(self, mapping: Mapping, path: str, size: int) -> memoryview | None:
+        """A view of a locked file that `path` still leads to: before it was locked it may have been used again."""
+        mapping.users += 1
+        try:
+            fcntl.flock(mapping.file, fcntl.LOCK_SH)
+            if not mapping.is_at(path) or mapping.size < size:
+                return None
+            if self._mapped >= self._most:
+                return memoryview(os.pread(mapping.file, size, 0))
+            whole = mapping.memory()
+            mapping.users, self._mapped = mapping.users + 1, self._mapped + 1
+            weakref.finalize(whole, self._died, mapping).atexit = False
+            return whole.data[:size]
+        finally:
+            self._leave(mapping)
+
+    def _died(self, mapping: Mapping) -> None:
+        """A view did, and maybe in the middle of anything."""
+        self._over.append(mapping)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let files go whose views have died, or leave it to whoever holds the lock: it does so next."""
+        while self._over and self._changed.acquire(blocking=False):
+            try:
+                while self._over:
+                    self._mapped -= 1
+                    self._leave(self._over.popleft())
+            finally:
+                self._changed.release()
+
+    def _leave(self, mapping: Mapping) -> None:
+        mapping.users -= 1
+        if mapping.users:
+            return
+        if mapping.key in self._kept and not mapping.is_over():
+            fcntl.flock(mapping.file, fcntl.LOCK_UN)
+            self._kept[mapping.key] = self._kept.pop(mapping.key)  # the newest stands last
+        else:
+            self._close(mapping)
+
+    def _close(self, mapping: Mapping) -> None:
+        self._kept.pop(mapping.key, None)
+        mapping.close()

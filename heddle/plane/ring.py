@@ -15,13 +15,13 @@ import threading
 from pathlib import Path
 
 from heddle.errors import PlaneError
-from heddle.plane.home import Home
+from heddle.plane.home import KEPT_FROM, Home
 
 log = logging.getLogger("heddle.plane")
 
 PREFIX = ".ring-"
 LOCK = "lock"
-REUSED_FROM = 1 << 20
+REUSED_FROM = KEPT_FROM
 """A smaller buffer is used once: making it costs less than keeping it open."""
 MOST_REUSED = 64
 """And so are buffers beyond so many: each keeps two descriptors open."""
@@ -76,10 +76,13 @@ class Slot:
         """
         if self._offered == name:
             return
-        target = self._home.folder / name
+        target = f"{self._home.folder}/{name}"
         try:
-            target.unlink(missing_ok=True)  # an earlier batch of that number that was turned away
-            os.link(self.path, target)
+            try:
+                os.link(self.path, target)
+            except FileExistsError:  # an earlier batch of that number that was turned away
+                os.unlink(target)  # noqa: PTH108
+                os.link(self.path, target)
         except OSError as error:
             raise PlaneError(f"cannot offer {target}: {error.strerror or error}") from error
         self._offered = name

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.batch import checksum, encode, encode_into, places, spot_check
+from heddle.batch import checksum, encode, encode_into, finish_in, places, spot_check
 from heddle.errors import BrokerError, Denied, PlaneError
 from heddle.layout import Layout, Segments
 from heddle.plane import Home, Ring, Slot
@@ -113,9 +113,9 @@ class Packer:
         ring = self._ring_of(plane)
         if ring is None:
             return None
-        size, offsets = places(layout, lanes)
+        where = places(layout, lanes)
         try:
-            slot = ring.take(size + size // FINALS)
+            slot = ring.take(where.size + where.size // FINALS)
         except PlaneError as error:
             self._say(str(error))
             return None
@@ -123,7 +123,7 @@ class Packer:
         reel = self._reels.get(slot)
         if reel is None or reel.layout is not layout or len(reel.lengths) != lanes:
             reel = self._reels[slot] = Reel(
-                layout, lanes, player.plan.agents, shared=_arrays(layout, lanes, slot, offsets)
+                layout, lanes, player.plan.agents, shared=_arrays(layout, lanes, slot, where.offsets)
             )
         reel.slot = slot
         return reel
@@ -137,6 +137,8 @@ class Packer:
 
     def _share(self, layout: Layout, segments: Segments, ring: Ring, own: Slot | None) -> Packed:
         """Into `own`, where its arrays lie already, if there is room for its final observations; else into another."""
+        if own is not None and (done := finish_in(layout, segments, own.view())) is not None:
+            return Packed(done, spot_check(done), own)
         used: list[Slot] = []
 
         def take(size: int) -> memoryview:

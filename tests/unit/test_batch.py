@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.batch import checksum, decode, encode
+from heddle.batch import _codec, checksum, decode, encode, finish_in, places, spot_check
 from heddle.errors import BatchError
 from heddle.layout import Layout, Segments, has_blanks, make_layout
 from heddle.segment_checks import first_problem
@@ -408,3 +408,137 @@ def test_selected_rows_take_their_final_observations_along() -> None:
     np.testing.assert_array_equal(picked.arrays["env"], [1, 3])
     kept = np.isin(segments.arrays["final_row"], [1, 3])
     np.testing.assert_array_equal(picked.arrays["final.obs"], segments.arrays["final.obs"][kept])
+
+
+def alike(layout: Layout, count: int = 3, rows: int = 3) -> list[bytes]:
+    """Batches of as many segments, none with a final observation."""
+    found = []
+    for seed in range(count):
+        segments = played(layout, rows, seed=seed, full=True)
+        segments.arrays["truncated"][:] = False
+        segments.set_finals([])
+        found.append(bytes(encode(layout, segments)))
+    return found
+
+
+def unread(*_: object) -> Any:
+    raise AssertionError("Arrow was asked")
+
+
+@pytest.mark.parametrize("observation", [PLAIN, Box((3, 2), "uint8", 0, 255), Discrete(5, 2)])
+def test_a_batch_like_one_that_was_read_is_read_without_arrow_and_has_the_same_arrays(
+    observation: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = layout_of(observation)
+    batches = alike(layout)
+    _codec(layout).stencils.clear()
+    plain = [decode(layout, data, crc32=None, size_cap=CAP) for data in batches[:1]]
+    for data in batches[1:]:
+        _codec(layout).stencils.clear()
+        plain.append(decode(layout, data, crc32=None, size_cap=CAP))
+    monkeypatch.setattr("heddle.batch._read", unread)
+    for data, expected in zip(batches, plain, strict=True):
+        for view in (data, memoryview(data), memoryview(b"." + data)[1:]):
+            found = decode(layout, view, crc32=None, size_cap=CAP)
+            assert_equal(found, expected)
+            assert list(found.arrays) and not any(array.flags.writeable for array in found.arrays.values())
+            assert all(array.dtype == expected.arrays[name].dtype for name, array in found.arrays.items())
+    other = bytes(encode(layout, played(layout, rows=2)))
+    with pytest.raises(AssertionError, match="Arrow was asked"):
+        decode(layout, other, crc32=None, size_cap=CAP)
+
+
+def outcome(layout: Layout, data: bytes) -> Segments | str:
+    try:
+        return decode(layout, data, crc32=None, size_cap=CAP)
+    except BatchError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("observation", [PLAIN, DictSpace({"image": Box((3,), "uint8", 0, 255), "mode": Discrete(3)})])
+def test_bytes_are_judged_alike_whether_arrow_reads_them_or_not(observation: Space) -> None:
+    layout, rng = layout_of(observation), np.random.default_rng(5)
+    (first, *others), kinds = alike(layout, 4), set[str]()
+    for trial in range(400):
+        data = bytearray(others[trial % 3])
+        for _ in range(rng.integers(0, 3)):
+            data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+        _codec(layout).stencils.clear()
+        expected = outcome(layout, bytes(data))
+        _codec(layout).stencils.clear()
+        decode(layout, first, crc32=None, size_cap=CAP)  # sound, so that others like it need no Arrow
+        assert _codec(layout).stencils
+        found = outcome(layout, bytes(data))
+        kinds.add(expected if isinstance(expected, str) else "")
+        if isinstance(expected, Segments) and isinstance(found, Segments):
+            assert_equal(found, expected)
+        else:
+            assert found == expected
+    assert "" in kinds
+    assert len(kinds) > 5
+
+
+def test_a_boolean_that_is_neither_is_refused_without_arrow_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = layout_of()
+    data, _, _ = alike(layout)
+    segments = decode(layout, data, crc32=None, size_cap=CAP)
+    monkeypatch.setattr("heddle.batch._read", unread)
+    at = segments.arrays["terminated"].__array_interface__["data"][0]
+    spoilt = bytearray(data)
+    spoilt[at - np.frombuffer(data, np.uint8).__array_interface__["data"][0]] = 7
+    with pytest.raises(BatchError, match="terminated has a value that is neither 0 nor 1"):
+        decode(layout, bytes(spoilt), crc32=None, size_cap=CAP)
+
+
+@pytest.mark.parametrize("case", ["half floats", "final observations", "compressed"])
+def test_batches_whose_arrays_do_not_lie_in_them_as_they_are_have_no_stencil(case: str) -> None:
+    layout = layout_of(NESTED if case == "half floats" else PLAIN)
+    segments = played(layout, full=True)
+    if case != "final observations":
+        segments.arrays["truncated"][:] = False
+        segments.set_finals([])
+    else:
+        assert segments.num_finals
+    data = bytes(encode(layout, segments, compression="zstd" if case == "compressed" else None))
+    _codec(layout).stencils.clear()
+    decode(layout, data, crc32=None, size_cap=CAP)
+    assert not _codec(layout).stencils
+
+
+def test_a_batch_is_finished_around_its_arrays_exactly_as_it_is_encoded() -> None:
+    layout = layout_of(Box((3, 2), "uint8", 0, 255))
+    segments = played(layout, full=True)
+    segments.arrays["truncated"][:] = False
+    segments.set_finals([])
+    where = places(layout, segments.rows)
+    memory = memoryview(bytearray(b"?" * (where.size + 100)))
+    for name, at in where.offsets.items():
+        old = segments.arrays[name]
+        new: Any = np.frombuffer(memory, old.dtype, old.size, at).reshape(old.shape)
+        new[...] = old
+        segments.arrays[name] = new
+    finished = finish_in(layout, segments, memory)
+    assert finished is not None
+    assert bytes(finished) == bytes(encode(layout, segments))
+    for name in ("reward", "terminated"):  # one elsewhere, or with an ending that has an observation of its own
+        kept = segments.arrays[name]
+        segments.arrays[name] = kept.copy()
+        assert finish_in(layout, segments, memory) is None
+        segments.arrays[name] = kept
+    assert finish_in(layout, segments, memory[: where.size - 1]) is None
+    segments.set_finals([(0, 1, {"obs": np.zeros((3, 2), np.uint8)})])
+    assert finish_in(layout, segments, memory) is None
+
+
+@given(st.binary(max_size=400), st.sampled_from([1, 200, 900]))
+@settings(max_examples=40, deadline=None)
+def test_a_spot_check_is_the_checksum_of_its_parts_in_order(start: bytes, times: int) -> None:
+    data = (start + bytes(range(251))) * times
+    size, ends = len(data), 16 << 10
+    if size <= 4 * ends:
+        assert spot_check(data) == checksum(data)
+        return
+    parts = [size.to_bytes(8, "little"), data[:ends]]
+    step = max(256, (size - 2 * ends) // 64)
+    parts += [data[at : at + 256] for at in range(ends, size - ends, step)]
+    assert spot_check(memoryview(data)) == checksum(b"".join([*parts, data[size - ends :]]))

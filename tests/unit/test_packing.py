@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from heddle.batch import decode, encode
+from heddle.batch import decode, encode, encode_into
 from heddle.errors import PlaneError
 from heddle.layout import Layout, Segments, make_layout
 from heddle.plane import Home, Slot, file_of, open_plane
@@ -146,12 +146,21 @@ def same(one: Segments, other: Segments) -> None:
 
 @pytest.mark.parametrize("name", ["Mixed", "Plain"])
 def test_what_was_played_in_shared_memory_is_bit_for_bit_what_was_played_elsewhere(
-    scene: Callable[[str], Scene], name: str, tmp_path: Path
+    scene: Callable[[str], Scene], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    encoded: list[Segments] = []
+
+    def counted(layout: Layout, segments: Segments, take: Callable[[int], memoryview]) -> memoryview:
+        encoded.append(segments)
+        return encode_into(layout, segments, take)
+
+    monkeypatch.setattr("heddle.producers.packing.encode_into", counted)
     here, there = scene(name), scene(name)
-    token, slots, finals = here.home.token, set[Slot](), 0
+    token, slots, finals, around = here.home.token, set[Slot](), 0, 0
     for number in range(30):
+        before = len(encoded)
         plain, packed = here.play(plane=token, lend=True)
+        around += len(encoded) == before
         _, copied = there.play(plane="", lend=False)
         assert packed.slot is not None
         assert copied.slot is None
@@ -159,12 +168,14 @@ def test_what_was_played_in_shared_memory_is_bit_for_bit_what_was_played_elsewhe
         finals += here.segments(plain).num_finals
         same(here.segments(bytes(packed.blob)), there.segments(bytes(copied.blob)))
         same(here.segments(bytes(packed.blob)), here.segments(plain))
+        assert bytes(packed.blob) == plain
         name_of = here.deliver(packed)
         if number >= 2:
             here.home.remove(file_of(0, 1, "n", here.made - 2))
         assert here.home.view(name_of, len(packed.blob)) is not None
     assert finals > 3
     assert len(slots) < 12, "buffers are used again"
+    assert (around > 3) == (name == "Plain"), "without Arrow exactly where all arrays lie in place"
 
 
 def test_a_short_segment_in_used_memory_is_blank_behind_its_end(scene: Callable[[str], Scene]) -> None:

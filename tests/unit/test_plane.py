@@ -4,6 +4,7 @@ import gc
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from heddle.broker import Broker, keys
@@ -11,6 +12,8 @@ from heddle.broker.plane_sweep import drop_broker, drop_experiment, sweep, sweep
 from heddle.clock import SystemClock
 from heddle.errors import PlaneError
 from heddle.plane import Home, Host, Ring, batch_of, file_of, open_plane, why_missing
+from heddle.plane.home import KEPT_FROM
+from heddle.plane.mapping import Mapping
 from heddle.plane.ring import LOCK, REUSED_FROM
 from tests.broker_kit import E, admit, claim_next, fake_broker, meta_of, payload
 from tests.plane_kit import HERE, files
@@ -177,10 +180,115 @@ def test_more_views_than_a_process_may_hold_open_are_copies(root: Path) -> None:
     slot.offer(file_of(0, 1, "n", 1))
     views = [home.view(file_of(0, 1, "n", 1), 3) for _ in range(4)]
     assert all(view is not None and bytes(view) == b"abc" for view in views)
-    assert [type(view.obj).__name__ for view in views if view is not None] == ["mmap", "mmap", "bytes", "bytes"]
+    assert [type(view.obj).__name__ for view in views if view is not None] == ["ndarray", "ndarray", "bytes", "bytes"]
     del views[:2]
     gc.collect()
     assert home._mapped == 0
+
+
+class Reused:
+    """A worker's ring and a reader of the same home; large buffers, each played in again once it is settled."""
+
+    def __init__(self, root: Path) -> None:
+        self.home, self.ring, self.seq = home_at(root), Ring(home_at(root)), 0
+
+    def offer(self, text: bytes) -> str:
+        self.seq += 1
+        slot = self.ring.take(KEPT_FROM)
+        slot.view()[: len(text)] = text
+        slot.offer(name := file_of(0, 1, "n", self.seq))
+        slot.close()
+        return name
+
+    def read(self, text: bytes) -> memoryview:
+        """A batch that was offered, looked at, and settled."""
+        view = self.home.view(name := self.offer(text), KEPT_FROM)
+        assert view is not None
+        assert bytes(view[: len(text)]) == text
+        self.home.remove(name)
+        return view
+
+    def held(self) -> list[tuple[int, int]]:
+        """Files that the reader keeps mapped."""
+        return list(self.home._kept)
+
+
+def test_a_buffer_that_is_used_again_is_mapped_once_and_shows_each_batch(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(path: str) -> Mapping:
+        made.append(path)
+        return Mapping(path)
+
+    monkeypatch.setattr("heddle.plane.home.Mapping", counted)
+    both = Reused(root)
+    for number in range(20):
+        both.read(b"batch %d" % number)
+    assert len(made) == 1
+    assert both.ring._made == 1
+
+
+def test_a_batch_that_is_looked_at_stays_as_it_is_while_its_worker_plays_on_and_its_file_is_free_afterwards(
+    root: Path,
+) -> None:
+    both = Reused(root)
+    first = both.read(b"first")
+    part = np.frombuffer(first, np.uint8)[1:5]
+    del first
+    for number in range(5):
+        both.read(b"later %d" % number)
+    assert bytes(part) == b"irst"
+    assert both.ring._made == 2
+    del part
+    both.read(b"again")
+    assert both.ring._made == 2
+    assert both.home._mapped == 0
+
+
+def test_a_reader_holds_no_memory_that_its_worker_has_left(root: Path) -> None:
+    both = Reused(root)
+    view = both.read(b"last")
+    both.ring.close()
+    both.home.tidy()
+    assert bytes(view[:4]) == b"last"
+    assert both.held(), "somebody looks at it"
+    del view
+    assert both.held() == []
+    after = Reused(root)
+    after.read(b"one")
+    assert after.held()
+    after.ring.close()
+    after.home.tidy()
+    assert after.held() == []
+    assert not [one for one in Path("/proc/self/fd").iterdir() if str(root) in os.path.realpath(one)]
+
+
+def test_no_more_files_stay_mapped_than_are_allowed_and_the_oldest_makes_room(root: Path) -> None:
+    readers, home = [Ring(home_at(root)) for _ in range(4)], home_at(root)
+    home._most_kept = 2
+    for number, ring in enumerate(readers):
+        slot = ring.take(KEPT_FROM)
+        slot.offer(name := file_of(number, 1, "n", 1))
+        slot.close()
+        assert home.view(name, KEPT_FROM) is not None
+        assert len(home._kept) == min(number + 1, 2)
+    views = [home.view(file_of(number, 1, "n", 1), KEPT_FROM) for number in range(4)]
+    assert all(view is not None for view in views)
+    assert len(home._kept) == 2
+    views.clear()
+    assert (home._mapped, len(home._kept)) == (0, 2)
+
+
+def test_a_view_that_dies_while_the_home_is_busy_frees_its_file_as_soon_as_it_is_not(root: Path) -> None:
+    both = Reused(root)
+    view = both.read(b"first")
+    with both.home._changed:  # as when memory is collected in the middle of another view
+        del view
+        assert both.ring.take(KEPT_FROM) is not both.ring._slots[0]
+    both.home.tidy()
+    assert both.ring._slots[0].is_free()
 
 
 def shared(broker: Broker, root: Path) -> tuple[Home, str, str, str]:
