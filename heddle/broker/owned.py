@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -54,11 +54,13 @@ class OwnedProcess:
         folder: Path,
         log: IO[bytes],
         keep_open: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """Start `argv` (absolute program first) in `folder`, feed it `stdin`, send what it says to `log`.
 
         Args:
             keep_open: file descriptors that the child shares.
+            env: its whole environment; None for our own.
 
         Raises:
             OSError: the program cannot be started.
@@ -73,6 +75,7 @@ class OwnedProcess:
             cwd=folder,
             start_new_session=True,
             pass_fds=keep_open,
+            env=None if env is None else dict(env),
         )
         self._watchdog = None if on_linux else _watchdog(self._process.pid)
         assert self._process.stdin is not None

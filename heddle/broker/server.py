@@ -6,6 +6,7 @@ The configuration goes in over standard input, so a password shows neither there
 
 import contextlib
 import json
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from heddle.broker.server_folder import (
     write_private,
 )
 from heddle.broker.server_setup import (
+    KEEPS_MEMORY,
     PASSWORD_FILE,
     Address,
     Durability,
@@ -187,7 +189,8 @@ def _start(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
     config = config_text(folder, address, settings.durability, settings.maxmemory)
     argv = [str(settings.binary.path), "-"]
     with (folder / LOG_FILE).open("ab") as log:
-        process = OwnedProcess(argv, stdin=config.encode(), folder=folder, log=log, keep_open=[lock_fd])
+        env = {**KEEPS_MEMORY, **os.environ}
+        process = OwnedProcess(argv, stdin=config.encode(), folder=folder, log=log, keep_open=[lock_fd], env=env)
     try:
         server = LocalServer(process, settings, _wait_until_ready(process, address.url(), folder, clock))
         write_private(folder / SERVER_FILE, json.dumps(_entry(server)) + "\n")

@@ -241,3 +241,47 @@ def test_a_fit_server_is_taken_from_the_path_before_the_packaged_one(tmp_path: P
     program.write_text("#!/bin/sh\necho 'Valkey server v=8.1.3 sha=00000000:0 malloc=libc bits=64 build=1'\n")
     program.chmod(0o755)
     assert server_binary(str(tmp_path)) == ServerBinary(program, "valkey", (8, 1, 3))
+
+
+def page_faults(pid: int) -> int:
+    """Of a process so far, none of them with a disk."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])  # minflt of proc(5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_memory_that_a_batch_freed_serves_the_next_one(binary: ServerBinary, folder: Path) -> None:
+    data, rounds = bytes(12 << 20), 12
+    with start_server(folder, binary=binary, durability="memory") as server:
+        client = connect(server.url)
+
+        def carry() -> None:
+            client.set("batch", data)
+            assert client.strlen("batch") == len(data)
+            client.getrange("batch", 0, len(data))
+            client.unlink("batch")
+
+        for _ in range(4):
+            carry()
+        before = page_faults(server.pid)
+        for _ in range(rounds):
+            carry()
+        pages = rounds * len(data) / os.sysconf("SC_PAGE_SIZE")
+        assert (page_faults(server.pid) - before) / pages < 0.5, "a page of a batch is seldom made anew"
+
+
+def test_what_the_user_tells_the_servers_allocator_goes_in_front(
+    binary: ServerBinary, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, str] = {}
+
+    def start(*_: object, env: dict[str, str], **__: object) -> None:
+        told.update(env)
+        raise OSError("not in this test")
+
+    monkeypatch.setenv("MALLOC_CONF", "narenas:2")
+    monkeypatch.setattr("heddle.broker.server.OwnedProcess", start)
+    with pytest.raises(BrokerUnreachable):
+        start_server(folder, binary=binary, durability="memory")
+    assert told["MALLOC_CONF"] == "narenas:2"
+    assert told["MALLOC_TRIM_THRESHOLD_"] == server_setup.KEEPS_MEMORY["MALLOC_TRIM_THRESHOLD_"]
+    assert told["PATH"] == os.environ["PATH"]
