@@ -34,10 +34,10 @@ KEEPS_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
 }
-"""What a server's allocator (jemalloc, as Debian or Redis builds it, or glibc's) is told, unless the user says otherwise:
-to keep what a batch freed for the next one. Without it every batch of more than a megabyte or so is page-faulted anew,
-which took two thirds of the server's time. The system still takes such pages when it wants them (jemalloc), or there are
-256 MB of them at most (glibc)."""
+"""What a server's allocator (jemalloc, as Debian or Redis builds it, or glibc's) is told unless the user tells it:
+to keep what a batch freed for the next one. Else every batch of more than a megabyte or so is page-faulted in anew,
+which took two thirds of the server's time. The system still takes such pages when it wants them (jemalloc), or there
+are 256 MB of them at most (glibc)."""
 _FSYNC = {"strict": "always", "fast": "everysec"}
 
 
