@@ -27,6 +27,7 @@ class SimSegments:
 
     Attributes:
         name: (player, first step): no two batches that were played share it.
+        owner: of its arrays; nobody's are used again.
     """
 
     rows: int
@@ -36,6 +37,7 @@ class SimSegments:
     arrays: dict[str, NDArray[Any]]
     payload: bytes
     name: tuple[int, int]
+    owner: None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class SimPolicy:
 class SimPlayer:
     """Stands for `Player`: a shard's environments."""
 
+    beside, pace = False, ""
+
     def __init__(
         self, nature: Nature, plan: ShardPlan, spec: ExperimentSpec, policy: Any, layout: Layout, **_: Any
     ) -> None:
@@ -102,7 +106,9 @@ class SimPlayer:
         self._pass(length)
         return self._made(version, length, ended=self._nature.hub.rng.random() < 0.3)
 
-    def play_episodes(self, version: int, episodes: int, *, deterministic: bool) -> Iterator[tuple[SimSegments, bool]]:
+    def play_episodes(
+        self, version: int, episodes: int, *, deterministic: bool, most_steps: int | None = None
+    ) -> Iterator[tuple[SimSegments, bool]]:
         """An evaluation of two segments."""
         for last in (False, True):
             self._pass(self.spec.rollout.steps)
