@@ -77,7 +77,7 @@ def installed(hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], B
         module = sys.modules
         swap.put(module["heddle.consumers.saver"], "files", disk)
         swap.put(module["heddle.consumers.trainer"], "highest_epoch", disk.highest_epoch)
-        swap.put(module["heddle.consumers.parts"], "CurveFile", NoCurveFile)
+        swap.put(module["heddle.consumers.building"], "CurveFile", NoCurveFile)
         swap.put(module["heddle.coord.coordinator"], "open_broker", lambda url, role: connect())
         swap.put(module["heddle.broker.events"], "NewsListener", partial(SimNews, hub))
         _hurry(swap)
