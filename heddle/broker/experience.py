@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from heddle.broker import keys
+from heddle.broker.bulk import Bulk
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.dead import bury_foreign, dead_batches
 from heddle.broker.leases import BLOB_TTL_MS
@@ -40,6 +41,7 @@ class Experience:
     def __init__(self, conn: Connection, *, dead_entries: int = DEAD_ENTRIES, dead_bytes: int = DEAD_BYTES) -> None:
         self._conn = conn
         self._dead_caps = (dead_entries, dead_bytes)
+        self._bulk = Bulk(conn)
 
     # ---- read
 
@@ -112,6 +114,10 @@ class Experience:
                 replies = [self._fetch_one(pointer) for pointer in some]
             found += [reply or None for reply in replies]
         return found
+
+    def fetch_views(self, pointers: Sequence[Pointer]) -> list[bytes | memoryview | None]:
+        """As `fetch`; large ones lie in memory that is used again once nobody looks at it, and were copied once."""
+        return self._bulk.fetch(pointers, otherwise=self.fetch)
 
     def are_there(self, experiment: str, p: int, pointers: Sequence[Pointer]) -> list[bool]:
         """Whether each is in the stream still, and not forgotten by a broker that lost its tail."""

@@ -55,7 +55,7 @@ class Shelf:
     def fetch(self, pointers: Sequence[Pointer]) -> list[bytes | memoryview | None]:
         """The bytes behind pointers, in order, not copied where they are shared; None where there are none."""
         asked = [pointer for pointer in pointers if pointer.location == "redis"]
-        fetched = iter(self._experience.fetch(asked) if asked else [])
+        fetched = iter(self._experience.fetch_views(asked) if asked else [])
         return [next(fetched) if pointer.location == "redis" else self.view(pointer) for pointer in pointers]
 
     def view(self, pointer: Pointer) -> memoryview | None:
