@@ -36,7 +36,7 @@ from heddle.stop import StopFlag
 from heddle.tracing import Tracing
 
 ROUNDS = 7
-SECONDS = {"large": 2.5, "small": 1.5, "shm": 2.5, "redis": 2.5}
+SECONDS = {"large": 2.5, "small": 1.5, "shm": 2.5, "redis": 2.5, "waiting": 2.5}
 SETTLE_S = 0.7
 WITHIN_S = 50.0
 PATIENCE_S = 30.0

@@ -34,6 +34,7 @@ class Shape:
         env, policy: ids of what is played and of what plays it.
         plane: how batches travel.
         durability: of the server.
+        stepping: of a shard's environments.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Shape:
     policy: str = "mlp"
     plane: str = "redis"
     durability: Durability = "fast"
+    stepping: str = "inline"
 
     @property
     def batch(self) -> int:
@@ -58,14 +60,22 @@ IMAGES = Shape(
     "images, batches of 512", PROCESSES, 8, 64, env=image_env.ID, policy=image_env.POLICY, durability="memory"
 )
 PLANES = {"shm": replace(IMAGES, plane="shm"), "redis": IMAGES}
-ALL = SHAPES | PLANES
+WAITING = Shape(
+    "64 environments that wait 10 ms", PROCESSES, 32, 32, env="benchmarks.waiting_env:Waiting", stepping="threads"
+)
+ALL = SHAPES | PLANES | {"waiting": WAITING}
 
 
 def w1_source(shape: Shape) -> dict[str, Any]:
     """W1 as a mapping; its budget is never reached."""
     return {
         "experiment": {"name": "bench", "seed": 1},
-        "env": {"id": shape.env, "num_envs": shape.shards * shape.envs, "envs_per_shard": shape.envs},
+        "env": {
+            "id": shape.env,
+            "num_envs": shape.shards * shape.envs,
+            "envs_per_shard": shape.envs,
+            "stepping": shape.stepping,
+        },
         "policy": {"id": shape.policy},
         "rollout": {"steps": shape.steps, "plane": shape.plane},
         "trainer": {"learner": "none"} if shape.policy != "mlp" else {},

@@ -1,151 +1,109 @@
 """Heddle beside other libraries: `make bench-peers`, or
 
-    python -m benchmarks.peers [--only NAME ...] [--rounds N] [--out FILE]
+    python -m benchmarks.peers [--only NAME ...] [--workloads w1 w2 w3] [--rounds N] [--out FILE]
 
-makes an environment for each in .bench/, installs it there (what cannot be installed is left out, and said so), and has
-all of them play the same workloads in turns, round by round. Prints one table, writes one JSON file.
+makes an environment for each in .bench/, installs it there, and has all of them play the same workloads in turns, round
+by round. Who cannot be installed, or fails at a workload, is left out there, and said why. Prints one table, writes one
+JSON file.
 """
 
 import argparse
-import json
 import logging
 import os
-import subprocess
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.__main__ import OUT, table, write
 from benchmarks.machine import machine
-from benchmarks.measure import Played, Row, cpu_s_of, spread
-from benchmarks.peers.installing import HOME, PEERS, Peer, installed
-from benchmarks.pipeline import Pipeline
-from benchmarks.waiting import CASES, Hosted
-from heddle.launch.process import ONE_THREAD, use_one_thread
+from benchmarks.measure import CLOCK, Row
+from benchmarks.peers.comparing import TITLES, LeftOut, Play, SideFailed, compared
+from benchmarks.peers.installing import PEERS, installed
+from benchmarks.peers.sides import Side, running
+from benchmarks.pipeline import SECONDS, Pipeline
+from heddle.launch.process import use_one_thread
 
-HERE = Path(__file__).parent
-SECONDS = {"w1": 2.5, "w3": 2.5}
-TITLES = {"w1": "W1, CartPole-v1, MLP 64-64", "w3": "W3, 64 environments, waits of 10 ms"}
-Sides = dict[str, dict[str, Callable[[], Played]]]
-
-
-@dataclass
-class Side:
-    """A peer that runs."""
-
-    name: str
-    process: "subprocess.Popen[str]"
-    workloads: list[str] = field(default_factory=list)
-
-    def play(self, workload: str) -> Played:
-        """One round."""
-        assert self.process.stdin is not None
-        before = cpu_s_of(_tree(self.process.pid))
-        self.process.stdin.write(f"{workload} {SECONDS[workload]}\n")
-        self.process.stdin.flush()
-        told = json.loads(self.line())
-        used = cpu_s_of(_tree(self.process.pid)) - before
-        return Played(told["steps"], told["wall_s"], used)
-
-    def line(self) -> str:
-        """What it says next."""
-        assert self.process.stdout is not None
-        if line := self.process.stdout.readline():
-            return line
-        raise RuntimeError(f"{self.name} ended with {self.process.wait()}")
-
-    def end(self) -> None:
-        """End it and whatever it started."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+PIPELINES = {"w1": "large", "w2": "shm", "w3": "waiting"}
+"""The shape that Heddle plays at each workload."""
 
 
 def main() -> int:
     """Install, run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [peer.name for peer in PEERS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--workloads", nargs="+", choices=list(TITLES), default=list(TITLES), metavar="WORKLOAD")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=OUT, help="JSON file, or the folder for one (default: %(default)s)")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything that was started is ended
     use_one_thread()
-    facts = machine()
-    with ExitStack() as stack:
-        sides = [started(peer, python, stack) for peer, python in installed(options.only)]
-        facts["peers"] = {side.name: side.workloads for side in sides}
-        rows = compared(with_heddle(sides, stack), options.rounds)
+    began, left_out = CLOCK.monotonic(), LeftOut(say=say)
+    peers = list(installed(options.only, left_out))
+    facts, rows = machine(), list[Row]()
+    with running(peers, left_out) as sides:
+        facts["peers"] = {side.name: side.version for side in sides}
+        for workload in options.workloads:
+            say(f"measuring {TITLES[workload]} ...")
+            rows += at(workload, sides, options.rounds, left_out)
+    facts |= {"left_out": left_out.reasons, "seconds": round(CLOCK.monotonic() - began, 1)}
+    facts["load_at_end"] = round(os.getloadavg()[0], 2)
     print(table(rows))
-    print(f"\n{facts['processor']}, {facts['cores']} cores, {facts['date']}\nwrote {write(options.out, facts, rows)}")
+    show(facts)
+    print(f"wrote {write(options.out, facts, rows)}")
     return 0
 
 
-def started(peer: Peer, python: Path, stack: ExitStack) -> Side:
-    """The peer's process, once it says what it can play."""
-    process = subprocess.Popen(
-        [str(python), str(HERE / "side.py"), peer.module],
-        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(HERE), "HOME": str(HOME / peer.name)},  # they write there
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    side = Side(peer.name, process)
-    stack.callback(side.end)
-    side.workloads = json.loads(side.line())
-    return side
-
-
-def with_heddle(sides: list[Side], stack: ExitStack) -> Sides:
-    """By workload and name what plays a round."""
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="heddle-bench-"))
-    pipeline, waiting = Pipeline("large", Path(folder)), Hosted(CASES[0])
-    stack.callback(pipeline.close)
-    stack.callback(waiting.close)
-    pipeline.experiment.pause()
-    found: Sides = {"w1": {"heddle": pipeline.play}, "w3": {"heddle": lambda: waiting.play(SECONDS["w3"])}}
+def at(workload: str, sides: list[Side], rounds: int, left_out: LeftOut) -> list[Row]:
+    """Rows of one workload; what plays it ends with it."""
+    able = [side for side in sides if workload in side.workloads]
     for side in sides:
-        for workload in side.workloads:
-            found[workload][side.name] = lambda side=side, workload=workload: side.play(workload)  # type: ignore[misc]
-    return found
+        if side not in able:
+            left_out.add(f"{side.name} at {workload}", "it plays no environment that is written in Python")
+    with ours(workload) as play:
+        seconds = SECONDS[PIPELINES[workload]]
+        players: dict[str, Play] = {"heddle": play}
+        players |= {side.name: partial(side.play, workload, seconds) for side in able}
+        try:
+            return compared(workload, players, rounds, left_out)
+        finally:
+            for side in able:
+                try:
+                    side.close(workload)
+                except SideFailed as problem:
+                    left_out.add(f"{side.name} after {workload}", str(problem))
 
 
-def compared(sides: Sides, rounds: int) -> list[Row]:
-    """Rows for each workload; ratios are taken round by round."""
-    rows = []
-    for workload, players in sides.items():
-        for play in players.values():
-            play()  # the first one makes environments and warms up
-        played: dict[str, list[Played]] = {name: [] for name in players}
-        for number in range(rounds):
-            order = list(players) if number % 2 == 0 else list(reversed(players))
-            for name in order:
-                played[name].append(players[name]())
-        for name, some in played.items():
-            section = TITLES[workload]
-            rows.append(Row(section, f"{name}: steps/s", "1/s", spread(one.rate for one in some)))
-            rows.append(Row(section, f"{name}: CPU a step", "us", spread(one.cpu_us for one in some)))
-            if name != "heddle":
-                ratios = [a.rate / b.rate for a, b in zip(played["heddle"], some, strict=True)]
-                rows.append(Row(section, f"steps/s, heddle / {name}", "x", spread(ratios)))
-    return rows
+@contextmanager
+def ours(workload: str) -> Iterator[Play]:
+    """Heddle's server, coordinator, two workers and this process as the consumer."""
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
+        pipeline = Pipeline(PIPELINES[workload], Path(folder))
+        try:
+            pipeline.rest()
+            yield pipeline.play
+        finally:
+            pipeline.close()
 
 
-def _tree(pid: int) -> list[int]:
-    """A process and everything below it; what ended meanwhile is left out."""
-    found = [pid]
-    for one in found:
-        for task in Path(f"/proc/{one}/task").glob("*/children"):
-            found += [int(child) for child in task.read_text().split()]
-    return found
+def show(facts: dict[str, Any]) -> None:
+    """What the figures are of."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["peers"].items())
+    print(f"\n{facts['processor']}, {facts['cores']} cores, {facts['date']}, {facts['seconds']:g} s")
+    print(f"load {facts['load_at_start']:g} at the start, {facts['load_at_end']:g} at the end; {versions}")
+    for reason in facts["left_out"]:
+        print(f"left out: {reason}")
+
+
+def say(line: str) -> None:
+    """On standard error, at once."""
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

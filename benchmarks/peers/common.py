@@ -1,18 +1,34 @@
-"""What several sides share: the small network in numpy, a segment of CartPole played with it, and W3's environment."""
+"""What several sides share: how the workloads are cut, the small network in numpy, and a segment played with it."""
 
-import time
+from functools import partial
+from queue import Queue
+from threading import Thread
 
-import gymnasium
 import numpy as np
+from envs import Images, Waiting, cartpole
 
 HIDDEN = 64
+EVERY = 64
+"""Of so many numbers of an image the network looks at one."""
+RUNNERS = 2
+MAKERS = {"w1": cartpole, "w2": Images, "w3": Waiting}
+ENVS = {"w1": 64, "w2": 16, "w3": 64}
+"""Of all runners together."""
+STEPS = {"w1": 128, "w2": 64, "w3": 32}
+"""Of a segment, as Heddle's."""
+
+
+def makers(workload, part=0, parts=1):
+    """What makes each environment of one part."""
+    each = ENVS[workload] // parts
+    return [partial(MAKERS[workload], place) for place in range(part * each, (part + 1) * each)]
 
 
 class Policy:
     """MLP 64-64 with tanh, one tower for logits and one for the value, sampled by inverse CDF."""
 
-    def __init__(self, inputs=4, actions=2):
-        rng = np.random.default_rng(0)
+    def __init__(self, inputs=4, actions=2, seed=0):
+        rng = np.random.default_rng(seed)
         sizes = [inputs, HIDDEN, HIDDEN, actions]
         self._layers = [
             (rng.normal(0, a**-0.5, (2, a, b)).astype(np.float32), np.zeros((2, 1, b), np.float32))
@@ -21,8 +37,10 @@ class Policy:
         self._rng = rng
 
     def act(self, observations):
-        """Actions [n], log-probabilities [n], values [n]."""
+        """Actions [n], log-probabilities [n], values [n]; of images it looks at some numbers."""
         hidden = observations
+        if observations.dtype == np.uint8:
+            hidden = observations.reshape(len(observations), -1)[:, ::EVERY].astype(np.float32) * np.float32(1 / 255)
         for place, (weight, bias) in enumerate(self._layers):
             hidden = np.matmul(hidden, weight) + bias
             if place < len(self._layers) - 1:
@@ -35,18 +53,25 @@ class Policy:
         return actions, shifted[np.arange(len(total)), actions] - np.log(total[:, 0]), value
 
 
-class Loop:
-    """Environments in a list, arrays made once."""
+def policy_for(space, actions, seed=0):
+    """The network for an observation space; of an image it sees every so many-th number."""
+    inputs = int(np.prod(space.shape))
+    return Policy(inputs // EVERY if space.dtype == np.uint8 else inputs, actions, seed)
 
-    def __init__(self, envs=32, steps=128):
-        self.envs = [gymnasium.make("CartPole-v1") for _ in range(envs)]
-        self.policy, self.steps = Policy(), steps
+
+class Loop:
+    """Environments in a list, arrays made once a segment."""
+
+    def __init__(self, make, steps, seed=0):
+        self.envs, self.steps = [one() for one in make], steps
+        first = self.envs[0]
+        self.policy = policy_for(first.observation_space, int(first.action_space.n), seed)
         self.now = np.stack([env.reset(seed=place)[0] for place, env in enumerate(self.envs)])
 
     def segment(self):
         """[T, n, ...] arrays of one segment of every environment."""
         n, t = len(self.envs), self.steps
-        obs, action = np.zeros((t, n, 4), np.float32), np.zeros((t, n), np.int64)
+        obs, action = np.empty((t, *self.now.shape), self.now.dtype), np.zeros((t, n), np.int64)
         log_prob, value, reward = (np.zeros((t, n), np.float32) for _ in range(3))
         over = np.zeros((t, n), np.bool_)
         for step in range(t):
@@ -61,30 +86,19 @@ class Loop:
         return {"obs": obs, "action": action, "log_prob": log_prob, "value": value, "reward": reward, "over": over}
 
 
-class Waiting(gymnasium.Env):
-    """W3: a step waits, lognormal, mean 10 ms; episodes never end."""
+class Threads:
+    """A thread for each environment, which plays segments of its own: none waits for another while somebody asks."""
 
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, make, steps):
+        self._done, self._gather = Queue(maxsize=len(make)), len(make)
+        for place, one in enumerate(make):
+            Thread(target=self._play, args=(Loop([one], steps, place),), daemon=True).start()
 
-    def __init__(self, place=0, mean_s=0.01):
-        drawn = np.random.default_rng(place).lognormal(0.0, 0.5, 256)
-        self._waits, self._next = (drawn * (mean_s / drawn.mean())).tolist(), 0
+    def segment(self):
+        """[T, n, ...] arrays of as many segments as there are environments, whose ever they are."""
+        some = [self._done.get() for _ in range(self._gather)]
+        return {name: np.concatenate([one[name] for one in some], axis=1) for name in some[0]}
 
-    def reset(self, *, seed=None, options=None):
-        """At once."""
-        return np.zeros(4, np.float32), {}
-
-    def step(self, action):
-        """After a wait."""
-        self._next = (self._next + 1) % len(self._waits)
-        time.sleep(self._waits[self._next])
-        return np.zeros(4, np.float32), 1.0, False, False, {}
-
-
-def play_for(seconds, segment):
-    """Steps of as many segments as begin within `seconds`; `segment` plays one and says how many steps it had."""
-    steps, until = 0, time.monotonic() + seconds
-    while time.monotonic() < until:
-        steps += segment()
-    return steps
+    def _play(self, loop):
+        while True:
+            self._done.put(loop.segment())

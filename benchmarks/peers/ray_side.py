@@ -1,47 +1,45 @@
-"""Plain Ray actors: two of them play CartPole and return their segments through the object store, one always ahead."""
+"""Plain Ray actors: two of them play and return their segments through the object store, one always ahead."""
 
-import os
-from functools import cache
+from functools import partial
 
-os.environ.setdefault("RAY_worker_niceness", "0")  # else its actors give way to everybody here: 15 is its default
-
-import ray  # noqa: E402  reads the variable
-from common import Loop, play_for  # noqa: E402
-
-ACTORS = 2
+import ray
+from common import RUNNERS, STEPS, Loop, Threads, makers
+from ray_local import LocalRay
 
 
 @ray.remote(num_cpus=1)
 class Runner:
-    """Plays."""
+    """Plays one part."""
 
-    def __init__(self):
-        self._loop = Loop()
+    def __init__(self, workload, part):
+        kind = Threads if workload == "w3" else Loop
+        self._player = kind(makers(workload, part, RUNNERS), STEPS[workload])
 
     def segment(self):
         """Arrays of one segment of every environment."""
-        return self._loop.segment()
+        return self._player.segment()
 
 
 class Runners:
-    """Both, and what they are at."""
+    """All, and what they are at."""
 
-    def __init__(self):
-        ray.init(num_cpus=ACTORS, include_dashboard=False, log_to_driver=False)
-        self._runners = [Runner.remote() for _ in range(ACTORS)]
-        self._under_way = {runner.segment.remote(): runner for runner in self._runners}
+    def __init__(self, workload):
+        self._ray = LocalRay(RUNNERS)
+        self._under_way = {}
+        for part in range(RUNNERS):
+            runner = Runner.remote(workload, part)
+            self._under_way[runner.segment.remote()] = runner
 
     def segment(self):
-        """The next segment of either."""
+        """The next segment of any."""
         done, _ = ray.wait(list(self._under_way), num_returns=1)
         runner = self._under_way.pop(done[0])
         self._under_way[runner.segment.remote()] = runner
         return ray.get(done[0])["action"].size
 
+    def close(self):
+        """End Ray."""
+        self._ray.close()
 
-@cache
-def _runners():
-    return Runners()
 
-
-WORKLOADS = {"w1": lambda seconds: play_for(seconds, _runners().segment)}
+SIDES = {workload: partial(Runners, workload) for workload in ("w1", "w2", "w3")}

@@ -1,27 +1,73 @@
 """One side of a comparison, run by the Python of its own environment, which holds no Heddle.
 
-    python side.py MODULE
+    python side.py MODULE LIBRARY
 
-reads "WORKLOAD SECONDS" a line, has MODULE.WORKLOADS[WORKLOAD](seconds) play that long and prints
-{"steps": ..., "wall_s": ...}. It ends with its input.
+MODULE.SIDES has for each workload what makes a player, which has `segment()`, how many steps it then holds as arrays.
+Reads a line: "WORKLOAD SETTLE_S SECONDS" plays so long for nothing, says {"settled": ...}, plays so long and says
+{"steps": ..., "wall_s": ...}; "close WORKLOAD" ends that player. What goes wrong is said as {"failed": ...}. It ends
+with its input.
 """
 
 import importlib
+import importlib.metadata
 import json
+import os
 import sys
 import time
+import traceback
 
 
-def main() -> None:
-    """Serve until the input ends; what libraries print goes to standard error."""
-    answers, sys.stdout = sys.stdout, sys.stderr
-    workloads = importlib.import_module(sys.argv[1]).WORKLOADS
-    print(json.dumps(sorted(workloads)), file=answers, flush=True)
+def main():
+    """Serve until the input ends; what libraries and their children print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(**told):
+        print(json.dumps(told), file=answers, flush=True)
+
+    sides, players = importlib.import_module(sys.argv[1]).SIDES, {}
+    say(version=importlib.metadata.version(sys.argv[2]), workloads=sorted(sides))
     for line in sys.stdin:
-        workload, seconds = line.split()
-        began = time.monotonic()
-        steps = workloads[workload](float(seconds))
-        print(json.dumps({"steps": steps, "wall_s": time.monotonic() - began}), file=answers, flush=True)
+        try:
+            serve(line.split(), sides, players, say)
+        except Exception as problem:  # noqa: BLE001 - whatever a library raises ends this round, and is told
+            traceback.print_exc()
+            say(failed=f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}")
+    for player in players.values():
+        close(player)
+
+
+def serve(words, sides, players, say):
+    """One line."""
+    if words[0] == "close":
+        if words[1] in players:
+            close(players.pop(words[1]))
+        say(closed=words[1])
+        return
+    workload, settle_s, seconds = words
+    if workload not in players:
+        players[workload] = sides[workload]()
+    segment = players[workload].segment
+    play_for(float(settle_s), segment)
+    say(settled=workload)
+    began = time.monotonic()
+    steps = play_for(float(seconds), segment)
+    say(steps=steps, wall_s=time.monotonic() - began)
+
+
+def close(player):
+    """What it has to end."""
+    end = getattr(player, "close", None)
+    if end is not None:
+        end()
+
+
+def play_for(seconds, segment):
+    """Steps of as many segments as begin within `seconds`, one at least."""
+    until, steps = time.monotonic() + seconds, segment()
+    while time.monotonic() < until:
+        steps += segment()
+    return steps
 
 
 if __name__ == "__main__":
