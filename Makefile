@@ -4,7 +4,8 @@
 #   make lint   ruff, mypy, import floors, compose and Dockerfile checks
 #   make e2e    whole runs through the command line; then, side by side for neither minds, compose on a Docker engine and
 #               every public environment against a plain loop
-#   make chaos  2,000 simulated schedules and every planted bug, then real processes, real signals
+#   make chaos  2,000 simulated schedules and every planted bug, then real processes, real signals: first what measures
+#               times, alone, then the rest two at a time
 #   make bench  figures of this machine; make bench-peers: other libraries at the same workloads, installed into .bench/
 #   make soak   the long version of chaos, by hand
 PY ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
@@ -66,7 +67,7 @@ fmt: dev
 
 e2e: dev
 	$(BIN)/python -m pytest -q tests/e2e --ignore tests/e2e/test_compose.py --timeout 600 -n $(TEST_JOBS) --dist loadfile $(AGAIN)
-	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 600 > $(VENV)/conformance.log 2>&1 & conformance=$$!; \
+	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 600 -n $(TEST_JOBS) --dist worksteal > $(VENV)/conformance.log 2>&1 & conformance=$$!; \
 	$(BIN)/python -m pytest -q tests/e2e/test_compose.py --timeout 900 $(AGAIN); composed=$$?; \
 	wait $$conformance; conforms=$$?; cat $(VENV)/conformance.log; test $$composed$$conforms = 00
 
@@ -74,7 +75,8 @@ chaos: dev
 	$(BIN)/python -m tests.simulation --seeds 0:2000
 	$(BIN)/python -m tests.simulation --bugs --least 54
 	$(BIN)/python -m tests.simulation --shown
-	$(BIN)/python -m pytest -q tests/chaos --timeout 900
+	$(BIN)/python -m pytest -q tests/chaos -m alone --timeout 900
+	$(BIN)/python -m pytest -q tests/chaos -m "not alone" --timeout 900 -n $(TEST_JOBS) --dist loadfile
 
 bench: dev
 	$(BIN)/python -m benchmarks

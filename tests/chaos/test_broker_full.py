@@ -24,7 +24,7 @@ CAP_BYTES = 64 << 10
 LIMIT_S = 10.0
 SHARDS = 2
 clock = SystemClock()
-pytestmark = pytest.mark.timeout(600 if SOAK else 180)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600 if SOAK else 180)]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ LIMIT_S = 5.0
 MOST_WARNINGS = 8
 """Lines of trouble of one process and its children for one outage: one for each thing that it could not do."""
 clock = SystemClock()
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

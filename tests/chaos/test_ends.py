@@ -26,6 +26,7 @@ from tests.e2e.shell import ROOT, heddle, heddle_json, started
 from tests.helpers import eventually
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc"),
 ]

@@ -11,7 +11,7 @@ from tests.chaos.fleet import Size
 from tests.chaos.namespaces import Host, reason_not
 from tests.chaos.outages import await_played, cut_off
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(reason_not()), reason=reason_not())]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(300), pytest.mark.skipif(bool(reason_not()), reason=reason_not())]
 
 HOSTS = (1, 2)
 BACK_S = 8.0

@@ -16,6 +16,7 @@ from tests.chaos import outages, recovery
 from tests.chaos.bench import Measured, table
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc"),
 ]

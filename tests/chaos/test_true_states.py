@@ -32,6 +32,8 @@ MARGIN = float(os.environ.get("HEDDLE_RECOVERY_MARGIN", "2"))
 """What is promised holds for an idle machine; 1 asks for the promise itself."""
 SEAT_S, LEAD_S = SEAT_TTL_MS / 1000, LEADER_TTL_MS / 1000
 
+pytestmark = pytest.mark.alone
+
 
 @dataclass
 class Fleet:

@@ -20,7 +20,7 @@ from tests.helpers import eventually
 from tests.worker_kit import Reader, coordinating, fresh, submit
 
 TTL_S = 1.0
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
 
 
 class Fleet:

@@ -43,7 +43,7 @@ def plant(bug: Bug, folder: Path) -> None:
     for name in LINKED:
         if (TREE / name).exists():
             (folder / name).symlink_to(TREE / name)
-    shutil.copytree(ROOT, folder / "heddle", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT, folder / "heddle")  # compiled files, too: an edited one is newer than its own
     for edit in bug.edits:
         path = folder / "heddle" / edit.file
         path.write_text(edited(edit, path.read_text()))
