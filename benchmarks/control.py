@@ -10,17 +10,13 @@ By default 2,000 workers with 20,000 shards, which is minutes of a quiet machine
 
 import subprocess
 import sys
-import tempfile
 import threading
 from contextlib import ExitStack
-from pathlib import Path
 
+from benchmarks.fleet import fleet
 from benchmarks.measure import CLOCK, Row, cpu_s_of, spread
-from heddle.client import connect
 from heddle.errors import TimedOut
-from heddle.launch.check import load_and_check
-from heddle.launch.local import Local, Setup
-from heddle.stop import StopFlag
+from heddle.launch.local import Local
 
 WORKERS, SHARDS = 300, 3000
 LARGE = (2000, 20_000)
@@ -31,7 +27,7 @@ SLOWEST = 60.0
 PATIENCE_S = 60.0
 
 
-class Fleet:
+class Lights:
     """One process of light workers."""
 
     def __init__(self, url: str, experiment: str, first: int, count: int) -> None:
@@ -72,24 +68,18 @@ def run() -> list[Row]:
 def measure(workers: int, shards: int) -> list[Row]:
     """Rows for `workers` light workers, of which half die, and `shards` shards."""
     section = f"control plane, {workers:,} light workers, {shards:,} shards"
-    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
-        local = Local(Setup(url=None, folder=Path(folder) / "server", workers=0), stop=StopFlag())
-        stack.callback(local.end)
-        local.start_server()
-        local.start_roles()
-        client = stack.enter_context(connect(local.url))
-        loaded, checked = load_and_check(_source(shards))
-        experiment = client.submit_loaded(loaded, spaces=checked.spaces_json())
+    with fleet(0) as it, ExitStack() as stack:
+        local, experiment = it.local, it.submit(_source(shards))
         began, half = CLOCK.monotonic(), workers // 2
-        fleets = [Fleet(local.url, experiment.id, 0, half), Fleet(local.url, experiment.id, half, workers - half)]
-        for fleet in fleets:
-            stack.callback(fleet.kill)
-        claimed_s = _wait(local, fleets, shards, began)
-        _pause(local, fleets, 3.0)
-        shares = _shares(local, fleets)
+        groups = [Lights(local.url, experiment.id, 0, half), Lights(local.url, experiment.id, half, workers - half)]
+        for group in groups:
+            stack.callback(group.kill)
+        claimed_s = _wait(local, groups, shards, began)
+        _pause(local, groups, 3.0)
+        shares = _shares(local, groups)
         began = CLOCK.monotonic()
-        fleets[0].kill()
-        again_s = _wait(local, fleets[1:], shards, began)
+        groups[0].kill()
+        again_s = _wait(local, groups[1:], shards, began)
         owners = {shard.worker for shard in experiment.shards() if shard.state == "leased"}
         left = [name for name in owners if int(name.removeprefix("light-")) < half]
         assert not left, f"dead workers still hold shards: {left[:5]}"
@@ -114,37 +104,37 @@ def _source(shards: int) -> dict[str, object]:
     }
 
 
-def _shares(local: Local, fleets: list[Fleet]) -> dict[str, float]:
+def _shares(local: Local, groups: list[Lights]) -> dict[str, float]:
     server = local.server
     assert server is not None
     pids = {
         "server": [server.pid],
         "coordinator": [role.child.pid for role in local.roles if role.child is not None],
-        "light workers": [fleet.process.pid for fleet in fleets],
+        "light workers": [group.process.pid for group in groups],
     }
     before, began = {role: cpu_s_of(some) for role, some in pids.items()}, CLOCK.monotonic()
-    _pause(local, fleets, STEADY_S)
+    _pause(local, groups, STEADY_S)
     wall_s = CLOCK.monotonic() - began
     return {role: (cpu_s_of(some) - before[role]) / wall_s for role, some in pids.items()}
 
 
-def _wait(local: Local, fleets: list[Fleet], shards: int, began: float) -> float:
-    """Seconds from `began` until these fleets hold all shards."""
+def _wait(local: Local, groups: list[Lights], shards: int, began: float) -> float:
+    """Seconds from `began` until these groups hold all shards."""
     patience_s = PATIENCE_S + shards / SLOWEST
-    while sum(fleet.held for fleet in fleets) < shards:
+    while sum(group.held for group in groups) < shards:
         if CLOCK.monotonic() - began > patience_s:
-            raise TimedOut(f"{sum(fleet.held for fleet in fleets)} of {shards} shards held after {patience_s:g} s")
-        _pause(local, fleets, 0.1)
+            raise TimedOut(f"{sum(group.held for group in groups)} of {shards} shards held after {patience_s:g} s")
+        _pause(local, groups, 0.1)
     return CLOCK.monotonic() - began
 
 
-def _pause(local: Local, fleets: list[Fleet], seconds: float) -> None:
+def _pause(local: Local, groups: list[Lights], seconds: float) -> None:
     until = CLOCK.monotonic() + seconds
     while CLOCK.monotonic() < until:
         local.step()
-        for fleet in fleets:
-            if fleet.failure or fleet.process.poll() is not None:
-                raise RuntimeError(f"light workers ended: {fleet.failure}")
+        for group in groups:
+            if group.failure or group.process.poll() is not None:
+                raise RuntimeError(f"light workers ended: {group.failure}")
         CLOCK.sleep(0.05)
 
 

@@ -4,17 +4,12 @@ One worker plays two shards: the neighbour, and one that is calm in one experime
 before it ever delivers a batch. Both run in turns, the other one paused; only the neighbour's steps count.
 """
 
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
+from benchmarks.fleet import Fleet, fleet
 from benchmarks.measure import CLOCK, Played, Row, alternate, compare, own_cpu_s
 from benchmarks.pipeline import PATIENCE_S, Consumer
-from heddle.client import Client, connect
 from heddle.errors import TimedOut
-from heddle.launch.check import load_and_check
-from heddle.launch.local import Local, Setup
-from heddle.stop import StopFlag
 
 ROUNDS = 5
 SECONDS = 4.0
@@ -26,7 +21,7 @@ NEIGHBOUR = 0
 class One:
     """One experiment, paused until it is played."""
 
-    def __init__(self, client: Client, *, crash: bool) -> None:
+    def __init__(self, it: Fleet, *, crash: bool) -> None:
         raw = {
             "experiment": {"name": "wild" if crash else "calm"},
             "env": {
@@ -41,9 +36,8 @@ class One:
             "faults": {"barren_deaths": 1_000_000},
             "budget": {"env_steps": 1 << 40},
         }
-        loaded, checked = load_and_check(raw)
-        self.experiment = client.submit_loaded(loaded, spaces=checked.spaces_json())
-        self.consumer = Consumer(client, self.experiment.id)
+        self.experiment = it.submit(raw)
+        self.consumer = Consumer(it.client, self.experiment.id)
         self._wait()
         self._rest()
 
@@ -81,13 +75,8 @@ class One:
 
 def run() -> list[Row]:
     """Rows of the neighbour's rate, beside a shard that crashes and beside a calm one, and their ratio."""
-    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
-        local = Local(Setup(url=None, folder=Path(folder) / "server", workers=1), stop=StopFlag())
-        stack.callback(local.end)
-        local.start_server()
-        local.start_roles()
-        client = stack.enter_context(connect(local.url))
-        wild, calm = One(client, crash=True), One(client, crash=False)
+    with fleet(1) as it, ExitStack() as stack:
+        wild, calm = One(it, crash=True), One(it, crash=False)
         stack.callback(wild.consumer.seat.release)
         stack.callback(calm.consumer.seat.release)
         pairs = alternate(ROUNDS, wild.play, calm.play, within_s=WITHIN_S)

@@ -7,21 +7,15 @@ smaps_rollup), once when they are idle, and once each has played CartPole under 
 """
 
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.fleet import PATIENCE_S, Fleet, fleet
 from benchmarks.measure import CLOCK, Row, spread
 from benchmarks.pipeline import Consumer
-from heddle.client import Client, connect
 from heddle.errors import TimedOut
-from heddle.launch.check import load_and_check
-from heddle.launch.local import Local, Setup
-from heddle.launch.process import describe_exit
-from heddle.stop import StopFlag
 
 WORKERS = 64
-PATIENCE_S = 120.0
 SETTLE_S = 3.0
 MB = 1e6
 
@@ -34,19 +28,14 @@ def run() -> list[Row]:
 def measure(workers: int) -> list[Row]:
     """Rows of scaling from one worker to `workers`."""
     section = f"scaling, 1 to {workers} workers"
-    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
-        local = Local(Setup(url=None, folder=Path(folder) / "server", workers=1), stop=StopFlag())
-        stack.callback(local.end)
-        local.start_server()
-        local.start_roles()
-        client = stack.enter_context(connect(local.url))
-        until_live(local, client, 1)
-        client.broker.pools.set_desired("default", workers)
-        live_s = until_live(local, client, workers)
-        _let_be(local, SETTLE_S)
-        idle = private_bytes(local)
-        _play(local, client, workers, stack)
-        played = private_bytes(local)
+    with fleet(1) as it, ExitStack() as stack:
+        it.until_live(1)
+        it.client.broker.pools.set_desired("default", workers)
+        live_s = it.until_live(workers)
+        it.let_be(SETTLE_S)
+        idle = private_bytes(it)
+        _play(it, workers, stack)
+        played = private_bytes(it)
     return [
         Row(section, "until all are heard", "s", spread([live_s])),
         *(
@@ -56,9 +45,9 @@ def measure(workers: int) -> list[Row]:
     ]
 
 
-def private_bytes(local: Local) -> list[int]:
+def private_bytes(it: Fleet) -> list[int]:
     """Of each worker, what no other process shares; NaN where the system does not tell."""
-    return [_private(child.pid) for child in local.workers()]
+    return [_private(child.pid) for child in it.local.workers()]
 
 
 def _private(pid: int) -> int:
@@ -66,17 +55,7 @@ def _private(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
 
-def until_live(local: Local, client: Client, workers: int) -> float:
-    """Seconds until so many were heard."""
-    began = CLOCK.monotonic()
-    while (live := sum(info.alive for info in client.broker.pools.workers())) < workers:
-        if CLOCK.monotonic() - began > PATIENCE_S:
-            raise TimedOut(f"{live} of {workers} workers live after {PATIENCE_S:g} s")
-        _let_be(local, 0.05)
-    return CLOCK.monotonic() - began
-
-
-def _play(local: Local, client: Client, workers: int, stack: ExitStack) -> None:
+def _play(it: Fleet, workers: int, stack: ExitStack) -> None:
     """Have each worker play a shard until every one delivered."""
     source = {
         "experiment": {"name": "bench-scaling", "seed": 1},
@@ -84,28 +63,18 @@ def _play(local: Local, client: Client, workers: int, stack: ExitStack) -> None:
         "rollout": {"steps": 32},
         "budget": {"env_steps": 10**12},
     }
-    loaded, checked = load_and_check(source)
-    experiment = client.submit_loaded(loaded, spaces=checked.spaces_json())
-    consumer = Consumer(client, experiment.id)
+    experiment = it.submit(source)
+    consumer = Consumer(it.client, experiment.id)
     stack.callback(consumer.seat.release)
     until = CLOCK.monotonic() + PATIENCE_S
     while len({shard.worker for shard in experiment.shards() if shard.seq > 0}) < workers:
         if CLOCK.monotonic() > until:
             raise TimedOut(f"not every worker delivered within {PATIENCE_S:g} s")
         consumer.poll()
-        local.step()
+        it.local.step()
     experiment.pause()
     while consumer.poll(300):
-        local.step()
-
-
-def _let_be(local: Local, seconds: float) -> None:
-    until = CLOCK.monotonic() + seconds
-    while CLOCK.monotonic() < until:
-        local.step()
-        if local.endings:
-            raise RuntimeError(f"a process ended: {local.endings[0].why} ({describe_exit(local.endings[0].code)})")
-        CLOCK.sleep(0.05)
+        it.local.step()
 
 
 if __name__ == "__main__":

@@ -8,22 +8,17 @@ it are part of the figure. Weights of about 1 MB (a network of 346-346).
 """
 
 import sys
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.fleet import fleet
 from benchmarks.measure import CLOCK, Row, Spread
 from benchmarks.pipeline import Consumer
-from benchmarks.scaling import until_live
-from heddle.client import connect
 from heddle.consumers.setting import read_setting
 from heddle.errors import TimedOut
-from heddle.launch.check import load_and_check
-from heddle.launch.local import Local, Setup
+from heddle.launch.local import Local
 from heddle.policies.weights import pack
-from heddle.stop import StopFlag
 
 WORKERS = 64
 ROUNDS = 15
@@ -38,16 +33,10 @@ def run() -> list[Row]:
 
 def measure(workers: int) -> list[Row]:
     """Rows for `workers` workers."""
-    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
-        setup = Setup(url=None, folder=Path(folder) / "server", workers=workers, durability="memory")
-        local = Local(setup, stop=StopFlag())
-        stack.callback(local.end)
-        local.start_server()
-        local.start_roles()
-        client = stack.enter_context(connect(local.url))
-        until_live(local, client, workers)
-        loaded, checked = load_and_check(_source(workers))
-        experiment = client.submit_loaded(loaded, spaces=checked.spaces_json())
+    with fleet(workers, durability="memory") as it, ExitStack() as stack:
+        client, local = it.client, it.local
+        it.until_live(workers)
+        experiment = it.submit(_source(workers))
         consumer = Consumer(client, experiment.id)  # publishes version 1
         stack.callback(consumer.seat.release)
         _until_given(local, consumer, workers)
