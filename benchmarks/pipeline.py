@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import CLOCK, Played, Row, alternate, compare, cpu_s_of, own_cpu_s
 from benchmarks.workload import ALL, PROCESSES, SHAPES, Shape, w1_source
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.client import Client, connect
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.ordering import Ordering

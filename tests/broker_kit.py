@@ -11,8 +11,9 @@ from redis.retry import Retry
 from heddle.batch import checksum
 from heddle.broker import Broker, keys
 from heddle.broker.connection import Client, Connection
+from heddle.broker.experience_types import Pointer
 from heddle.broker.fitness import ServerInfo
-from heddle.broker.types import AppendMeta, AppendReply, Claim, Kind, Lease, Pointer
+from heddle.broker.types import AppendMeta, AppendReply, Claim, Kind, Lease
 from heddle.shard import ShardPlan
 
 E = "test-1a2b"

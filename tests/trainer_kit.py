@@ -19,7 +19,8 @@ import torch
 
 from heddle.batch import checksum, encode
 from heddle.broker import Broker
-from heddle.broker.types import AppendMeta, AppendReply, Claim, Flow
+from heddle.broker.experience_types import Flow
+from heddle.broker.types import AppendMeta, AppendReply, Claim
 from heddle.checkpoint import Checkpoint, newest
 from heddle.clock import SystemClock
 from heddle.consumers.learners import TrainBatch

@@ -12,7 +12,7 @@ import numpy as np
 
 from heddle.batch import decode
 from heddle.broker import Broker, keys, open_broker
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.clock import SystemClock
 from heddle.coord.coordinator import Coordinator
 from heddle.errors import HeddleError

@@ -12,9 +12,9 @@ from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
+from heddle.broker.experience_types import Pointer
 from heddle.broker.pointers import identity_of, pointer_fields, read_pointer
 from heddle.broker.records import integer, text, texts
-from heddle.broker.types import Pointer
 from heddle.errors import Conflict, Gone, NotFound
 
 NOT_OURS = "no worker's append wrote this entry"

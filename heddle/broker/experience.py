@@ -16,11 +16,11 @@ from heddle.broker import keys
 from heddle.broker.bulk import Bulk
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.dead import bury_foreign, dead_batches
+from heddle.broker.experience_types import Flow, Pointer, Settled
 from heddle.broker.leases import BLOB_TTL_MS
 from heddle.broker.pointers import by_bytes, identity_of, pointer_fields, pointer_of, read_flow
 from heddle.broker.records import integer, text, texts
 from heddle.broker.tickets import is_groupless
-from heddle.broker.types import Flow, Pointer, Settled
 from heddle.errors import Gone, SeatLost
 
 log = logging.getLogger("heddle.broker")

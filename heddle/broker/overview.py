@@ -12,13 +12,14 @@ from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
 from heddle.broker.events import LAST_ENTRIES, Event, Metric, read_event, read_metric
+from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged, NoNumber
 from heddle.broker.pointers import read_flow
 from heddle.broker.pools import DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
 from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker
 from heddle.broker.records import SPEC_FIELDS, Status, entries, integer, read_ctl, read_status, text, texts
 from heddle.broker.seats import Sitter, read_sitter
-from heddle.broker.types import Ctl, Flow
+from heddle.broker.types import Ctl
 
 EVENTS = 200
 """Lines of the log in one look."""

@@ -6,8 +6,8 @@ This module never talks to a server.
 from collections.abc import Iterator, Mapping, Sequence
 
 from heddle.broker import keys
+from heddle.broker.experience_types import Amount, Flow, Pointer
 from heddle.broker.records import integer
-from heddle.broker.types import Amount, Flow, Pointer
 
 FETCH_BYTES = 64 << 20
 """Bytes asked for in one round trip: more would pile up in the server's output buffer."""

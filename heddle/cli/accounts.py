@@ -3,7 +3,7 @@
 It never counts; the broker's scripts do.
 """
 
-from heddle.broker.types import Flow
+from heddle.broker.experience_types import Flow
 
 OUTCOMES = ("trained", "evaluated", "stale", "dead", "dropped", "rolled_back")
 """Where an appended batch may end, in the order of promise P2."""

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged
 from heddle.broker.pools import WorkerInfo
 from heddle.broker.records import Status
-from heddle.broker.types import Flow, ShardState
+from heddle.broker.types import ShardState
 from heddle.cli.history import History
 from heddle.cli.live import Facts, WorkerFact, clock_text
 from heddle.clock import Clock, SystemClock

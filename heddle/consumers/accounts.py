@@ -5,7 +5,7 @@ It never counts; the broker's scripts do.
 
 from typing import Any
 
-from heddle.broker.types import Amount, Flow
+from heddle.broker.experience_types import Amount, Flow
 
 NAMES = ("appended", "trained", "evaluated", "stale", "dead", "dropped", "rolled_back", "discarded", "forgotten")
 

@@ -7,8 +7,8 @@ or counted, checkpoint, ack, outcome; then the seat is free.
 import logging
 from typing import Any
 
+from heddle.broker.experience_types import Flow
 from heddle.broker.records import Outcome
-from heddle.broker.types import Flow
 from heddle.consumers.accounts import accounting
 from heddle.consumers.draining import POLL_MS, drain, say_stop
 from heddle.consumers.loop import Loop

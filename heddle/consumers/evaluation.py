@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.broker import Broker
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.consumers.progress import Progress
 from heddle.consumers.sides import Ended, Sides
 from heddle.errors import BrokerFull, BrokerUnreachable, Conflict, NotFound, SeatLost

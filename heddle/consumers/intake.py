@@ -6,7 +6,8 @@ It never trains: it hands out what `quorum` decides, and sets aside what is too 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heddle.broker.types import Ctl, Flow, Pointer
+from heddle.broker.experience_types import Flow, Pointer
+from heddle.broker.types import Ctl
 from heddle.clock import Clock
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.marks import key_of

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from heddle.broker import Broker
+from heddle.broker.experience_types import Pointer, Settled
 from heddle.broker.pointers import identity_of
-from heddle.broker.types import Pointer, Settled
 from heddle.consumers.marks import Key, Mark, key_of
 from heddle.consumers.ordering import Ordering
 from heddle.consumers.shelf import Shelf

@@ -6,7 +6,8 @@ update, publish (so that workers go on), checkpoint, ack.
 
 import logging
 
-from heddle.broker.types import Ctl, Flow, Pointer
+from heddle.broker.experience_types import Flow, Pointer
+from heddle.broker.types import Ctl
 from heddle.consumers.budget import reached
 from heddle.consumers.evaluation import Finished
 from heddle.consumers.intake import Taken

@@ -20,7 +20,7 @@ OWNERS_KEPT = 8
 
 
 class Identity(Protocol):
-    """What tells batches apart; `broker.types.Pointer` has it."""
+    """What tells batches apart; `broker.experience_types.Pointer` has it."""
 
     @property
     def entry_id(self) -> str: ...

@@ -8,7 +8,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from heddle.broker.types import Ctl, Pointer
+from heddle.broker.experience_types import Pointer
+from heddle.broker.types import Ctl
 from heddle.consumers.data.source import DataSource
 from heddle.consumers.loop import Loop
 from heddle.consumers.parts import Parts

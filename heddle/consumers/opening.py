@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from heddle.batch import decode, spot_check
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.errors import BatchError
 from heddle.layout import Layout, Segments
 from heddle.shard import ShardPlan

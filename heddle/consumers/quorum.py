@@ -21,7 +21,7 @@ Why = Literal["quorum", "steps", "timeout", "high water", "flush", "void", "wait
 
 
 class Given(Protocol):
-    """What a decision looks at; `broker.types.Pointer` has it."""
+    """What a decision looks at; `broker.experience_types.Pointer` has it."""
 
     @property
     def shard(self) -> int: ...

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from heddle.broker import Broker, keys
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.clock import Clock
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.marks import key_of

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from heddle.broker import Broker
-from heddle.broker.types import Flow, Pointer
+from heddle.broker.experience_types import Flow, Pointer
 from heddle.clock import Clock
 from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.progress import Progress

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from heddle.broker.events import Metric
-from heddle.broker.types import Flow
+from heddle.broker.experience_types import Flow
 from heddle.checkpoint import Checkpoint
 from heddle.consumers.saver import Saver
 from heddle.consumers.setting import Setting

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from heddle.broker import Broker
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.consumers.setting import Setting
 from heddle.errors import BrokerFull, Denied, PlaneError
 from heddle.plane import Home, Plane, file_of, open_plane, why_missing

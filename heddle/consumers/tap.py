@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from heddle.broker import Broker
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.opening import decode_as
 from heddle.consumers.patience import Patience

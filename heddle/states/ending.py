@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from heddle.broker import Broker
 from heddle.broker.events import Event
+from heddle.broker.experience_types import Flow
 from heddle.broker.records import Status
-from heddle.broker.types import Flow, ShardState
+from heddle.broker.types import ShardState
 from heddle.states.read import PARTITION
 
 RESTARTS = 200

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from heddle.broker.coordinators import Leader
+from heddle.broker.experience_types import Flow
 from heddle.broker.pools import WorkerInfo
 from heddle.broker.records import Status
 from heddle.broker.seats import Sitter
-from heddle.broker.types import Ctl, Flow, ShardState
+from heddle.broker.types import Ctl, ShardState
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from heddle.broker import Broker
+from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged
 from heddle.broker.pointers import read_flow
 from heddle.broker.records import Status, read_ctl
 from heddle.broker.seats import Sitter
-from heddle.broker.types import Flow, ShardState
+from heddle.broker.types import ShardState
 from heddle.states.facts import Facts, PoolFacts, Sight
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from heddle.broker import Broker, keys, open_broker
+from heddle.broker.experience_types import Flow
 from heddle.broker.pointers import read_flow
 from heddle.broker.records import texts
-from heddle.broker.types import Flow
 from heddle.clock import SystemClock
 from heddle.errors import HeddleError
 from tests.chaos import procs

@@ -9,7 +9,8 @@ import redis
 
 from heddle.broker import Broker, keys
 from heddle.broker.experience import Experience
-from heddle.broker.types import Lease, Pointer
+from heddle.broker.experience_types import Pointer
+from heddle.broker.types import Lease
 from heddle.errors import Gone, SeatLost
 from tests.broker_kit import SEAT, Books, E, admit, append, claim_next, ctl, payload, read_all
 

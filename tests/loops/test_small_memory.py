@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from heddle.broker import Broker
+from heddle.broker.experience_types import Pointer
 from heddle.broker.server import LocalServer
-from heddle.broker.types import Pointer
 from heddle.plane import open_plane
 from heddle.plane.host import SHM
 from tests.helpers import eventually

@@ -6,7 +6,8 @@ It never talks to a broker; it is told every answer, also those that "get lost" 
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from heddle.broker.types import AppendReply, Claim, Lease, Pointer
+from heddle.broker.experience_types import Pointer
+from heddle.broker.types import AppendReply, Claim, Lease
 
 Name = tuple[int, int, str, int, int]
 """(shard, epoch, nonce, seq, given): one batch that somebody played."""

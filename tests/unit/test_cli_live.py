@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from heddle.broker.types import Amount, Flow
+from heddle.broker.experience_types import Amount, Flow
 from heddle.cli.accounts import accounting, accounting_line, adds_up
 from heddle.cli.history import History
 from heddle.cli.live import Facts, WorkerFact, clock_text, plain_line, render

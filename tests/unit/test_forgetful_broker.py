@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heddle.broker.experience_types import Pointer
 from heddle.broker.pointers import identity_of
-from heddle.broker.types import Pointer
 from heddle.clock import ManualClock
 from heddle.consumers.ledger import Ledger
 from heddle.consumers.marks import OWNERS_KEPT, Mark

@@ -6,7 +6,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.clock import SystemClock
 from heddle.consumers.intake import Intake, is_high_water
 from heddle.consumers.ledger import Ledger

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from heddle.broker.coordinators import Leader
+from heddle.broker.experience_types import Amount, Flow
 from heddle.broker.pools import WorkerBeat, WorkerInfo
 from heddle.broker.records import Status
 from heddle.broker.seats import Sitter
-from heddle.broker.types import Amount, Ctl, Flow, ShardState
+from heddle.broker.types import Ctl, ShardState
 from heddle.states.experiments import Picture, judge
 from heddle.states.facts import Facts, PoolFacts, Sight
 from heddle.states.judgement import Judgement

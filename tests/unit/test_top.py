@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from heddle.broker.events import Event
+from heddle.broker.experience_types import Amount, Flow
 from heddle.broker.presence import WorkerBeat, WorkerInfo
-from heddle.broker.types import Amount, Flow, ShardState
+from heddle.broker.types import ShardState
 from heddle.cli.top.keys import Order, View, press
 from heddle.cli.top.layout import fit, score, short
 from heddle.cli.top.rows import ExperimentRow, PoolRow, Snapshot, WorkerRow, as_json

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from heddle.broker.experience_types import Pointer
 from heddle.broker.records import StoredSpec
-from heddle.broker.types import Pointer
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
 from heddle.consumers.setting import Setting
