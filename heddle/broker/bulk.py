@@ -12,9 +12,9 @@ from redis.exceptions import ConnectionError as Disconnected
 
 from heddle.blocks import Blocks
 from heddle.broker.connection import Connection, leaving_replicas
+from heddle.broker.experience_types import Pointer
 from heddle.broker.faults import translated
 from heddle.broker.pointers import by_bytes
-from heddle.broker.types import Pointer
 
 DIRECT_FROM = 128 << 10
 """Bytes of a round trip from which this pays."""

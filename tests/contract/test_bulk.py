@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from heddle.blocks import Blocks
 from heddle.broker import Broker
 from heddle.broker.bulk import Answers, Unexpected
-from heddle.broker.types import Pointer
+from heddle.broker.experience_types import Pointer
 from heddle.errors import BrokerUnreachable
 from tests.broker_kit import admit, append, claim_next, read_all
 
