@@ -167,6 +167,15 @@ def test_dqn_is_far_above_chance_after_a_fifth_of_its_run(folder: Path) -> None:
     assert told["return"] > 60  # of its last 100 episodes, drawn actions among them; a random policy gets 22
 
 
+def test_vtrace_is_far_above_chance_after_a_tenth_of_its_run(folder: Path) -> None:
+    short = ("--set", "budget.env_steps=40_960", "--set", "eval.every_updates=1000")
+    told = json.loads(heddle("run", "cartpole_vtrace.toml", *short, "-o", "json", cwd=folder).stdout)
+    assert told["state"] == "completed" and told["adds_up"]
+    assert told["return"] > 80  # of its last 100 episodes; seeds 1 to 3 got 162, 174 and 154, a random policy gets 22
+    newest = max(folder.glob("runs/*/checkpoints/checkpoint-*.safetensors"))
+    assert heddle_json("eval", str(newest), "--episodes", "2", cwd=folder)["evaluations"][0]["episodes"] == 2
+
+
 def test_simulators_far_away_are_waited_for_beside_each_other(folder: Path) -> None:
     done = heddle("run", "waiting.toml", "--set", "budget.env_steps=20_000", "-o", "json", cwd=folder)
     told = json.loads(done.stdout)
@@ -198,7 +207,7 @@ def test_continuous_actions_are_played_and_trained_without_a_barrier(folder: Pat
 
 @pytest.mark.parametrize(
     ("spec", "steps"),
-    [("cartpole_vtrace", 8_192), ("cartpole_dqn", 3_000), ("pendulum_sac", 1_200), ("own_learner", 8_192)],
+    [("cartpole_dqn", 3_000), ("pendulum_sac", 1_200), ("own_learner", 8_192)],
 )
 def test_every_learner_trains_and_what_it_saved_can_be_played(folder: Path, spec: str, steps: int) -> None:
     done = heddle("run", f"{spec}.toml", "--set", f"budget.env_steps={steps}", "-o", "json", cwd=folder)
