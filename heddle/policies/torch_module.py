@@ -240,7 +240,11 @@ def make_module(policy: Policy, *, device: torch.device) -> ActorCritic:
     if missing:
         raise EnvError(f"cannot be trained: {type(policy).__name__} lacks {', '.join(missing)}", key="policy.id")
     spaces: Any = policy
-    return ActorCritic(make(), spaces.observation, spaces.action, device=device)
+    try:
+        made = make()
+    except user_errors() as error:
+        raise EnvError(f"cannot be trained: module() raised {describe_error(error)}", key="policy.id") from error
+    return ActorCritic(made, spaces.observation, spaces.action, device=device)
 
 
 def module_weights(net: nn.Module) -> Arrays:

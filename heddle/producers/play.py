@@ -21,6 +21,7 @@ from heddle.producers.contract import BadAnswer
 from heddle.producers.endless import Endless
 from heddle.producers.episodes import Episodes
 from heddle.producers.kinds import Spaces
+from heddle.producers.memory import fresh_state
 from heddle.producers.mishap import PlayError
 from heddle.producers.noise import NoiseTape
 from heddle.producers.reel import Reel
@@ -85,9 +86,9 @@ class Play(ABC):
         self._tape = tape = self._tape_kind(policy.noise, self._chance)
         self._tally = tally = Tally(n, layout.steps)
         self._episodes = episodes = Episodes(self._chance, first_episode)
-        state, of = policy.initial_state(n), identity_of(plan, spec, seed, n)
+        state, of = fresh_state(policy, n, spec), identity_of(plan, spec, seed, n)
         self.standing = Standing(of, layout, self._envs, tally, episodes, tape, state)
-        self._fresh_state = policy.initial_state(1)
+        self._fresh_state = fresh_state(policy, 1, spec)
         self._spaces, self._news = Spaces(envs), list[str]()
         self._numbers, self._bounds = Numbers(layout), Bounds(layout)
         self._reel: Reel | None = None  # the one being played

@@ -19,6 +19,7 @@ from heddle.policies.base import Policy
 from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.kinds import array_kind, has_ended, number_kind
+from heddle.producers.memory import fresh_state
 from heddle.producers.play import Play, copied
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, record_info
@@ -72,7 +73,7 @@ class Player(Play):
     def _begin_all(self) -> None:
         """Fresh episodes everywhere; their first observations stand in `_now`."""
         n = len(self._envs)
-        reel, self.standing.state = Reel(self.layout, n), self.policy.initial_state(n)
+        reel, self.standing.state = Reel(self.layout, n), fresh_state(self.policy, n, self.spec)
         for env in range(n):
             self._tally.clear(env)
             self._begin(env, reel, 0)

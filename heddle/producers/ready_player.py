@@ -21,6 +21,7 @@ from heddle.producers import lanes
 from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.kinds import has_ended, number_kind
+from heddle.producers.memory import fresh_state
 from heddle.producers.mishap import Mishap
 from heddle.producers.noise import PacedTape
 from heddle.producers.play import Play, copied, moved_only
@@ -117,7 +118,7 @@ class ReadyPlayer(Play):
         """Have fresh episodes begin everywhere; nobody waits for the first observations here."""
         self._drain()
         n = len(self._envs)
-        reel, self.standing.state = Reel(self.layout, n), copied(self.policy.initial_state(n))
+        reel, self.standing.state = Reel(self.layout, n), copied(fresh_state(self.policy, n, self.spec))
         for leaf in self.layout.observation_leaves:  # until it has shown something, each stands at a value of its space
             if (limits := index_range(leaf.space, chosen=False)) is not None:
                 reel.arrays[leaf.name][:, 0] = limits[0]

@@ -28,6 +28,7 @@ from heddle.producers.vector_player import VectorPlayer
 from heddle.shard import ShardPlan, continued_seed, first_episode, plan_shards
 from heddle.spaces import Space, from_json
 from heddle.spec import ExperimentSpec, spec_from_json
+from heddle.spec.objects import describe_error, user_errors
 
 log = logging.getLogger("heddle.worker")
 
@@ -59,12 +60,15 @@ class Actor:
         """Take over published weights.
 
         Raises:
-            EnvError: they do not fit this policy.
+            EnvError: they do not fit this policy, or it raised, the user's code maybe.
         """
         try:
             self.policy.set_weights(unpack(data)[0])
         except WeightsError as error:
             raise EnvError(f"published weights do not fit: {error}", key="policy.id", value=policy_id) from error
+        except user_errors() as error:
+            reason = f"set_weights raised {describe_error(error)}, at policy version {version}"
+            raise EnvError(reason, key="policy.id", value=policy_id) from error
         self.version = version
 
 

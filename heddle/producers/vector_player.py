@@ -36,6 +36,7 @@ from heddle.producers.envs_vector import (
     reset_some,
     takes_seeds,
 )
+from heddle.producers.memory import fresh_state
 from heddle.producers.play import Play, copied, moved_only
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, note_info
@@ -90,7 +91,7 @@ class VectorPlayer(Play):
 
     def _begin_all(self) -> None:
         n = self.plan.lanes
-        reel, self.standing.state = Reel(self.layout, n, self.plan.agents), self.policy.initial_state(n)
+        reel, self.standing.state = Reel(self.layout, n, self.plan.agents), fresh_state(self.policy, n, self.spec)
         self._env, self.doing = -1, "reset"
         self.standing.own["pending"] = np.zeros(n, np.bool_)
         seeds = [self._episodes.begin(env, 0) for env in range(n)]

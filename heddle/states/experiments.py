@@ -88,7 +88,9 @@ def _experiment(facts: Facts, picture: Picture) -> Judgement:
         return _stopping(facts, picture)
     if status.command == "pause":
         do = f"go on with: heddle resume {facts.id}"
-        return Judgement(subject, "paused", "it was paused, by somebody or by its trainer: its log says why", do, since_ms=since_ms)
+        return Judgement(
+            subject, "paused", "it was paused, by somebody or by its trainer: its log says why", do, since_ms=since_ms
+        )
     missing = [one for one in (picture.trainer, *picture.shards.values()) if one.state == "unknown"]
     if missing:
         why = "the broker came back a moment ago, and not everybody has been heard of since"

@@ -508,6 +508,15 @@ def test_what_a_policy_does_wrong_is_told_in_one_line(acted: Callable[[], Acted]
     assert failed.value.failure.version == 3
 
 
+def test_a_policy_whose_memory_cannot_begin_is_told_in_one_line() -> None:
+    class Forgetful(Drawn):
+        def initial_state(self, n: int) -> Arrays:
+            raise LookupError("no memory here")
+
+    with pytest.raises(EnvError, match=r"initial_state\(1\) raised LookupError: no memory here at .*player.py:\d+"):
+        player_of([(3, "terminated")], policy=Forgetful())
+
+
 @pytest.mark.parametrize(
     ("later", "reason"),
     [

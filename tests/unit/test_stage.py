@@ -9,8 +9,11 @@ import torch
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Claim, Lease
 from heddle.clock import SystemClock
+from heddle.errors import EnvError
+from heddle.policies.weights import pack
 from heddle.producers.stage import Stage
 from heddle.spec import load_spec
+from tests.unit.fake_envs import Drawn
 
 
 def stage(*, resume_from: str | None = None, **sections: dict[str, Any]) -> Stage:
@@ -86,3 +89,20 @@ def threads() -> Iterator[None]:
 def test_a_policy_with_torch_acts_in_one_thread() -> None:
     stage(policy={"id": "tests.unit.policy_zoo:Linear"}).layout()
     assert torch.get_num_threads() == 1
+
+
+class Refusing(Drawn):
+    """Takes no weights."""
+
+    def __init__(self, observation: object, action: object) -> None:
+        super().__init__(2)
+
+    def set_weights(self, weights: object) -> None:
+        raise ArithmeticError("not these")
+
+
+def test_a_policy_that_raises_over_published_weights_is_named_with_their_version() -> None:
+    made = stage(policy={"id": "tests.unit.test_stage:Refusing"})
+    made._fetch = lambda experiment, version: (7, pack({}, version=7, update=1))  # type: ignore[assignment]
+    with pytest.raises(EnvError, match=r"set_weights raised ArithmeticError: not these at .*, at policy version 7"):
+        made.load_newest(7)
