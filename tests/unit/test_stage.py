@@ -103,6 +103,6 @@ class Refusing(Drawn):
 
 def test_a_policy_that_raises_over_published_weights_is_named_with_their_version() -> None:
     made = stage(policy={"id": "tests.unit.test_stage:Refusing"})
-    made._fetch = lambda experiment, version: (7, pack({}, version=7, update=1))  # type: ignore[assignment]
+    made._fetch = lambda experiment, version: (7, pack({}, version=7, update=1))
     with pytest.raises(EnvError, match=r"set_weights raised ArithmeticError: not these at .*, at policy version 7"):
         made.load_newest(7)
