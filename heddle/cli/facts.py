@@ -230,7 +230,7 @@ class FactsReader:
             return
         if reason and not judgement.is_green and not (self.status and self.status.ended):
             self._add_event(f"{state}: {reason}")
-        elif judgement.is_green and self._judged_told[1]:
+        elif judgement.is_green and self._judged_told[1] and not (self.status and self.status.ended):
             self._add_event(f"{state} again")
         self._judged_told = what
 

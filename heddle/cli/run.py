@@ -126,6 +126,7 @@ def as_json(outcome: "Outcome") -> dict[str, object]:
         "restarts": list(outcome.restarts),
         "troubles": list(outcome.troubles),
         "failures": list(outcome.failures),
+        "untracked": list(outcome.untracked),
         "cpu_s": round(cpu_seconds(), 1),
         "result": outcome.result,
     }
@@ -160,11 +161,14 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
             *(("", why) for why in outcome.restarts[-5:]),
             *(("trouble", what) for what in outcome.troubles[:5]),
             *listed("failed", outcome.failures),
+            *listed("trackers", outcome.untracked),
             ("curve", curve or ""),
             ("checkpoint", best or "none yet"),
         ]
     )
     click.echo("\nnext:")
+    if outcome.untracked:
+        click.echo(f"  heddle track {outcome.directory}")
     if best:
         click.echo(f"  heddle eval {outcome.directory} --episodes 100")
         click.echo(f"  heddle run {again} --resume {outcome.experiment}{spent}")

@@ -15,8 +15,10 @@ from heddle.cli.accounts import accounting, accounting_line, adds_up
 from heddle.cli.ending import asked
 from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
+from heddle.cli.heard import hear_warnings
 from heddle.cli.live import Facts
 from heddle.cli.tables import print_facts
+from heddle.cli.tracked import see_through
 from heddle.client import FOLDER, Client, connect
 from heddle.errors import Gone, HeddleError
 from heddle.launch.checked import Checked
@@ -78,6 +80,7 @@ class Outcome:
         troubles: quarantined shards and the like, at the last look.
         directory: of its checkpoints.
         hurried: somebody waits for this process to be gone; failures: what its environments did, with worker and line.
+        untracked: trackers that have not everything; `heddle track` of the directory gives it to them.
     """
 
     experiment: str
@@ -93,6 +96,7 @@ class Outcome:
     troubles: tuple[str, ...] = ()
     hurried: bool = False
     failures: tuple[str, ...] = ()
+    untracked: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -100,19 +104,6 @@ class Outcome:
         if self.state == "interrupted":
             return 130
         return 0 if self.state in ("completed", "stopped") else 1
-
-
-class _Warnings(logging.Handler):
-    """Hands what our own process warns of to the live view."""
-
-    logger = "heddle"
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._say(record.getMessage())
 
 
 class _Watch:
@@ -165,12 +156,12 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
         if not experiment.created:
             reader.say(f"going on with {experiment.id}, which was not over")
         local.add(role)
-        add_trackers(local, spec.track, experiment.id, order.directory)
+        trackers = add_trackers(local, spec.track, experiment.id, order.directory)
         given_up = counting(client.broker, experiment.id, order.directory)
         session = Session(local, role, _Watch(reader), experiment.stop, stop, reader.say, given_up=given_up)
         running = Running(session, reader, local)
         reader.start()
-        heard = _hear_warnings(reader.say)
+        heard = hear_warnings(reader.say)
         try:
             with (
                 _remembered(order, local, experiment.id),
@@ -183,22 +174,15 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
                     screen.update()
                     stop.wait_now(STEP_S)
                 _last_look(session, reader)
-            outcome, ending = _outcome(order, session, reader), None if stop.now else asked(client, experiment.id)
+                outcome = _outcome(order, session, reader)
+                outcome = replace(outcome, untracked=see_through(running, screen, trackers, client))
+            ending = None if stop.now else asked(client, experiment.id)
             if ending is None:
                 return outcome
             return replace(outcome, failures=ending.failures, restarts=(*outcome.restarts, *ending.restarts))
         finally:
             logging.getLogger(heard.logger).removeHandler(heard)
             reader.stop()
-
-
-def _hear_warnings(say: Callable[[str], None]) -> _Warnings:
-    """Have warnings said on the screen from now on, instead of in the middle of it."""
-    heard = _Warnings(say)
-    logger = logging.getLogger(heard.logger)
-    logger.addHandler(heard)
-    logger.propagate = False
-    return heard
 
 
 @contextlib.contextmanager

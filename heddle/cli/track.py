@@ -5,8 +5,8 @@ It never holds the run up, and a run goes on when it ends.
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ from heddle.cli.roles import begin_role
 from heddle.errors import UsageError
 
 if TYPE_CHECKING:
+    from heddle.consumers.tracking.base import Source
+    from heddle.consumers.tracking.points import Subject
     from heddle.consumers.tracking.tracker import Told
     from heddle.spec.tracking import Track
 
@@ -30,9 +32,10 @@ INTERRUPTED = 130
     example="heddle track cartpole --tensorboard runs/tb && tensorboard --logdir runs/tb\n"
     "heddle track cartpole --wandb my-project --wandb-mode offline\n"
     "heddle track cartpole --mlflow sqlite:///mlflow.db\n"
+    "heddle track runs/cartpole-7f3a2b --tensorboard runs/tb     # a run that is over, its broker too\n"
     "heddle track                      # every experiment whose spec has [track]",
 )
-@click.argument("experiment", metavar="[EXP]", required=False, shell_complete=experiment_names)
+@click.argument("experiment", metavar="[EXP | DIR]", required=False, shell_complete=experiment_names)
 @click.option("--tensorboard", metavar="DIR", help="Event files, in DIR/EXP.")
 @click.option("--wandb", metavar="PROJECT", help="A run of Weights & Biases; WANDB_API_KEY is its key.")
 @click.option("--wandb-mode", type=click.Choice(["online", "offline"]), help="offline: a folder for `wandb sync`.")
@@ -54,8 +57,9 @@ def track(
 ) -> None:
     """Hand what EXP measures on to trackers, from its first update to its last; without options to those of its spec.
 
-    Neither Ctrl-C nor a tracker that is away ends or delays anything else; the same command goes on from there.
-    Credentials are taken from the environment of this process alone.
+    Of a run that is over, its server too, name the folder: DIR is runs/EXP. Neither Ctrl-C nor a tracker that is away
+    ends or delays anything else; the same command goes on from there. Credentials are taken from the environment of
+    this process alone.
     """
     chosen = chosen_by(tensorboard, wandb, wandb_mode, mlflow)
     if experiment is None:
@@ -99,29 +103,26 @@ def host(url: str, directory: Path) -> None:
 
 def follow(experiment: str, chosen: "Track | None", directory: Path, output: str, redis_url: str | None) -> None:
     """Track one experiment, and say how far each tracker came."""
-    from heddle.broker import open_broker
     from heddle.consumers.tracking.crew import Crew
-    from heddle.consumers.tracking.make import check_installed, kinds_of, make_backend, subject_of
+    from heddle.consumers.tracking.make import check_installed, kinds_of, make_backend
 
-    with connect(redis_url) as client:
-        found, url = client.experiment(experiment).id, client.url
-        subject = subject_of(client.broker, found)
-        wanted = chosen or client.experiment(found).spec().track
+    what = find(experiment, directory, redis_url)
+    wanted = chosen or what.named
     if wanted is None or wanted.is_empty:
         raise UsageError(
-            f"{found} names no tracker: give --tensorboard DIR, --wandb PROJECT or --mlflow URI, or write [track] into"
-            " its spec"
+            f"{what.subject.experiment} names no tracker: give --tensorboard DIR, --wandb PROJECT or --mlflow URI, or"
+            " write [track] into its spec"
         )
     check_installed(wanted)
     stop = begin_role("heddle.consumers.tracking.crew")
-    makers = {kind: partial(make_backend, kind, wanted, subject) for kind in kinds_of(wanted)}
-    artifacts = directory if wanted.checkpoint else None
-    crew = Crew(lambda: open_broker(url, role="tracker"), found, makers, stop, artifacts)
+    makers = {kind: partial(make_backend, kind, wanted, what.subject) for kind in kinds_of(wanted)}
+    artifacts = what.directory if wanted.checkpoint else None
+    crew = Crew(what.connect, what.subject.experiment, makers, stop, artifacts)
     told = crew.run()
     if output == "json":
-        print_json({"experiment": found, "trackers": [asdict(one) for one in told]})
+        print_json({"experiment": what.subject.experiment, "trackers": [asdict(one) for one in told]})
     else:
-        for line in lines_of(found, told):
+        for line in lines_of(what.subject.experiment, told):
             click.echo(line)
     is_done = all(one.done for one in told)
     if not is_done:
@@ -130,6 +131,60 @@ def follow(experiment: str, chosen: "Track | None", directory: Path, output: str
     if crew.left:  # a thread hangs in a library, which would hold the process up
         os._exit(INTERRUPTED)
     raise click.exceptions.Exit(0 if is_done else INTERRUPTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is tracked.
+
+    Attributes:
+        subject: what trackers are told of it; named: the trackers of its spec.
+        directory: where its checkpoints are, in a folder of its id.
+        connect: opens what its metrics are read from.
+    """
+
+    subject: "Subject"
+    named: "Track | None"
+    directory: Path
+    connect: "Callable[[], Source]"
+
+
+def find(experiment: str, directory: Path, redis_url: str | None) -> Found:
+    """What `experiment` means: a run's folder, or a name or id that the broker knows, else one whose folder is here.
+
+    Raises:
+        BrokerUnreachable, NotFound: and no run left such a folder.
+    """
+    from heddle.consumers.tracking.folder import is_run
+    from heddle.errors import BrokerUnreachable, NotFound
+
+    if is_run(Path(experiment)):
+        return from_folder(Path(experiment))
+    try:
+        return from_broker(experiment, directory, redis_url)
+    except (BrokerUnreachable, NotFound):
+        if not is_run(directory / experiment):
+            raise
+        return from_folder(directory / experiment)
+
+
+def from_folder(home: Path) -> Found:
+    """A run by what it left."""
+    from heddle.consumers.tracking.folder import RunFolder
+
+    folder = RunFolder(home)
+    return Found(folder.subject, folder.track, home.resolve().parent, partial(RunFolder, home))
+
+
+def from_broker(experiment: str, directory: Path, redis_url: str | None) -> Found:
+    """A run by what the broker knows."""
+    from heddle.broker import open_broker
+    from heddle.consumers.tracking.make import subject_of
+
+    with connect(redis_url) as client:
+        found, url = client.experiment(experiment), client.url
+        subject, named = subject_of(client.broker, found.id), found.spec().track
+    return Found(subject, named, directory, lambda: open_broker(url, role="tracker"))
 
 
 def lines_of(experiment: str, told: "Sequence[Told]") -> list[str]:

@@ -128,6 +128,7 @@ def _finish(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
         "tell the outcome",
         lambda: parts.broker.experiments.finish(parts.experiment, parts.seat.epoch, outcome, reason, result),
     )
+    parts.report.end(final, reason, result)
     log.info("ended experiment=%s outcome=%s reason=%s", parts.experiment, final, reason)
     parts.report.tell("error" if outcome == "failed" else "info", f"{outcome}: {reason}")
     return outcome

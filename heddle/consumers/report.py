@@ -5,6 +5,7 @@ It never holds anything up: numbers that the broker does not take now are gone.
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.experience_types import Flow, Pointer
@@ -100,7 +101,7 @@ class Report:
             log.debug("cannot send metrics update=%d error=%s", update, error)
             return
         self._ahead_s = int(entry.partition("-")[0]) / 1000 - self._clock.monotonic()
-        self._file.add(update, metrics)
+        self._file.add(update, metrics, entry=entry)
 
     def server_s(self, at: float) -> float | None:
         """The broker's time at a monotonic moment, to within a round trip; None before it took any metrics."""
@@ -111,6 +112,10 @@ class Report:
         gone = self._broker.events.metrics_forget(self._experiment, above=above, seat_epoch=self._seat_epoch)
         self._file.forget(above=above)
         return gone
+
+    def end(self, outcome: str, reason: str, result: Mapping[str, Any]) -> None:
+        """Keep how it ended beside what was measured."""
+        self._file.end(outcome, reason, result)
 
     def tell(self, level: str, message: str) -> None:
         """One line for the experiment's log, which everybody sees."""

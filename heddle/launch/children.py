@@ -90,6 +90,7 @@ class Role:
         self._ending = False
         self._patience = patience or Patience()
         self._lost = ""
+        self._said: list[str] = []
         self._memory = MemoryWatch(self._clock)
 
     @property
@@ -112,6 +113,7 @@ class Role:
             self._watch(self.child)
             return None
         child, self.child = self.child, None
+        self._said = child.tail(SHOWN_LINES)
         if self._ending or code in self._done:
             self.code = code
             return None
@@ -136,8 +138,8 @@ class Role:
         self._start_at = max(self._start_at, self._clock.monotonic() + delay_s)
 
     def tail(self, lines: int = SHOWN_LINES) -> list[str]:
-        """The last lines it printed."""
-        return self.child.tail(lines) if self.child is not None else []
+        """The last lines it printed, also once it has ended."""
+        return self.child.tail(lines) if self.child is not None else self._said[-lines:]
 
     def _watch(self, child: Child) -> None:
         self._memory.look()

@@ -12,6 +12,7 @@ from pathlib import Path
 from heddle.broker import Broker
 from heddle.broker.faults import Damaged
 from heddle.broker.records import Status
+from heddle.clock import SystemClock
 from heddle.consumers.tracking.make import kinds_of
 from heddle.errors import Gone, HeddleError, NotFound, SpecError
 from heddle.launch.children import Ending, Role
@@ -24,8 +25,13 @@ from heddle.stop import StopFlag
 log = logging.getLogger("heddle.trackers")
 
 LOOK_S = 1.0
+LEVEL_S = 25.0
+"""How long the trackers of a run that is over are waited for, where its server ends with it."""
+LEVEL_LOOP_S, LEAVE_S = 0.1, 5.0
 DONE_CODES = (0, 2, 4, 6, 8)
 """Through; a library is missing; removed; a key is refused; fed by somebody else: nothing to start again."""
+
+Lacking = dict[str, str]
 
 
 def tracker_role(experiment: str, *, url: str, directory: Path, log_file: Path | None = None) -> Role:
@@ -34,10 +40,52 @@ def tracker_role(experiment: str, *, url: str, directory: Path, log_file: Path |
     return Role("trackers", arguments, url=url, done=DONE_CODES, log_file=log_file)
 
 
-def add_trackers(local: Local, track: Track | None, experiment: str, directory: Path) -> None:
+def add_trackers(local: Local, track: Track | None, experiment: str, directory: Path) -> Role | None:
     """Feed the trackers of an experiment's spec, where it names any, beside the services of this terminal."""
-    if track is not None and not track.is_empty:
-        local.add(tracker_role(experiment, url=local.url, directory=directory, log_file=local.log_file("trackers")))
+    if track is None or track.is_empty:
+        return None
+    return local.add(tracker_role(experiment, url=local.url, directory=directory, log_file=local.log_file("trackers")))
+
+
+def give_time(step: Callable[[], None], role: Role, broker: Broker, experiment: str, stop: StopFlag) -> Lacking:
+    """Give the trackers of an experiment that is over a while to have everything, then end them.
+
+    Args:
+        step: looks at everything once, `role` among it.
+
+    Returns:
+        Those that have not, by kind, and what is known of why.
+    """
+    clock = SystemClock()
+    deadline = clock.monotonic() + LEVEL_S
+    try:
+        while (missing := lacking(broker, experiment)) and not role.finished:
+            if stop.now or clock.monotonic() >= deadline:
+                break
+            step()
+            stop.wait_now(LEVEL_LOOP_S)
+        missing = lacking(broker, experiment)
+    except HeddleError as error:
+        log.info("cannot see trackers through experiment=%s error=%s", experiment, error)
+        missing = {"its tracker": "the broker cannot be asked"}
+    role.terminate(LEAVE_S)
+    return missing
+
+
+def lacking(broker: Broker, experiment: str) -> Lacking:
+    """Trackers that have not everything yet, by kind, and what is known of why. Raises BrokerError."""
+    track = _track_of(broker, experiment)
+    if track is None:
+        return {}
+    known = {str(one.told.get("kind")): one for one in broker.trackers.all(experiment)}
+    found = {}
+    for kind in kinds_of(track):
+        one = known.get(kind)
+        if one is None:
+            found[kind] = "it took nothing"
+        elif not one.told.get("done"):
+            found[kind] = str(one.told.get("trouble") or f"{one.behind or 0:,} updates behind")
+    return found
 
 
 @contextlib.contextmanager

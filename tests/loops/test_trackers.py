@@ -15,10 +15,12 @@ import pytest
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
+from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.tracking import make, tracker
 from heddle.consumers.tracking.make import make_backend, subject_of
 from heddle.consumers.tracking.tracker import Told, Tracker
 from heddle.errors import Conflict, Gone
+from heddle.spec import load_spec
 from heddle.spec.tracking import Mlflow, Track, Wandb
 from heddle.stop import StopFlag
 from tests.e2e.shell import Started, heddle, started
@@ -33,10 +35,13 @@ from tests.tracking_kit import (
     steps_in_mlflow,
     written_for_tensorboard,
 )
+from tests.trainer_kit import SPEC
 
 pytestmark = pytest.mark.timeout(400)
 """Loading MLflow or W&B alone takes a minute where many processes share the machine."""
-KILLS = 2 if not os.environ.get("HEDDLE_SOAK") else 30
+SOAK = bool(os.environ.get("HEDDLE_SOAK"))
+KILLS = 30 if SOAK else 1
+soak = pytest.mark.skipif(not SOAK, reason="loads MLflow or W&B in processes again and again: HEDDLE_SOAK=1, make soak")
 
 
 @pytest.fixture
@@ -246,7 +251,8 @@ def test_what_the_stream_let_go_of_is_missed_and_counted(training: Training, tmp
     assert written_for_tensorboard(folder, "rl/env_steps")[-1] == 80
 
 
-def test_mlflow_has_every_point_once_with_params_tags_and_the_checkpoint(
+@soak
+def test_mlflow_has_every_point_once_with_a_kill_between(
     training: Training, valkey_server: LocalServer, tmp_path: Path, store: str
 ) -> None:
     checkpoints = tmp_path / "runs" / training.id / "checkpoints"
@@ -270,8 +276,12 @@ def test_mlflow_has_every_point_once_with_params_tags_and_the_checkpoint(
     assert [one.path for one in client.list_artifacts(run.info.run_id, "checkpoint")] == ["checkpoint/best.safetensors"]
 
 
-def test_what_a_kill_left_half_sent_is_not_in_mlflow_twice(training: Training, store: str) -> None:
+def test_what_a_kill_left_half_sent_is_not_in_mlflow_twice_beside_params_tags_and_the_checkpoint(
+    training: Training, store: str, tmp_path: Path
+) -> None:
     track = Track(mlflow=Mlflow(uri=store))
+    (tmp_path / training.id / "checkpoints").mkdir(parents=True)
+    (tmp_path / training.id / "checkpoints" / "best.safetensors").write_bytes(b"weights")
     training.updates(4)
     feeding = Feeding(training, "mlflow", track)
     eventually(lambda: behind(training) == 0, timeout_s=60)
@@ -281,8 +291,14 @@ def test_what_a_kill_left_half_sent_is_not_in_mlflow_twice(training: Training, s
     client.set_tag(run.info.run_id, "heddle.recorded", training.broker.events.metrics_read(training.id)[1].entry_id)
     training.broker.conn.main.xgroup_setid(keys.metrics(training.id), _group(training), "0")
     training.end()
-    Feeding(training, "mlflow", track).ends()
+    Feeding(training, "mlflow", track, directory=tmp_path).ends()
+    # Then each is there once, with what tells of the run
     assert steps_in_mlflow(store, training.id) == every_step(4)
+    client, run = mlflow_run(store, training.id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["env.id"] == "CartPole-v1"
+    assert run.data.tags["heddle.ended"] == "completed: budget used"
+    assert [one.path for one in client.list_artifacts(run.info.run_id, "checkpoint")] == ["checkpoint/best.safetensors"]
 
 
 def _group(training: Training) -> str:
@@ -312,6 +328,18 @@ def test_a_tracker_that_is_away_is_tried_again_and_then_has_everything(
     assert steps_in_mlflow(uri, training.id) == every_step(10)
 
 
+def test_wandb_offline_has_a_row_for_each_update_once_over_two_sessions(training: Training, tmp_path: Path) -> None:
+    needs("wandb")
+    track = Track(wandb=Wandb(project="p", mode="offline", dir=str(tmp_path)))
+    training.updates(5)
+    Feeding(training, "wandb", track).leaves()
+    training.updates(2)
+    training.end()
+    assert Feeding(training, "wandb", track).ends().done
+    assert rows_of_wandb(tmp_path, training.id) == list(range(1, 8))
+
+
+@soak
 def test_wandb_offline_has_a_row_for_each_update_once_with_a_kill_between(
     training: Training, valkey_server: LocalServer, tmp_path: Path
 ) -> None:
@@ -430,6 +458,48 @@ def test_two_processes_never_feed_one_tracker(
     training.updates(2)
     training.end()
     assert first.ends().points == 4
+
+
+def a_folder(home: Path, updates: int, *, ended: bool = True) -> CurveFile:
+    """A run's folder, as its trainer leaves it."""
+    file = CurveFile(home, load_spec({**SPEC, "trainer": {}, "track": {"tensorboard": "tb"}}).spec.canonical_json())
+    for update in range(1, updates + 1):
+        file.add(update, {"return": float(update), "env_steps": 10.0 * update}, entry=f"{1000 + update}-0")
+    if ended:
+        file.end("completed", "budget used", {"return": 3.0})
+    return file
+
+
+def test_the_folder_of_a_run_gives_a_tracker_what_the_broker_would_and_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs("tensorboardX", "tensorboard")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEDDLE_REDIS_URL", raising=False)
+    where = tmp_path / "tb" / "pole-1a2b3c"
+    # Given a run that was cut short, its broker gone
+    file = a_folder(Path("runs/pole-1a2b3c"), 6, ended=False)
+    assert run(["track", "runs/pole-1a2b3c"]) == 0
+    assert written_for_tensorboard(where) == every_step(6)
+    # When it went on elsewhere: some was rolled back and measured anew
+    file.forget(above=4)
+    file.add(5, {"return": -1.0, "env_steps": 50.0}, entry="2000-0")
+    file.end("completed", "budget used", {})
+    # Then its id alone finds the folder, and the curve is what was measured
+    assert run(["track", "pole-1a2b3c", "-o", "json"]) == 0
+    said = capsys.readouterr().out
+    (told,) = json.loads(said[said.index("{") :])["trackers"]
+    assert (told["points"], told["rolled_back"], told["done"]) == (1, 1, True)
+    assert shown_by_tensorboard(where) == [(10 * n, float(n)) for n in range(1, 5)] + [(50, -1.0)]
+
+
+def test_a_folder_without_ids_of_entries_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "pole-1a2b3c"
+    a_folder(home, 1).add(2, {"return": 1.0})
+    assert run(["track", str(home), "--tensorboard", str(tmp_path / "tb")]) == 4
+    assert "was left by an older version, which kept too little for trackers" in capsys.readouterr().err
 
 
 def test_an_experiment_that_is_removed_ends_its_trackers(training: Training, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from heddle.cli.curve import Curve, Shade, braille, braille_cells, save_picture
 from heddle.cli.main import run
 from heddle.cli.series import Series, band, check_metric, differences, find, flat, grouped, interval
-from heddle.consumers.curve_file import CURVE, SPEC, CurveFile, read_points
+from heddle.consumers.curve_file import CURVE, SPEC, CurveFile, read_metrics, read_points
 from heddle.errors import NotFound, UsageError
 
 
@@ -80,6 +80,15 @@ def test_the_file_says_what_the_stream_says_after_a_rollback_and_a_death_within_
     assert [(update, values["return"]) for update, values in points] == [(1, 1.0), (2, 2.0), (3, 30.0)]
     assert math.isnan(points[0][1]["kl"])
     assert json.loads((tmp_path / "run-1" / SPEC).read_text()) == {"a": {"b": 1}}
+
+
+def test_the_file_keeps_the_ids_of_the_stream_whatever_a_learner_calls_its_numbers(tmp_path: Path) -> None:
+    file = CurveFile(tmp_path, "{}")
+    file.add(1, {"return": 1.0, "entry_id": 7.0, "update": 9.0}, entry="1700-3")
+    file.add(2, {"return": 2.0}, entry="1800-0")
+    file.forget(above=1)
+    (kept,) = read_metrics(tmp_path / CURVE)
+    assert (kept.entry_id, kept.time_ms, kept.values["return"]) == ("1700-3", 1700, 1.0)
 
 
 def test_trouble_with_the_file_is_told_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,17 +1,73 @@
-"""What a tracker's own side must do; one module each does it with its library.
+"""What a tracker stands between: where metrics come from, and its own side, one module each with its library.
 
-It never reads the stream: the loop in `tracker.py` does, and calls these from one thread.
+It never reads the metrics: the loop in `tracker.py` does, and calls both from one thread.
 """
 
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from heddle.broker.events import Metric
 from heddle.consumers.tracking.points import Ending, Place, Point
 from heddle.errors import MissingExtra
 
 _USER = re.compile(r"(//)[^/@\s]*@")
+
+
+class Metrics(Protocol):
+    """Metrics of experiments that are given out once to each tracker, as `heddle.broker.trackers` says it."""
+
+    def claim(self, experiment: str, name: str, process: str, *, told: Mapping[str, Any]) -> str | None: ...
+
+    def leave(self, experiment: str, name: str, process: str, *, told: Mapping[str, Any]) -> None: ...
+
+    def take_over(self, experiment: str, name: str) -> list[Metric]: ...
+
+    def read(self, experiment: str, name: str, *, count: int, block_ms: int) -> list[Metric]: ...
+
+    def done(self, experiment: str, name: str, ids: Sequence[str]) -> None: ...
+
+    def rewind(self, experiment: str, name: str) -> None: ...
+
+    def before(self, experiment: str, entry_id: str) -> list[Metric]: ...
+
+
+class Standing(Protocol):
+    """How an experiment is."""
+
+    @property
+    def experiment(self) -> str: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def result(self) -> Mapping[str, Any]: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+
+class Standings(Protocol):
+    """How experiments are."""
+
+    def status(self, experiment: str) -> Standing: ...
+
+
+class Source(Protocol):
+    """Where metrics come from: a broker, or the folder of a run whose broker is gone."""
+
+    @property
+    def trackers(self) -> Metrics: ...
+
+    @property
+    def experiments(self) -> Standings: ...
+
+    def close(self) -> None: ...
 
 
 class Backend(Protocol):

@@ -3,15 +3,15 @@
 One that hangs or fails never keeps the others from going on. When asked to end they have a bounded time for it.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heddle.broker import Broker
 from heddle.clock import Clock, SystemClock
-from heddle.consumers.tracking.base import Backend, in_short
+from heddle.consumers.tracking.base import Backend, Source, in_short
 from heddle.consumers.tracking.tracker import Told, Tracker
 from heddle.errors import HeddleError, TrackerDown
 from heddle.stop import StopFlag
@@ -30,12 +30,12 @@ class Crew:
         left: trackers that were not through when there was no more time.
 
     Args:
-        connect: opens a connection.
+        connect: opens a connection, or the folder of a run.
         makers: make the backends, by kind; each in its own thread, for it may load a library for long.
         directory: where runs leave their checkpoints here; None sends none.
     """
 
-    connect: Callable[[], Broker]
+    connect: Callable[[], Source]
     experiment: str
     makers: Mapping[str, Callable[[], Backend]]
     stop: StopFlag
@@ -72,7 +72,7 @@ class Crew:
 
     def _feed(self, kind: str, make: Callable[[], Backend]) -> None:
         try:
-            with self.connect() as broker:
+            with contextlib.closing(self.connect()) as broker:
                 tracker = Tracker(broker, self.experiment, make(), stop=self.stop, directory=self.directory)
                 self._trackers[kind] = tracker
                 tracker.run()

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from heddle.broker.records import Status
 from heddle.checkpoint import BEST, listing
 from heddle.consumers.saver import DIRECTORY
+from heddle.consumers.tracking.base import Standing
 from heddle.consumers.tracking.points import Ending
 from heddle.errors import CheckpointError
 
 
-def ending_of(status: Status, directory: Path | None) -> Ending:
+def ending_of(status: Standing, directory: Path | None) -> Ending:
     """How an experiment that is over ended.
 
     Args:

@@ -4,6 +4,7 @@ It never holds anything up: it reads a stream that is capped whoever reads it, a
 tracker came to it is missed, and counted. It acks an entry once the other side has it for good.
 """
 
+import itertools
 import logging
 import os
 from collections.abc import Sequence
@@ -12,13 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from heddle.broker import Broker
 from heddle.broker.events import Metric
-from heddle.broker.records import Status
 from heddle.broker.trackers import TTL_MS
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.patience import GivenUp, Patience
-from heddle.consumers.tracking.base import Backend
+from heddle.consumers.tracking.base import Backend, Source, Standing
 from heddle.consumers.tracking.ending import ending_of
 from heddle.consumers.tracking.names import group_of
 from heddle.consumers.tracking.points import Point, place_of, points_of
@@ -68,7 +67,7 @@ class Tracker:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Source,
         experiment: str,
         backend: Backend,
         *,
@@ -219,6 +218,11 @@ class Tracker:
         before = self._patience.call("look back", lambda: self._broker.trackers.before(self._experiment, first))
         step = next((int(one.values["env_steps"]) for one in before if "env_steps" in one.values), 0)
         points = points_of(metrics, step)
+        known = sum(1 for _ in itertools.takewhile(self._backend.knows, points))
+        if 0 < known < len(points):  # what was rolled back meanwhile lies between the two
+            self._hand_on(metrics[:known])
+            self._hand_on(metrics[known:])
+            return
         self._compare(before, points, step)
         if fresh := [point for point in points if not self._backend.knows(point)]:
             self._backend.add(fresh)
@@ -231,7 +235,8 @@ class Tracker:
         pairs = zip([self._last, *points], points, strict=False)
         gaps = [later.update - earlier.update - 1 for earlier, later in pairs if earlier is not None]
         self.told = replace(self.told, missed=self.told.missed + sum(max(0, gap) for gap in gaps))
-        last = self._last.place if self._last is not None else self._backend.last
+        ours, theirs = self._last.place if self._last is not None else None, self._backend.last
+        last = max((place for place in (ours, theirs) if place is not None), default=None)
         if last is None or points[0].place <= last or not before:
             return
         if place_of(before[0].entry_id) < last:
@@ -245,7 +250,7 @@ class Tracker:
         self._patience.call("ack", lambda: self._broker.trackers.done(self._experiment, self._name, sorted(kept)))
         self._unsafe = [point for point in self._unsafe if point.entry_id not in kept]
 
-    def _finish(self, status: Status) -> None:
+    def _finish(self, status: Standing) -> None:
         self._backend.finish(ending_of(status, self._directory))
         self._settle()
         self.told = replace(self.told, done=True)
