@@ -15,11 +15,13 @@ import numpy as np
 
 from heddle.clock import Clock, SystemClock
 from heddle.launch import process
+from heddle.launch.epitaph import exit_words
 from heddle.launch.host import MemoryWatch
 from heddle.launch.pacing import HEALTHY_S, restart_delay_s
-from heddle.launch.process import Child, describe_exit
+from heddle.launch.process import Child
 from heddle.launch.vigil import Patience, lost
 from heddle.launch.waiting import Waiting
+from heddle.spec.last_words import telling
 
 log = logging.getLogger("heddle.launch")
 
@@ -167,9 +169,9 @@ class Role:
         self.restarts += 1
         delay_s = restart_delay_s(self.failures, self._rng.random())
         self._start_at = self._clock.monotonic() + delay_s
-        said = " | ".join(line for line in child.tail(SHOWN_LINES) if line.strip())
+        said = " | ".join(telling(child.tail())[-SHOWN_LINES:])
         of_memory = code == -signal.SIGKILL and not child.killed and self._memory.has_killed()
-        how = f"gave {self._lost}: killed" if self._lost else f"ended with {describe_exit(code)}"
+        how = f"gave {self._lost}: killed" if self._lost else f"ended with {exit_words(child)}"
         how += ", by the system for want of memory" if of_memory else ""
         why = f"{self.name} {how}{f': {said}' if said and not self._lost else ''}"
         log.info("restarting role=%s in=%.1fs because %s", self.name, delay_s, why)

@@ -17,12 +17,12 @@ import pytest
 
 from heddle.broker.presence import HostReport, Pulse
 from heddle.errors import BrokerUnreachable
-from heddle.launch.epitaph import place, telling
 from heddle.launch.host import cores
 from heddle.launch.pacing import restart_delay_s, share
 from heddle.launch.supervisor import Supervisor, worker_command
 from heddle.launch.vigil import Patience
 from heddle.producers import worker as worker_module
+from heddle.spec.last_words import kept, place, telling
 from heddle.stop import StopFlag
 from tests.helpers import eventually
 
@@ -453,6 +453,17 @@ def test_of_a_dump_at_a_fatal_signal_the_innermost_call_is_told() -> None:
     ]
     assert telling(dump) == ["Fatal Python error: Aborted", '  File "myenv.py", line 23 in step']
     assert telling(["one", " ", "two"]) == ["one", "two"]
+
+
+def test_of_a_dump_heddles_own_calls_are_left_out_and_a_deep_one_keeps_its_begin() -> None:
+    ours = [f'  File "{worker_module.__file__}", line {line} in play' for line in (9, 8)]
+    deep = [f'  File "/home/me/deep.py", line {line} in dig' for line in range(200)]
+    dump = ["said before", "Fatal Python error: Aborted", "", "Current thread 0x01 (most recent call first):", *ours]
+    assert telling([*dump, *deep]) == ["Fatal Python error: Aborted", deep[0]]
+    assert telling(dump) == ["Fatal Python error: Aborted", ours[0]]
+    assert kept([*dump, *deep], 30)[:6] == [*dump[1:], deep[0]]
+    assert kept(dump, 30) == dump
+    assert kept([str(line) for line in range(50)], 3) == ["47", "48", "49"]
 
 
 def test_of_many_threads_the_one_that_a_fatal_signal_came_to_is_told_and_the_users_line_in_it() -> None:

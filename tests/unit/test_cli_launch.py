@@ -1,6 +1,7 @@
 """Roles as supervised children, which trainers a host starts, and when a session is over."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ import signal, sys, time
 what = sys.argv[1]
 if what == "end":
     print("last words"); sys.exit(int(sys.argv[2]))
+if what == "crash":
+    import ctypes, faulthandler
+    faulthandler.enable(file=2, all_threads=False)
+    print("last words", flush=True)
+    ctypes.string_at(0)
 if what in ("deaf", "stone deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if what == "stone deaf":
@@ -146,6 +152,17 @@ def test_a_killed_role_is_named_by_its_signal(script: None) -> None:
     role.terminate(0.0)
     role.step()
     assert role.finished
+
+
+def test_of_a_role_that_crashes_in_native_code_the_users_line_is_told_and_none_of_ours(script: None) -> None:
+    role = Role("trainer", ["crash"], url="redis://x")
+    why = ended(role).why
+    assert re.search(
+        r"^trainer ended with signal SIGSEGV at \S*child\.py:\d+: Fatal Python error: [^|]* \|   File ", why
+    )
+    assert "last words" not in why
+    assert role.tail(1)
+    role.terminate(0.0)
 
 
 def test_ending_all_kills_the_deaf_after_their_grace(script: None) -> None:

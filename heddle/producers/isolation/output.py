@@ -3,6 +3,8 @@
 import fcntl
 import os
 
+from heddle.spec.last_words import kept, place
+
 KEPT_BYTES = 16 * 1024
 LINES, LINE_CHARS = 30, 300
 READ_BYTES = 1 << 18
@@ -42,11 +44,18 @@ class Output:
         return bool(data)
 
     def lines(self) -> tuple[str, ...]:
-        """The last lines, oldest first, without what a terminal would obey."""
+        """The last lines, oldest first; of a dump at a fatal signal its begin, where the innermost calls are."""
+        return tuple(kept(self._all(), LINES))
+
+    def place(self) -> str:
+        """ "file:line" of the user's code that a dump or a traceback at the end of it came to; "" for none."""
+        return place(self._all())
+
+    def _all(self) -> list[str]:
+        """What is kept, without what a terminal would obey."""
         text = self._last.decode("utf-8", "replace")
         lines = ["".join(c if c.isprintable() else " " for c in line).rstrip() for line in text.splitlines()]
-        kept = [line[:LINE_CHARS] for line in lines if line.strip() and not line.startswith(_NOISE)]
-        return tuple(kept[-LINES:])
+        return [line[:LINE_CHARS] for line in lines if line.strip() and not line.startswith(_NOISE)]
 
     def close(self) -> None:
         """Read what is left, as far as it is kept, and close it."""

@@ -266,6 +266,8 @@ class EnvProcess:
     def _lose(self, cause: Any, what: str, doing: str) -> Never:
         env = int(self._cells[ENV]) if self._cells[BUSY] else None
         self._end()
+        at = self.output.place()
+        what = f"{what}, at {at}" if at else what
         self.lost = Mishap(cause, what, doing=doing, env=env, output=self.output.lines())
         raise self.lost
 

@@ -18,6 +18,7 @@ from heddle.producers.mishap import Mishap
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Space, from_json, to_json
 from heddle.spec import ExperimentSpec
+from heddle.spec.last_words import telling
 from heddle.spec.variants import env_of
 
 Answer = tuple[Any, float, bool, bool, dict[str, float]]
@@ -247,7 +248,7 @@ def _asked(process: EnvProcess, kind: int, wanted: dict[str, Any], doing: str, l
         return process.ask(kind, payload=json.dumps(wanted).encode(), doing=doing, limit_s=limit_s)
     except Mishap as mishap:
         process.close()
-        said = f"; it said: {' | '.join(line[:120] for line in mishap.output[-3:])}" if mishap.output else ""
+        said = f"; it said: {' | '.join(line[:120] for line in telling(mishap.output)[-3:])}" if mishap.output else ""
         raise EnvError(f"failed in {doing}: {mishap.what}{said}", value=name) from mishap
     except BaseException:
         process.close()
