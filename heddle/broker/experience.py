@@ -125,6 +125,12 @@ class Experience:
         pairs = zip(now, pointers, strict=True)
         return [one is not None and identity_of(one) == identity_of(pointer) for one, pointer in pairs]
 
+    def peek(self, experiment: str, p: int, after: str, *, count: int) -> list[Pointer]:
+        """Entries behind `after` that are in the stream now, `count` at most, read by nobody for it."""
+        entries: Any = self._conn.main.xrange(keys.experience(experiment, p), f"({after}", "+", count=count)
+        found = (pointer_of(experiment, p, text(entry), texts(fields)) for entry, fields in entries)
+        return [pointer for pointer in found if pointer is not None]
+
     def find(self, experiment: str, p: int, entry_ids: Sequence[str]) -> list[Pointer | None]:
         """The batches of these entries; None where there is none (any more)."""
         found: list[Pointer | None] = []

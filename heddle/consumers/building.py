@@ -18,6 +18,7 @@ from heddle.consumers.ledger import Ledger
 from heddle.consumers.ordering import Ordering
 from heddle.consumers.parts import PARTITION, Parts, Trains
 from heddle.consumers.patience import Patience
+from heddle.consumers.prefetch import prefetch_for
 from heddle.consumers.progress import Progress, carried_of
 from heddle.consumers.publisher import Publisher
 from heddle.consumers.quorum import rules_of
@@ -102,6 +103,7 @@ def build(source: Source, seat: Seat) -> Parts:
     base = _base(source, seat)
     broker, experiment, call, setting = source.broker, source.experiment, source.patience.call, base.setting
     shelf = offered_shelf(broker, experiment, setting, seat_epoch=seat.epoch, plane=source.plane, call=call)
+    shelf.prefetch = prefetch_for(broker.experience, experiment, PARTITION, base.setting)
     ledger = _ledger(base, shelf)
     ctl = call("read ctl", lambda: broker.experiments.ctl(experiment))
     broker_run = call("ask which run of the broker this is", broker.conn.run_id)

@@ -164,7 +164,8 @@ class Loop:
         parts.reader.loading(pointers)
         self.training_on = pointers
         began = parts.clock.monotonic()
-        metrics = parts.training.update(taken.batches, parts.progress)
+        with parts.reader.fetching_ahead():
+            metrics = parts.training.update(taken.batches, parts.progress)
         weights = parts.training.weights()
         where = where_of(parts.progress.update, [pointer.shard for pointer in pointers])
         if (spoilt := not_finite(weights)) is not None:

@@ -6,6 +6,7 @@ what a mark covers it acks unseen; the ledger tells the broker.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from heddle.broker import Broker, keys
@@ -70,6 +71,9 @@ class Reader:
         plans: of every shard.
         latest: tells the newest policy version that is known.
         shelf: where the bytes are; the broker alone by default.
+
+    Attributes:
+        losses: what is not there. last_read: the newest entry that was read for the first time; "" before there is one.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Reader:
         self._stranded = True
         self._looked_at = clock.monotonic()
         self._look_again_s = LOOK_AGAIN_FIRST_S
+        self.last_read = ""
 
     def start(self) -> None:
         """Make sure of the group, and learn which batches an earlier trainer died with."""
@@ -157,6 +162,11 @@ class Reader:
         except BrokerFull as error:  # an update must go on: it is what frees memory
             log.warning("cannot name what is loaded error=%s", error)
 
+    def fetching_ahead(self) -> AbstractContextManager[None]:
+        """Within it bytes of batches that are not read yet may be fetched by another thread."""
+        prefetch = self.shelf.prefetch
+        return nullcontext() if prefetch is None else prefetch.ahead(self.last_read)
+
     def _gather(self, block_ms: int) -> list[Pointer]:
         idle_s = self._clock.monotonic() - self._looked_at
         if self._stranded or idle_s >= self._look_again_s:
@@ -177,7 +187,9 @@ class Reader:
         return found + read
 
     def _read(self, block_ms: int) -> list[Pointer]:
-        return self._experience.read(*self._at, self._group, self._consumer, count=READ_AT_ONCE, block_ms=block_ms)
+        found = self._experience.read(*self._at, self._group, self._consumer, count=READ_AT_ONCE, block_ms=block_ms)
+        self.last_read = found[-1].entry_id if found else self.last_read
+        return found
 
     def _take_over(self) -> list[Pointer]:
         self._looked_at = self._clock.monotonic()

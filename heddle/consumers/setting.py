@@ -44,6 +44,11 @@ class Setting:
     layout: Layout
     plans: tuple[ShardPlan, ...]
 
+    @property
+    def batch_bytes(self) -> int:
+        """Of the largest shard's batch, but for what has no fixed shape."""
+        return max((self.layout.segment_bytes * plan.lanes for plan in self.plans), default=0)
+
     def spaces_json(self) -> dict[str, Any]:
         """As a checkpoint holds them."""
         return {"observation": to_json(self.observation), "action": to_json(self.action)}

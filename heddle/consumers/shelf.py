@@ -9,6 +9,7 @@ from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.experience_types import Pointer
+from heddle.consumers.prefetch import Prefetch
 from heddle.consumers.setting import Setting
 from heddle.errors import BrokerFull, Denied, PlaneError
 from heddle.plane import Home, Plane, file_of, open_plane, why_missing
@@ -25,11 +26,13 @@ class Shelf:
     Attributes:
         home: its shared memory on this host; None where it uses none, or none can be used.
         trouble: why none can be used; "" when it can, or need not be.
+        prefetch: has the bytes of some that lie in the broker; None where nobody fetches ahead.
     """
 
     def __init__(self, broker: Broker, home: Home | None = None, *, trouble: str = "") -> None:
         self.home = home
         self.trouble = trouble
+        self.prefetch: Prefetch | None = None
         self._experience = broker.experience
 
     @classmethod
@@ -54,9 +57,17 @@ class Shelf:
 
     def fetch(self, pointers: Sequence[Pointer]) -> list[bytes | memoryview | None]:
         """The bytes behind pointers, in order, not copied where they are shared; None where there are none."""
-        asked = [pointer for pointer in pointers if pointer.location == "redis"]
-        fetched = iter(self._experience.fetch_views(asked) if asked else [])
-        return [next(fetched) if pointer.location == "redis" else self.view(pointer) for pointer in pointers]
+        found = {pointer.entry_id: self._here(pointer) for pointer in pointers}
+        asked = [pointer for pointer in pointers if pointer.location == "redis" and found[pointer.entry_id] is None]
+        if asked:
+            fetched = self._experience.fetch_views(asked)
+            found |= {pointer.entry_id: data for pointer, data in zip(asked, fetched, strict=True)}
+        return [found[pointer.entry_id] for pointer in pointers]
+
+    def _here(self, pointer: Pointer) -> bytes | memoryview | None:
+        if pointer.location != "redis":
+            return self.view(pointer)
+        return None if self.prefetch is None else self.prefetch.take(pointer)
 
     def view(self, pointer: Pointer) -> memoryview | None:
         """The bytes of a batch in shared memory; None for any other, and where they are not."""
@@ -81,7 +92,7 @@ class Shelf:
 
 def shares(setting: Setting) -> bool:
     """Whether any batch is large enough to lie in shared memory."""
-    return any(is_shared(setting.spec, setting.layout.segment_bytes * plan.lanes) for plan in setting.plans)
+    return is_shared(setting.spec, setting.batch_bytes)
 
 
 def offered_shelf(

@@ -206,6 +206,8 @@ class Trainer:
         finally:
             if watchdog is not None:
                 watchdog.stop()
+            if self._shelf is not None and self._shelf.prefetch is not None:
+                self._shelf.prefetch.close()
             seat.release()
             self._tidy_memory(broker)
 

@@ -8,7 +8,9 @@ import pytest
 
 from heddle.broker import Broker, keys
 from heddle.consumers.marks import Mark
+from heddle.consumers.prefetch import Prefetch
 from heddle.errors import SeatLost
+from tests.helpers import eventually
 from tests.loops.desk import Desk
 from tests.trainer_kit import Fleet, submit
 
@@ -34,6 +36,37 @@ def test_batches_come_decoded_and_in_order_and_are_counted_once(broker: Broker, 
     flow = fleet.flow()
     assert (flow.trained.batches, flow.trained.steps, flow.entries, flow.bytes) == (6, 48, 0, 0)
     assert desk.ledger.marks()[0].seq == 3
+
+
+def test_bytes_that_were_fetched_ahead_are_read_in_their_turn_and_counted_once(
+    broker: Broker, fleet: Fleet, raw: Any
+) -> None:
+    # Given a batch that was read, and four behind it whose bytes were fetched while the first one was trained
+    desk = Desk(broker, fleet)
+    peek = broker.experience.peek
+    prefetch = desk.reader.shelf.prefetch = Prefetch(
+        lambda after, count: peek(fleet.experiment, 0, after, count=count),
+        broker.experience.fetch_views,
+        most_bytes=1 << 20,
+    )
+    fleet.give(0, 1)
+    assert desk.poll() == [(0, 1)]
+    desk.train()
+    for _ in range(2):
+        fleet.give(0, 1)
+        fleet.give(1, 1)
+    lying = raw.xlen(keys.experience(fleet.experiment, 0))
+    with desk.reader.fetching_ahead():
+        eventually(lambda: len(prefetch._kept) == 4)
+    assert raw.xpending(keys.experience(fleet.experiment, 0), GROUP)["pending"] == 0 == lying - 4
+    # When they are read, they come in order, from here
+    raw.delete(*raw.keys(f"{keys.tag(fleet.experiment, 0)}:blob:*"))
+    assert sorted(desk.poll()) == [(0, 2), (0, 3), (1, 1), (1, 2)]
+    assert (prefetch.used, prefetch.held_bytes) == (4, 0)
+    desk.train()
+    desk.ledger.flush()
+    assert (fleet.flow().trained.batches, fleet.flow().entries, fleet.flow().dropped.batches) == (5, 0, 0)
+    prefetch.close()
 
 
 def test_what_waits_for_a_manifest_is_not_acked(broker: Broker, fleet: Fleet) -> None:

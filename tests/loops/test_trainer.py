@@ -13,6 +13,7 @@ from heddle.broker.server import LocalServer
 from heddle.checkpoint import BEST, load
 from heddle.clock import SystemClock
 from heddle.consumers.loop import MOST_BURIED
+from heddle.consumers.prefetch import Prefetch
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.errors import SeatLost
 from heddle.policies.weights import unpack
@@ -85,6 +86,55 @@ def test_sync_updates_on_one_batch_of_every_shard_and_acks_what_the_checkpoint_c
     assert (checkpoint.update, checkpoint.env_steps, checkpoint.policy_version) == (2, 32, 3)
     assert checkpoint.marks.keys() == {"0/0", "0/1"}
     assert fleet.flow().entries == 0
+    fleet.check_balance()
+
+
+def test_what_was_fetched_ahead_is_trained_once_and_in_order_and_a_resume_goes_on_behind_it(
+    broker: Broker, start: Start, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a trainer that fetches ahead, and is at its first update
+    monkeypatch.setattr("heddle.consumers.prefetch.LARGE_BYTES", 0)
+    used, ahead = list[str](), list[Prefetch]()
+    take, begin = Prefetch.take, Prefetch._begin
+
+    def noted(self: Prefetch, pointer: Any) -> Any:
+        data = take(self, pointer)
+        used.extend([pointer.entry_id] if data is not None else [])
+        return data
+
+    def begun(self: Prefetch, after: str) -> None:
+        ahead.append(self)
+        begin(self, after)
+
+    monkeypatch.setattr(Prefetch, "take", noted)
+    monkeypatch.setattr(Prefetch, "_begin", begun)
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    rollout, trainer = {"sync": False, "max_policy_lag": 100}, {"batch_steps": 16, "kwargs": {"hooks": str(hooks)}}
+    fleet = Fleet(broker, submit(broker, rollout=rollout, trainer=trainer)).claim_all()
+    one = start(fleet.experiment)
+    version = fleet.version()
+    (hooks / "hang-update").touch()
+    fleet.give(0, version)
+    fleet.give(1, version)
+    eventually(lambda: (hooks / "in-update").exists())
+    # When more comes meanwhile
+    for _ in range(6):
+        fleet.give(0, version)
+        fleet.give(1, version)
+    eventually(lambda: ahead and len(ahead[0]._kept) == 12, what="all of it is here")
+    (hooks / "hang-update").unlink()
+    settled(fleet, 14)
+    # Then it was used, and everything was trained once
+    assert len(used) == len(set(used)) > 0
+    one.end()
+    fleet.give(0, version)
+    fleet.give(1, version)
+    start(fleet.experiment)
+    settled(fleet, 16)
+    seen = seen_in(saved(home))
+    for shard in (0, 1):
+        assert [seq for where, seq in seen if where == shard] == list(range(1, 9))
     fleet.check_balance()
 
 

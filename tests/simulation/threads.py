@@ -87,6 +87,16 @@ class Condition:
         self._lock.take_back(depth)
         return woken
 
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        process = self._hub.task().process
+        until = None if timeout is None else process.monotonic() + timeout
+        while not predicate():
+            left_s = None if until is None else until - process.monotonic()
+            if left_s is not None and left_s <= 0:
+                return False
+            self.wait(left_s)
+        return True
+
     def notify_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for task, token in waiting:
