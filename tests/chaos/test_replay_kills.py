@@ -36,10 +36,10 @@ def buffered(checkpoint: Checkpoint, home: Path, fleet: Fleet) -> Counter[tuple[
     learner.open(home / LEARNER_FILES)
     learner.load(checkpoint.learner, checkpoint.learner_meta)
     replay = learner.replay
-    rows = replay._step_rows()
+    rows = replay._ring.step_rows()
     assert len(rows) == replay.num_steps
-    assert (replay._tree.get(rows) > 0).all(), "each step has the priority that the trainer knew"
-    return Counter((int(shard), int(seq)) for shard, seq in replay._leaves["obs"][rows][:, :2].tolist())
+    assert (replay._ring.tree.get(rows) > 0).all(), "each step has the priority that the trainer knew"
+    return Counter((int(shard), int(seq)) for shard, seq in replay._ring.leaves["obs"][rows][:, :2].tolist())
 
 
 def covered(checkpoint: Checkpoint) -> Counter[tuple[int, int]]:

@@ -268,9 +268,9 @@ def test_a_checkpoint_that_held_all_priorities_itself_goes_on(tmp_path: Path, mo
 
 def priorities_of(replay: Replay) -> np.ndarray[Any, Any]:
     """Row and priority of each step."""
-    rows = replay._step_rows()
-    assert replay._tree is not None
-    return np.column_stack([rows, replay._tree.get(rows)])
+    rows = replay._ring.step_rows()
+    assert replay._ring.tree is not None
+    return np.column_stack([rows, replay._ring.tree.get(rows)])
 
 
 def _same(one: Any, two: Any) -> None:
