@@ -43,6 +43,7 @@ class Replay:
         self._options, self._gamma = options, gamma
         self._rng = np.random.default_rng([seed, 0x5250])
         self._files: ReplayFiles | None = None
+        self._highest = 1.0
         self._clear()
 
     @property
