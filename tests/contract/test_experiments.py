@@ -396,11 +396,12 @@ def test_an_experiment_can_be_stopped_ended_and_removed_when_the_broker_is_out_o
 
 def populate(broker: Broker, experiment: str) -> None:
     """Give an experiment keys of every kind, some of them by the hundred."""
-    main = broker.conn.main
+    pipe = broker.conn.pipeline()
     for p in (0, 1):
         for i in range(300):
-            main.hset(keys.shard(experiment, p, i), "state", "queued")
-            main.set(keys.blob(experiment, p, i, 1, "n", 1), b"x")
+            pipe.hset(keys.shard(experiment, p, i), "state", "queued")
+            pipe.set(keys.blob(experiment, p, i, 1, "n", 1), b"x")
+    pipe.execute()
     broker.events.metrics_add(experiment, 1, {"return": 1.0})
     seat = broker.seats.claim_seat(experiment, "t1")
     assert seat

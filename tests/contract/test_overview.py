@@ -63,8 +63,10 @@ def test_a_look_at_a_thousand_workers_asks_for_some_and_comes_round_to_all(broke
     # When they go on, then each look asks for a hundred of them and the watched one, and ten come round
     now_ms = broker.conn.now_ms()
     broker.conn.main.zadd(keys.pool_workers("default"), {f"w-{n:04d}": now_ms + 60_000 for n in range(1_000)})
+    pipe = broker.conn.pipeline()
     for number in range(1_000):
-        broker.conn.main.hset(keys.worker(f"w-{number:04d}"), "steps", 2)
+        pipe.hset(keys.worker(f"w-{number:04d}"), "steps", 2)
+    pipe.execute()
     assert reader.read(watched=["w-0999"]).workers["default"]["w-0999"].beat.steps == 2
     reads = [reader.read(watched=["w-0999"]).reads for _ in range(10)]
     assert max(reads) <= BEATS + 1

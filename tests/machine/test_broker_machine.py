@@ -155,7 +155,7 @@ def test_no_schedule_of_crashes_breaks_a_promise(broker: Broker) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=3000 if soak else 80,
+            max_examples=3000 if soak else 50,
             stateful_step_count=60 if soak else 40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

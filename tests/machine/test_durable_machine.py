@@ -133,7 +133,7 @@ def test_no_schedule_of_crashes_breaks_a_promise_over_restarts_with_and_without_
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=2000 if SOAK else 25,
+                max_examples=2000 if SOAK else 16,
                 stateful_step_count=60 if SOAK else 40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -13,8 +13,8 @@ from heddle.broker import Broker
 from tests.machine.mirror import Mirror, mirrored
 from tests.machine.test_broker_machine import BrokerMachine
 
-SCHEDULES, SOAK_SCHEDULES = 15, 3000
-LEAST_COMMANDS = 2_000
+SCHEDULES, SOAK_SCHEDULES = 10, 3000
+LEAST_COMMANDS = 1_300
 
 
 class MirrorMachine(BrokerMachine):
