@@ -139,7 +139,7 @@ class Forgetful:
         self.befall()
         return [one for one in self.known.stream if one.entry_id in self.known.pending]
 
-    def fetch(self, pointers: Sequence[Pointer]) -> list[bytes | None]:
+    def fetch_views(self, pointers: Sequence[Pointer]) -> list[bytes | memoryview | None]:
         self.befall()
         there = {identity_of(one) for one in self.known.stream}
         return [b"bytes" if identity_of(one) in there else None for one in pointers]
