@@ -14,6 +14,7 @@ from tests.chaos.report import Report
 from tests.chaos.schedule import ROLES, Order, schedule
 
 pytestmark = [
+    pytest.mark.alone,  # so many blows in so many seconds
     pytest.mark.timeout(600),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc"),
 ]
