@@ -7,7 +7,6 @@ the reader removes when the batch is settled. It is free when it has only its ow
 import errno
 import fcntl
 import logging
-import mmap
 import os
 import resource
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from heddle.errors import PlaneError
 from heddle.plane.home import KEPT_FROM, Home
+from heddle.plane.pages import enlarge, writable
 
 log = logging.getLogger("heddle.plane")
 
@@ -25,6 +25,9 @@ REUSED_FROM = KEPT_FROM
 """A smaller buffer is used once: making it costs less than keeping it open."""
 MOST_REUSED = 64
 """And so are buffers beyond so many: each keeps two descriptors open."""
+ENLARGED_AFTER = 16
+"""A buffer that was used so often will be used on: it is worth some milliseconds, of a thread that only delivers, to
+have it in large pages."""
 KEPT_FREE = 2
 """Free buffers that are kept beside the one that was taken."""
 ROOM_LEFT, MOST_LEFT = 4, 256 << 20
@@ -52,9 +55,10 @@ class Slot:
         self._offered = ""
         self.is_taken = True
         self._file = _reserve(path, size)
-        self.memory: mmap.mmap | None = None
+        self.memory: memoryview | None = None
+        self._uses = 0
         try:
-            self.memory = mmap.mmap(self._file, size)
+            self.memory = writable(self._file, size)
         except (OSError, ValueError) as error:
             self.remove()
             raise PlaneError(f"cannot map {size} bytes: {error}") from error
@@ -91,6 +95,9 @@ class Slot:
     def close(self) -> None:
         """Its batch is another's affair from now on; the buffer comes back once that is settled."""
         if self._reused and self._offered:
+            self._uses += 1
+            if self._uses == ENLARGED_AFTER and (memory := self.memory) is not None:
+                enlarge(memory)
             self.is_taken = False
         else:
             self.remove()

@@ -2,6 +2,9 @@
 
 import gc
 import os
+import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,10 @@ from heddle.clock import SystemClock
 from heddle.errors import PlaneError
 from heddle.plane import Home, Host, Ring, batch_of, file_of, open_plane, why_missing
 from heddle.plane.home import KEPT_FROM
+from heddle.plane.host import SHM
 from heddle.plane.mapping import Mapping
-from heddle.plane.ring import LOCK, REUSED_FROM
+from heddle.plane.pages import enlarge, large_page, writable
+from heddle.plane.ring import ENLARGED_AFTER, LOCK, REUSED_FROM
 from tests.broker_kit import E, admit, claim_next, fake_broker, meta_of, payload
 from tests.plane_kit import HERE, files
 
@@ -189,12 +194,12 @@ def test_more_views_than_a_process_may_hold_open_are_copies(root: Path) -> None:
 class Reused:
     """A worker's ring and a reader of the same home; large buffers, each played in again once it is settled."""
 
-    def __init__(self, root: Path) -> None:
-        self.home, self.ring, self.seq = home_at(root), Ring(home_at(root)), 0
+    def __init__(self, root: Path, size: int = KEPT_FROM) -> None:
+        self.home, self.ring, self.seq, self.size = home_at(root), Ring(home_at(root)), 0, size
 
     def offer(self, text: bytes) -> str:
         self.seq += 1
-        slot = self.ring.take(KEPT_FROM)
+        slot = self.ring.take(self.size)
         slot.view()[: len(text)] = text
         slot.offer(name := file_of(0, 1, "n", self.seq))
         slot.close()
@@ -202,7 +207,7 @@ class Reused:
 
     def read(self, text: bytes) -> memoryview:
         """A batch that was offered, looked at, and settled."""
-        view = self.home.view(name := self.offer(text), KEPT_FROM)
+        view = self.home.view(name := self.offer(text), self.size)
         assert view is not None
         assert bytes(view[: len(text)]) == text
         self.home.remove(name)
@@ -289,6 +294,57 @@ def test_a_view_that_dies_while_the_home_is_busy_frees_its_file_as_soon_as_it_is
         assert both.ring.take(KEPT_FROM) is not both.ring._slots[0]
     both.home.tidy()
     assert both.ring._slots[0].is_free()
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder in memory, where there is one."""
+    with tempfile.TemporaryDirectory(dir=str(SHM) if SHM.is_dir() else None) as folder:
+        yield Path(folder) / "memory"
+
+
+def test_a_buffer_in_large_pages_has_the_same_bytes_for_whoever_writes_and_reads(in_memory: Path) -> None:
+    file = in_memory.with_name("buffer")
+    size = 2 * (large_page() or KEPT_FROM) + 5000
+    file.write_bytes(bytes(size))
+    number = os.open(file, os.O_RDWR)
+    memory = writable(number, size)
+    os.close(number)
+    assert (len(memory), memory.format, memory.readonly) == (size, "B", False)
+    data = np.random.default_rng(1).integers(0, 256, size, np.uint8).tobytes()
+    memory[:] = data
+    assert file.read_bytes() == data
+    is_large = enlarge(memory)
+    assert bytes(memory) == data == file.read_bytes()
+    memory[-3:] = b"end"
+    assert file.read_bytes() == data[:-3] + b"end"
+    maps = Path("/proc/self/smaps")
+    if is_large:
+        own = maps.read_text().partition(str(file))[2]
+        assert int(re.findall(r"ShmemPmdMapped: +(\d+) kB", own)[0]) * 1024 == 2 * large_page()
+    part = np.frombuffer(memory, np.uint8)[100:200]
+    del memory
+    assert part.tobytes() == data[100:200], "it is there as long as somebody looks at it"
+    del part
+    if maps.exists():
+        assert str(file) not in maps.read_text()
+
+
+def test_a_buffer_that_is_used_again_and_again_is_enlarged_once_and_serves_on(
+    in_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enlarged: list[int] = []
+
+    def counted(memory: memoryview) -> bool:
+        enlarged.append(len(memory))
+        return enlarge(memory)
+
+    monkeypatch.setattr("heddle.plane.ring.enlarge", counted)
+    both = Reused(in_memory, size=3 * KEPT_FROM + 1)
+    for number in range(3 * ENLARGED_AFTER):
+        both.read(b"batch %d" % number)
+    assert enlarged == [3 * KEPT_FROM + 1]
+    assert both.ring._made == 1
 
 
 def shared(broker: Broker, root: Path) -> tuple[Home, str, str, str]:
