@@ -18,6 +18,7 @@ from heddle.errors import BrokerError, Denied, PlaneError
 from heddle.layout import Layout, Segments
 from heddle.plane import Home, Ring, Slot
 from heddle.plane.ring import REUSED_FROM
+from heddle.producers.pieces import Piece, Pieces
 from heddle.producers.play import Play
 from heddle.producers.reel import Reel
 from heddle.spec import ExperimentSpec
@@ -63,7 +64,8 @@ class Packer:
         self._least = least_shared(spec)
         self._home = home
         self._ring: Ring | None = None
-        self._reels: dict[Slot, Reel] = {}
+        self._pieces = Pieces()
+        self._reels: dict[Slot | Piece, Reel] = {}
         self._broken = False
         self._said = ""
 
@@ -73,12 +75,12 @@ class Packer:
         Args:
             plane: token of the shared memory that every reader can map; "" for none.
         """
-        if self._least is None:
-            return self._own(layout, segments)
         reel = segments.owner if isinstance(segments.owner, Reel) else None
         slot = None if reel is None else reel.slot
         if reel is not None:
             reel.slot = None
+        if self._least is None or isinstance(slot, Piece):
+            return self._own(layout, segments, slot)
         is_large = plane != "" and layout.segment_bytes * segments.rows >= self._least
         ring = self._ring_of(plane) if is_large else None
         if ring is not None:
@@ -88,25 +90,31 @@ class Packer:
                 self._say(str(error))
                 if not ring.folder.exists():  # somebody emptied it
                     self.close()
-        packed = self._own(layout, segments)
+        return self._own(layout, segments, slot)
+
+    def _own(self, layout: Layout, segments: Segments, slot: Slot | Piece | None) -> Packed:
+        """In memory of our own: where it was played, if it lies there as it is sent."""
+        if isinstance(slot, Piece) and (done := finish_in(layout, segments, slot.view())) is not None:
+            crc32 = checksum(done)
+            return Packed(slot.sent(len(done)), crc32)
         if slot is not None:
             slot.discard()
-        return packed
-
-    def _own(self, layout: Layout, segments: Segments) -> Packed:
         blob = encode(layout, segments, compression=self._compression)
         return Packed(blob, checksum(blob))
 
     def lend(self, player: Play, layout: Layout, plane: str) -> None:
-        """Have the player play its next batch where it will lie, if it is to lie in shared memory and is large.
+        """Have the player play its next batch where it will lie or be sent from, if it is large.
 
         Args:
             plane: as of `pack`.
         """
-        if self._least is not None:
-            size = layout.segment_bytes * player.plan.lanes
-            is_large = plane != "" and size >= max(self._least, IN_PLACE_FROM)
-            player.shared = partial(self._reel, player, layout, plane) if is_large else _none
+        size = layout.segment_bytes * player.plan.lanes
+        if self._least is not None and plane != "" and size >= max(self._least, IN_PLACE_FROM):
+            player.shared = partial(self._reel, player, layout, plane)
+        elif self._compression is None and size >= IN_PLACE_FROM:
+            player.shared = partial(self._own_reel, player, layout)
+        else:
+            player.shared = _none
 
     def _reel(self, player: Play, layout: Layout, plane: str) -> Reel | None:
         lanes = player.plan.lanes
@@ -119,18 +127,29 @@ class Packer:
         except PlaneError as error:
             self._say(str(error))
             return None
-        self._reels = {slot: reel for slot, reel in self._reels.items() if not slot.is_gone}
-        reel = self._reels.get(slot)
+        self._reels = {slot: reel for slot, reel in self._reels.items() if isinstance(slot, Slot) and not slot.is_gone}
+        return self._reel_in(slot, player, layout)
+
+    def _own_reel(self, player: Play, layout: Layout) -> Reel | None:
+        where = places(layout, player.plan.lanes)
+        if where.stencil is None:
+            return None
+        piece = self._pieces.take(where.size)
+        self._reels = {slot: reel for slot, reel in self._reels.items() if slot in self._pieces}
+        return self._reel_in(piece, player, layout)
+
+    def _reel_in(self, slot: Slot | Piece, player: Play, layout: Layout) -> Reel:
+        lanes, reel = player.plan.lanes, self._reels.get(slot)
         if reel is None or reel.layout is not layout or len(reel.lengths) != lanes:
-            reel = self._reels[slot] = Reel(
-                layout, lanes, player.plan.agents, shared=_arrays(layout, lanes, slot, where.offsets)
-            )
+            lying = _arrays(layout, lanes, slot, places(layout, lanes).offsets)
+            reel = self._reels[slot] = Reel(layout, lanes, player.plan.agents, shared=lying)
         reel.slot = slot
         return reel
 
     def close(self) -> None:
         """No batch of the experiment is played here any more."""
         self._reels.clear()
+        self._pieces = Pieces()
         if self._ring is not None:
             self._ring.close()
             self._ring = None
@@ -186,7 +205,7 @@ def _none() -> None:
     """The player's own memory."""
 
 
-def _arrays(layout: Layout, rows: int, slot: Slot, offsets: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+def _arrays(layout: Layout, rows: int, slot: Slot | Piece, offsets: Mapping[str, int]) -> dict[str, NDArray[Any]]:
     """The arrays of a batch where they lie once it is encoded there."""
     found: dict[str, NDArray[Any]] = {}
     for name, offset in offsets.items():

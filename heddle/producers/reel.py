@@ -15,6 +15,7 @@ from heddle.plane import Slot
 from heddle.policies.base import Acted
 from heddle.producers.contract import BadAnswer
 from heddle.producers.kinds import INTEGERS, array_kind, demand_integer
+from heddle.producers.pieces import Piece
 from heddle.spaces import Discrete, Leaf, index_range
 from heddle.spaces.cells import blank_cell, fill, to_cell
 
@@ -36,7 +37,7 @@ class Reel:
         finals: (env, step, final observation by leaf) of truncated episodes.
         ended: (env, step) of episodes that are counted by the player, rising in step.
         lengths: steps played, per environment.
-        slot: the shared memory in which the arrays lie, while this batch is played; None for our own.
+        slot: the memory, shared or sent from, in which the arrays lie while this batch is played; None for our own.
 
     Args:
         shared: arrays that lie elsewhere, by name.
@@ -46,7 +47,7 @@ class Reel:
         self, layout: Layout, n: int, agents: int = 1, *, shared: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
         self.layout, self.arrays = layout, Segments.empty(layout, n).arrays | dict(shared or {})
-        self.slot: Slot | None = None
+        self.slot: Slot | Piece | None = None
         self._agents = agents
         self.rewards = np.zeros((n, layout.steps), np.float64)
         self.reward_rows: list[Any] = [row.data for row in self.rewards]  # quicker than numpy to write one number to

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from heddle.batch import decode, encode, encode_into
+from heddle.batch import checksum, decode, encode, encode_into
 from heddle.errors import PlaneError
 from heddle.layout import Layout, Segments, make_layout
 from heddle.plane import Home, Slot, file_of, open_plane
@@ -214,7 +214,7 @@ def test_a_player_that_is_closed_in_the_middle_of_a_batch_keeps_no_buffer(
     assert one.player._lent is not None
     slot = one.player._lent.slot
     one.player.close()
-    assert slot is not None
+    assert isinstance(slot, Slot)
     assert slot.is_gone
 
 
@@ -230,3 +230,64 @@ def test_without_room_a_batch_is_played_and_packed_in_memory_of_our_own(
     plain, packed = one.play(plane=one.home.token, lend=True)
     assert packed.slot is None
     assert bytes(packed.blob) == plain
+
+
+def test_what_is_sent_from_where_it_was_played_is_bit_for_bit_what_is_encoded_and_stays_so_while_it_is_sent(
+    scene: Callable[[str], Scene],
+) -> None:
+    one = scene("Plain")
+    sent: list[tuple[memoryview, bytes]] = []
+    most = 0
+    for number in range(30):
+        plain, packed = one.play(plane="", lend=True)
+        assert (packed.slot, bytes(packed.blob), packed.blob.readonly) == (None, plain, True)
+        assert packed.crc32 == checksum(plain)
+        sent.append((packed.blob, plain))
+        del packed
+        if number % 7 > 2:  # answers come in bursts
+            del sent[:2]
+        assert all(bytes(blob) == expected for blob, expected in sent)
+        most = max(most, len(one.packer._pieces._all))
+    assert 2 < most < 20
+    sent.clear()
+    for _ in range(10):
+        one.play(plane="", lend=True)
+    assert len(one.packer._pieces._all) == 2, "what is not needed any more goes"
+
+
+def test_a_batch_that_cannot_be_sent_from_where_it_was_played_is_encoded_elsewhere_and_leaves_its_memory(
+    scene: Callable[[str], Scene],
+) -> None:
+    one = scene("Plain")
+    for _ in range(6):
+        one.packer.lend(one.player, one.layout, "")
+        segments = one.player.play(1)
+        short = segments.select(np.arange(2))
+        short.owner, segments.owner = segments.owner, None
+        packed = one.packer.pack(one.layout, short, "")
+        assert bytes(packed.blob) == bytes(encode(one.layout, short))
+        one.player.recycle(short)
+    assert [piece.is_taken for piece in one.packer._pieces._all] == [False]
+
+
+def test_a_player_that_is_closed_in_the_middle_of_a_batch_keeps_no_memory_of_its_own(
+    scene: Callable[[str], Scene],
+) -> None:
+    one = scene("Plain")
+    one.packer.lend(one.player, one.layout, "")
+    one.player.play(1)
+    (piece,) = one.packer._pieces._all
+    assert piece.is_taken
+    one.player.close()
+    assert not piece.is_taken
+
+
+@pytest.mark.parametrize("name", ["Mixed", "Plain"])
+def test_with_compression_or_cells_batches_are_played_elsewhere(scene: Callable[[str], Scene], name: str) -> None:
+    one = scene(name)
+    if name == "Plain":
+        one.packer._compression = "lz4"
+    plain, packed = one.play(plane="", lend=True)
+    assert one.packer._pieces._all == []
+    assert (bytes(packed.blob) == plain) == (name == "Mixed")
+    same(one.segments(bytes(packed.blob)), one.segments(plain))
