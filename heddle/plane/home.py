@@ -23,6 +23,8 @@ MOST_MAPPED = 256
 MOST_KEPT = 64
 """Files that stay mapped while nobody looks at them, for their writer uses them again: mapping 15 MB anew and touching
 it costs more than all else that is done to read a batch."""
+MANY_FILES = 1 << 20
+"""As good as no limit."""
 KEPT_FROM = 1 << 20
 """A smaller file is used once."""
 
@@ -43,8 +45,7 @@ class Home:
             raise PlaneError(f"{experiment!r} of broker {broker!r} names no folder")
         self.folder = plane.root / broker / experiment
         self.token = plane.token
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most, self._most_kept = min(MOST_MAPPED, files // 4), min(MOST_KEPT, files // 16)
+        self._most, self._most_kept = min(MOST_MAPPED, open_files() // 4), min(MOST_KEPT, open_files() // 16)
         self._mapped = 0  # views
         self._changed = threading.Lock()
         self._kept: dict[tuple[int, int], Mapping] = {}
@@ -167,12 +168,19 @@ class Home:
         mapping.users -= 1
         if mapping.users:
             return
-        if mapping.key in self._kept and not mapping.is_over():
+        if self._kept.get(mapping.key) is mapping and not mapping.is_over():
             fcntl.flock(mapping.file, fcntl.LOCK_UN)
             self._kept[mapping.key] = self._kept.pop(mapping.key)  # the newest stands last
         else:
             self._close(mapping)
 
     def _close(self, mapping: Mapping) -> None:
-        self._kept.pop(mapping.key, None)
+        if self._kept.get(mapping.key) is mapping:
+            del self._kept[mapping.key]
         mapping.close()
+
+
+def open_files() -> int:
+    """How many files this process may have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MANY_FILES if most == resource.RLIM_INFINITY else most

@@ -8,13 +8,12 @@ import errno
 import fcntl
 import logging
 import os
-import resource
 import shutil
 import threading
 from pathlib import Path
 
 from heddle.errors import PlaneError
-from heddle.plane.home import KEPT_FROM, Home
+from heddle.plane.home import KEPT_FROM, Home, open_files
 from heddle.plane.pages import enlarge, writable
 
 log = logging.getLogger("heddle.plane")
@@ -145,7 +144,7 @@ class Ring:
         self._home = home
         self._slots: list[Slot] = []
         self._made = 0
-        self._most = min(MOST_REUSED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16)
+        self._most = min(MOST_REUSED, open_files() // 16)
         self.folder = home.make() / f"{PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
         try:
             self.folder.mkdir(mode=0o700)

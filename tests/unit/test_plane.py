@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,6 +190,16 @@ def test_more_views_than_a_process_may_hold_open_are_copies(root: Path) -> None:
     del views[:2]
     gc.collect()
     assert home._mapped == 0
+
+
+def test_where_nothing_limits_open_files_batches_are_mapped_and_buffers_used_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    both = Reused(root)
+    for _ in range(3):
+        assert type(both.read(b"one").obj).__name__ == "ndarray"
+    assert both.ring._made == 1
 
 
 class Reused:
