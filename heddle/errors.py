@@ -11,8 +11,9 @@ This module never formats for a terminal: the command line decides how an error 
     ├── BrokerError                 5   the broker cannot be used
     │   ├── BrokerUnreachable       5   no answer; may pass
     │   ├── BrokerUnfit             5   answers, but below the floor or evicting
-    │   └── BrokerFull              5   nothing was stored, for it is out of memory; may pass
-    │       └── BrokerBlocked       5   nothing was stored, for its disk or replicas fail it; may pass
+    │   ├── BrokerFull              5   nothing was stored, for it is out of memory; may pass
+    │   │   └── BrokerBlocked       5   nothing was stored, for its disk or replicas fail it; may pass
+    │   └── BrokerAmiss             5   a key that all experiments share holds something else; passes once it is removed
     ├── Denied                      6   wrong password or missing right
     ├── TimedOut                    7   a deadline passed
     ├── Conflict                    8   the name, seat or state is taken by another
@@ -141,6 +142,18 @@ class BrokerFull(BrokerError):
 
 class BrokerBlocked(BrokerFull):
     """The broker refuses every write, renewals too: it cannot write its disk, or misses replicas it must have."""
+
+
+class BrokerAmiss(BrokerError):
+    """Somebody put something else in the place of a key that belongs to no experiment; until it is removed this fails.
+
+    Attributes:
+        key: its name; "" where that could not be told.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class Denied(HeddleError):

@@ -10,7 +10,8 @@ from redis.retry import Retry
 
 from heddle.batch import checksum
 from heddle.broker import Broker, keys
-from heddle.broker.connection import Client, Connection
+from heddle.broker.calls import Client
+from heddle.broker.connection import Connection
 from heddle.broker.experience_types import Pointer
 from heddle.broker.fitness import ServerInfo
 from heddle.broker.types import AppendMeta, AppendReply, Claim, Kind, Lease

@@ -20,7 +20,7 @@ _SUBCOMMANDS = ("XGROUP", "XINFO")
 _HASHES = ("hget", "hmget", "hgetall")
 _SETS = ("zrange", "zrevrange", "zrangebyscore", "zcard", "zscore")
 _STREAMS = ("xrange", "xrevrange", "xread", "xlen", "xpending")
-_LOOK = (*_HASHES, *_SETS, *_STREAMS, "get", "getrange", "exists", "pttl")
+_LOOK = (*_HASHES, *_SETS, *_STREAMS, "get", "getrange", "exists", "pttl", "type")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ every quiet read into an error.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,10 @@ from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
 from heddle.broker.address import open_pool, secret_of
+from heddle.broker.calls import Arg, Client, Pipe
 from heddle.broker.durability import Kept, kept_by, misses_replicas
-from heddle.broker.faults import BLOCKED, redact, split_options, translate, translated
+from heddle.broker.faults import BLOCKED, redact, split_options
 from heddle.broker.fitness import ServerInfo, check_fit
-from heddle.broker.scripts import Script, script
 from heddle.errors import BrokerBlocked, Denied, UsageError
 
 log = logging.getLogger("heddle.broker")
@@ -35,140 +34,6 @@ MAX_BLOCK_MS = 2_000
 MAX_CONNECTIONS = 64
 READ_BYTES = 1 << 20
 CHUNK_CUTOFF_BYTES = 6_000
-SCRIPT_TRIES = 3
-"""Somebody may flush the scripts at any moment, also between loading one and calling it."""
-
-Arg = str | int | float | bytes | memoryview
-
-
-class Client(redis.Redis):
-    """redis-py's client, raising Heddle's errors for trouble with the server; ResponseError stays for the rest."""
-
-    url_redacted = ""
-    secret = ""
-    known = False
-    """The server let this client in before."""
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        try:  # nothing is entered for a call that goes well: there are many
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        except (redis.RedisError, OSError):
-            with translated(self.url_redacted, self.secret, known=self.known), leaving_replicas(self):
-                raise
-
-    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "Pipe":
-        """As redis-py's, with Heddle's errors, and scripts by name."""
-        pipe = Pipe(self.connection_pool, self.response_callbacks, transaction, shard_hint)
-        pipe.url_redacted, pipe.secret, pipe.known = self.url_redacted, self.secret, self.known
-        return pipe
-
-    def script_call(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
-        """Run a script; one that the server does not know (any more) is loaded first."""
-        found = script(name)
-        for _ in range(SCRIPT_TRIES):
-            try:
-                return self.evalsha(found.sha, len(keys), *keys, *args)
-            except redis.exceptions.NoScriptError:
-                self._load(found)
-        return self.evalsha(found.sha, len(keys), *keys, *args)
-
-    def _load(self, found: Script) -> None:
-        log.debug("loaded script=%s", found.name)
-        self.script_load(found.source)
-
-
-MANY_SCRIPTS = 20
-"""So many calls that a server did not know are run again together; few are one by one, each by itself."""
-
-
-class Pipe(redis.client.Pipeline):
-    """Commands and scripts in one round trip."""
-
-    url_redacted = ""
-    secret = ""
-    known = False
-
-    def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> "Pipe":
-        """Add a script call."""
-        self.execute_command("EVALSHA", script(name).sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
-        named: dict[int, str] = self.__dict__.setdefault("_named", {})
-        named[len(self.command_stack) - 1] = name
-        return self
-
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send all; a script that the server did not know did not run, and only that one is run again.
-
-        Args:
-            raise_on_error: raise the first error among the replies; else they stand in their places, as redis-py's, but
-                for trouble with the server, which stands there in Heddle's words.
-        """
-        named: dict[int, str] = getattr(self, "_named", {})
-        self._named: dict[int, str] = {}
-        stack = list(self.command_stack)
-        try:  # as above
-            replies = super().execute(raise_on_error=raise_on_error and not named)
-            missing = {
-                place: name
-                for place, name in named.items()
-                if isinstance(replies[place], redis.exceptions.NoScriptError)
-            }
-            if len(missing) >= MANY_SCRIPTS:
-                replies = self._run_many_again(missing, stack, replies)
-            for place, name in missing.items():
-                if isinstance(replies[place], redis.exceptions.NoScriptError):
-                    replies[place] = self._run_again(name, stack[place][0])
-            for reply in replies:
-                if isinstance(reply, Exception) and raise_on_error:
-                    raise reply
-                if isinstance(reply, redis.exceptions.ReadOnlyError):
-                    leave(self)
-        except (redis.RedisError, OSError):
-            with translated(self.url_redacted, self.secret, known=self.known), leaving_replicas(self):
-                raise
-        return [self._in_our_words(reply) for reply in replies]
-
-    def _in_our_words(self, reply: Any) -> Any:
-        if not isinstance(reply, Exception):
-            return reply
-        return translate(reply, self.url_redacted, self.secret, known=self.known) or reply
-
-    def _run_many_again(self, missing: Mapping[int, str], stack: list[Any], replies: list[Any]) -> list[Any]:
-        """Load scripts and run their calls in order, in one round trip: one by one ten thousand take a minute."""
-        client = redis.Redis(connection_pool=self.connection_pool)
-        for name in dict.fromkeys(missing.values()):
-            client.script_load(script(name).source)
-        pipe = client.pipeline(transaction=False)
-        for place in missing:
-            pipe.execute_command(*stack[place][0])  # type: ignore[no-untyped-call]
-        again = dict(zip(missing, pipe.execute(raise_on_error=False), strict=True))
-        return [again.get(place, reply) for place, reply in enumerate(replies)]
-
-    def _run_again(self, name: str, command: tuple[Any, ...]) -> Any:
-        """Load a script and run its call; an error becomes its reply, as in the pipeline."""
-        client = redis.Redis(connection_pool=self.connection_pool)
-        for tries_left in reversed(range(SCRIPT_TRIES)):
-            client.script_load(script(name).source)
-            try:
-                return client.execute_command(*command)  # type: ignore[no-untyped-call]
-            except redis.exceptions.ResponseError as error:
-                if not (isinstance(error, redis.exceptions.NoScriptError) and tries_left):
-                    return error
-        raise AssertionError("unreachable")
-
-
-@contextmanager
-def leaving_replicas(client: redis.Redis) -> Iterator[None]:
-    """Within it, a server that became a replica is left: the address may lead to another one by now."""
-    try:
-        yield
-    except redis.exceptions.ReadOnlyError:
-        leave(client)
-        raise
-
-
-def leave(client: redis.Redis) -> None:
-    """Connect anew for the next call."""
-    client.connection_pool.disconnect(inuse_connections=False)
 
 
 class Connection:

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from heddle.errors import Denied
 
 if TYPE_CHECKING:
-    from heddle.broker.connection import Client
+    from heddle.broker.calls import Client
 
 Level = Literal["memory", "fast", "strict"]
 

@@ -33,7 +33,7 @@ from heddle.broker.records import (
     texts,
 )
 from heddle.broker.types import Ctl
-from heddle.errors import Conflict, Gone, LeaderLost, NotFound, SeatLost
+from heddle.errors import BrokerAmiss, Conflict, Gone, LeaderLost, NotFound, SeatLost
 
 UNTOLD: dict[str, State] = {"run": "running", "pause": "paused", "stop": "stopping"}
 """The state of an experiment whose own account of it is damaged, until the leader writes it anew."""
@@ -135,12 +135,16 @@ class Experiments:
         return [status for status in found if status is not None]
 
     def unlisted(self, going_on: Collection[str]) -> list[str]:
-        """List again what somebody took from the list of all experiments; which those were.
+        """List again what somebody took from the list of all experiments, or put something else in place of; which.
 
         Args:
             going_on: ids that should be listed. Where nothing is listed at all, every key is looked at as well.
         """
-        listed = {text(member) for member in self._conn.main.zrange(keys.EXPERIMENTS, 0, -1)}
+        try:
+            listed = {text(member) for member in self._conn.main.zrange(keys.EXPERIMENTS, 0, -1)}
+        except BrokerAmiss:
+            self._conn.main.unlink(keys.EXPERIMENTS)  # nothing is in it that the experiments' own keys do not tell
+            listed = set()
         wanted = set(going_on) - listed
         if not listed:
             wanted |= census.submitted(self._conn)

@@ -4,12 +4,22 @@ This module never decides whether a call is repeated.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from redis import exceptions as theirs
 
-from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnfit, BrokerUnreachable, Denied, HeddleError, UsageError
+from heddle.broker.kinds import Suspects
+from heddle.errors import (
+    BrokerAmiss,
+    BrokerBlocked,
+    BrokerFull,
+    BrokerUnfit,
+    BrokerUnreachable,
+    Denied,
+    HeddleError,
+    UsageError,
+)
 
 BLOCKED = {
     "MISCONF": "cannot write its disk, so it refuses every write until it can",
@@ -62,29 +72,35 @@ def split_options(url: str) -> tuple[str, str, str]:
 
 
 @contextmanager
-def translated(url: str, secret: str, *, known: bool = False) -> Iterator[None]:
+def translated(
+    url: str, secret: str, *, known: bool = False, suspects: Callable[[], Suspects] = Suspects
+) -> Iterator[None]:
     """Within it, trouble with the server at `url` becomes a HeddleError; other ResponseErrors pass.
 
     Args:
         url: redacted already.
         secret: a password that no message may hold; "" for none.
         known: the server let us in before, see `translate`.
+        suspects: the keys of the command that failed.
     """
     try:
         yield
     except (*THEIRS, OSError) as error:
-        ours = translate(error, url, secret, known=known)
+        ours = translate(error, url, secret, known=known, suspects=suspects)
         if ours is None:
             raise
         # The original names hosts and reasons, never passwords; but it is cut off where it might.
         raise ours from (None if secret and secret in str(error) else error)
 
 
-def translate(error: Exception, url: str, secret: str, *, known: bool = False) -> HeddleError | None:
+def translate(
+    error: Exception, url: str, secret: str, *, known: bool = False, suspects: Callable[[], Suspects] = Suspects
+) -> HeddleError | None:
     """The error of ours that says what `error` means; None when it is not about the server as a whole.
 
     Args:
         known: the server took this password before: one that does not any more is being set up anew, and waited for.
+        suspects: the keys of the command that failed.
     """
     told = PIPELINE_PREFIX.sub(r"\1", str(error))  # it repeats the whole command, payload and all
     reason = " ".join(told.split()) or type(error).__name__
@@ -110,7 +126,27 @@ def translate(error: Exception, url: str, secret: str, *, known: bool = False) -
         return BrokerUnreachable(f"no answer from {url}: {_advised(reason)}")
     if isinstance(error, theirs.InvalidResponse) and known:
         return BrokerUnreachable(f"{url} gave an answer that Redis never gives ({reason}): its bytes were damaged")
-    return _wrong_address(error, word, reason, url)
+    return _wrong_address(error, word, reason, url) or _damaged(word, reason, url, suspects)
+
+
+def _damaged(word: str, reason: str, url: str, asked: Callable[[], Suspects]) -> HeddleError | None:
+    """A key, or a field in one, is not what Heddle put there: its experiment's trouble, or everybody's."""
+    is_of_kind = word == "WRONGTYPE"
+    if not is_of_kind and not NOT_OURS.match(reason):
+        return None
+    suspects = asked()
+    amiss = suspects.find() if is_of_kind else None
+    whose = amiss.experiment if amiss is not None else ""
+    if amiss is not None and not whose:
+        told = f"{amiss}; nobody can go on with it until it is removed: redis-cli DEL {amiss.key}"
+        return BrokerAmiss(f"{url}: {told} ({reason})", key=amiss.key)
+    if amiss is None and suspects.are_shared:
+        told = f"{' or '.join(suspects.names)} holds what Heddle did not write; look at it, then redis-cli DEL it"
+        return BrokerAmiss(f"{url}: {told} ({reason})", key=suspects.names[0])
+    if amiss is not None:
+        return Damaged(f"{url}: {amiss}; `heddle rm {whose}` clears up: {reason}")
+    what = "a key of another kind than Heddle put there" if is_of_kind else "a field that Heddle did not write"
+    return Damaged(f"{url} holds {what}, `heddle rm EXP` clears up: {reason}")
 
 
 def _wrong_address(error: Exception, word: str, reason: str, url: str) -> HeddleError | None:
@@ -120,10 +156,6 @@ def _wrong_address(error: Exception, word: str, reason: str, url: str) -> Heddle
         return UsageError(f"{url} has no database of that number ({reason}); write {form}")
     if isinstance(error, theirs.InvalidResponse):
         return BrokerUnfit(f"{url} answers, but not as Redis does ({reason}); is another service at that port?")
-    if word == "WRONGTYPE":
-        return Damaged(f"{url} holds a key of another kind than Heddle put there, `heddle rm EXP` clears up: {reason}")
-    if NOT_OURS.match(reason):
-        return Damaged(f"{url} holds a field that Heddle did not write, `heddle rm EXP` clears up: {reason}")
     if reason.lower().startswith("unknown command"):
         return Denied(f"{url} does not know a command ({reason}); use a plain Redis, no proxy, no renamed commands")
     if isinstance(error, theirs.AskError) or word in ("MOVED", "ASK"):

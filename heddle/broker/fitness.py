@@ -16,7 +16,7 @@ from heddle.broker.durability import setting
 from heddle.errors import BrokerBlocked, BrokerUnfit, Denied
 
 if TYPE_CHECKING:
-    from heddle.broker.connection import Client
+    from heddle.broker.calls import Client
 
 log = logging.getLogger("heddle.broker")
 

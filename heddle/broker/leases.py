@@ -11,7 +11,7 @@ from typing import Any, Literal
 from redis.exceptions import ResponseError
 
 from heddle.broker import keys
-from heddle.broker.connection import Pipe
+from heddle.broker.calls import Pipe
 from heddle.broker.records import integer, text
 from heddle.broker.streams import NO_MORE_IDS
 from heddle.broker.tickets import Tickets

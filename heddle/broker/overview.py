@@ -16,7 +16,7 @@ from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged, NoNumber
 from heddle.broker.pointers import read_flow
 from heddle.broker.pools import DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
-from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker
+from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker, said_by
 from heddle.broker.records import SPEC_FIELDS, Status, entries, integer, read_ctl, read_status, text, texts
 from heddle.broker.seats import Sitter, read_sitter
 from heddle.broker.types import Ctl
@@ -215,9 +215,9 @@ class Overview:
         pipe = self._conn.pipeline()
         for worker in seen:
             pipe.hgetall(keys.worker(worker))
-        replies = pipe.execute() if seen else []
+        replies = pipe.execute(raise_on_error=False) if seen else []
         return {
-            worker: read_worker(pool, worker, texts(raw), seen_ms, now_ms)
+            worker: read_worker(pool, worker, said_by(raw), seen_ms, now_ms)
             for (worker, seen_ms), raw in zip(seen.items(), replies, strict=True)
         }
 

@@ -16,7 +16,8 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from heddle.broker import keys
-from heddle.broker.connection import Arg, Connection
+from heddle.broker.calls import Arg
+from heddle.broker.connection import Connection
 from heddle.broker.records import integer, text
 from heddle.errors import BrokerFull, Conflict, Gone, NotFound, SeatLost
 from heddle.policies.weights import WeightsError

@@ -23,6 +23,7 @@ from heddle.broker.presence import (
     read_host,
     read_pool,
     read_worker,
+    said_by,
 )
 from heddle.broker.queue import FORGET_CONSUMER_MS
 from heddle.broker.records import integer, text, texts
@@ -116,8 +117,8 @@ class Pools:
         ids = sorted(seen)
         for worker in ids:
             pipe.hgetall(keys.worker(worker))
-        found = zip(ids, pipe.execute() if ids else [], strict=True)
-        return [read_worker(pool, worker, texts(fields), seen[worker], now_ms) for worker, fields in found]
+        found = zip(ids, pipe.execute(raise_on_error=False) if ids else [], strict=True)
+        return [read_worker(pool, worker, said_by(fields), seen[worker], now_ms) for worker, fields in found]
 
     def pulses(self, pool: str, workers: Sequence[str]) -> dict[str, Pulse]:
         """The last heartbeats of some workers, without those that never beat. One round trip."""

@@ -5,9 +5,11 @@ This module never talks to a server; it only reads the fields that a server answ
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from heddle.broker import keys
-from heddle.broker.records import integer, number
+from heddle.broker.records import integer, number, texts
+from heddle.errors import BrokerAmiss
 
 BEAT_TTL_MS = 15_000
 """A worker that was silent for longer does not count as alive, whatever its leases say: fifteen beats."""
@@ -208,6 +210,19 @@ def beat_fields(beat: WorkerBeat, ttl_ms: int) -> list[str | int | float]:
 def _counts(text: str) -> dict[str, int]:
     """ "accepted=12 fenced=1" as numbers by name."""
     return {what: integer(count) for what, _, count in (word.partition("=") for word in text.split())}
+
+
+def said_by(reply: Any) -> dict[str, str]:
+    """What a worker's hash says; nothing where somebody put something else there: its worker tells of that.
+
+    Raises:
+        HeddleError: the answer was another one.
+    """
+    if isinstance(reply, BrokerAmiss):
+        return {}
+    if isinstance(reply, Exception):
+        raise reply
+    return texts(reply)
 
 
 def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int, now_ms: int) -> WorkerInfo:

@@ -14,7 +14,7 @@ from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.records import integer, text, texts
 from heddle.broker.streams import add
 from heddle.broker.types import QueuedTicket, Ticket
-from heddle.errors import BrokerFull, BrokerUnreachable
+from heddle.errors import BrokerAmiss, BrokerFull, BrokerUnreachable
 
 log = logging.getLogger("heddle.broker")
 
@@ -116,7 +116,17 @@ class Tickets:
         ]
 
     def drop_tickets(self, experiment: str, p: int, pool: str) -> int:
-        """Remove every ticket of an experiment from a pool; how many there were."""
+        """Remove every ticket of an experiment from a pool; how many there were.
+
+        None are left where somebody put something else in the place of them all.
+        """
+        try:
+            return self._drop_tickets(experiment, p, pool)
+        except BrokerAmiss as error:
+            log.warning("dropped no tickets experiment=%s error=%s", experiment, error)
+            return 0
+
+    def _drop_tickets(self, experiment: str, p: int, pool: str) -> int:
         stream, last, dropped = keys.pool_tickets(pool), "-", 0
         while entries := self._conn.main.xrange(stream, min=last, max="+", count=BATCH):
             mine = []
@@ -158,7 +168,7 @@ class Tickets:
             return
         try:
             self.queue_tickets(experiment, p, shards, self._pool_of(experiment), urgent=urgent)
-        except BrokerFull as error:
+        except (BrokerFull, BrokerAmiss) as error:
             log.warning(
                 "tickets wait for the coordinator experiment=%s shards=%d error=%s", experiment, len(shards), error
             )

@@ -130,7 +130,7 @@ class Trackers:
                 name,
                 known.get(f"{name}:by", ""),
                 integer(known.get(f"{name}:until")),
-                json.loads(known.get(f"{name}:told") or "{}"),
+                _told(known.get(f"{name}:told", "")),
                 behind.get(PREFIX + name),
             )
             for name in names
@@ -155,6 +155,15 @@ class Trackers:
         if answer == "GONE":
             raise _gone(experiment)
         return None if answer == "OK" else answer
+
+
+def _told(said: str) -> dict[str, Any]:
+    """What a process says of itself; nothing where somebody wrote something else there."""
+    try:
+        told = json.loads(said or "{}")
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _gone(experiment: str) -> Gone:

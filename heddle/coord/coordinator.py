@@ -15,7 +15,7 @@ from heddle.broker.faults import Damaged
 from heddle.clock import Clock, SystemClock
 from heddle.coord.leader import Leader
 from heddle.coord.watch import contact_since
-from heddle.errors import BrokerBlocked, BrokerError, Denied, LeaderLost
+from heddle.errors import BrokerAmiss, BrokerBlocked, BrokerError, Denied, LeaderLost
 from heddle.lease import Keeper, retry_delay_s
 from heddle.stop import StopFlag
 
@@ -127,7 +127,7 @@ class Coordinator:
                     leader.take_over(now_ms)
                     has_taken_over = True
                 leader.tick(now_ms)
-                leader.wait(now_ms)
+                self._wait(leader, now_ms)
                 if failures:
                     log.info("reached broker again coordinator=%s failures=%d", self.id, failures)
                     away_s = self._clock.monotonic() - self._away_at
@@ -137,6 +137,14 @@ class Coordinator:
             except (BrokerError, Damaged, Denied) as error:
                 has_taken_over = False  # a broker that was killed may have forgotten that an experiment was over
                 failures = self._wait_for_broker(failures, error)
+
+    def _wait(self, leader: Leader, now_ms: int) -> None:
+        """Until the next round; where nobody can read the queue, as a follower does."""
+        try:
+            leader.wait(now_ms)
+        except BrokerAmiss as error:
+            leader.amiss(error, now_ms)
+            self._stop.wait(FOLLOW_EVERY_S)
 
     def _touch(self, broker: Broker) -> int:
         """The broker's time; notes since when it has been in reach."""

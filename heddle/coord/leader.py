@@ -11,7 +11,7 @@ from heddle.broker import Broker
 from heddle.broker.durability import lacking
 from heddle.broker.faults import Damaged
 from heddle.broker.plane_sweep import sweep
-from heddle.broker.records import ENDED, QueueEntry, StoredSpec
+from heddle.broker.records import ENDED, QueueEntry, Status, StoredSpec
 from heddle.broker.types import Ctl
 from heddle.coord import planner
 from heddle.coord.admit import plan_shards, read_spec
@@ -19,7 +19,17 @@ from heddle.coord.healing import Healer
 from heddle.coord.shares import PoolShares
 from heddle.coord.telling import Teller
 from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_gap_ms, longest_pause_ms, watch
-from heddle.errors import BrokerError, BrokerFull, Conflict, Denied, Gone, HeddleError, LeaderLost, NotFound
+from heddle.errors import (
+    BrokerAmiss,
+    BrokerError,
+    BrokerFull,
+    Conflict,
+    Denied,
+    Gone,
+    HeddleError,
+    LeaderLost,
+    NotFound,
+)
 from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
 
@@ -59,8 +69,8 @@ class Leader:
         self.contact_since_ms = contact_since_ms
         self._watched: dict[str, Watched] = {}
         self._listed: set[str] = set()
-        self._pools = PoolShares(broker, epoch)
         self._tell = Teller(broker, coordinator)
+        self._pools = PoolShares(broker, epoch, self._tell)
         self._healer = Healer(broker, self._tell, epoch)
         self._tidy_ms = 0
 
@@ -72,7 +82,7 @@ class Leader:
     def take_over(self, now_ms: int) -> None:
         """Find the experiments that another leader had admitted, or that the broker took back from their end."""
         self._tidy_ms = now_ms
-        found = self._broker.experiments.ls()
+        found = self._known(now_ms)
         self._listed = {status.experiment for status in found}
         for status in found:
             is_over = status.state in ENDED and status.command == "stop"  # of a damaged one that may not be written yet
@@ -89,6 +99,15 @@ class Leader:
             except Exception as error:  # noqa: BLE001  keys that nobody of ours wrote
                 self._tell.stuck(status.experiment, error)
 
+    def _known(self, now_ms: int) -> list[Status]:
+        """Every experiment; where something else is in the place of their list, that is made anew."""
+        try:
+            return self._broker.experiments.ls()
+        except BrokerAmiss as error:
+            self._tell.amiss(error, now_ms)
+            self._relist()
+            return self._broker.experiments.ls()
+
     def tick(self, now_ms: int) -> None:
         """One round over everything."""
         self._tell.next_round()
@@ -98,17 +117,23 @@ class Leader:
         self._pools.share(self._watched.values(), now_ms)
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
             self.take_over(now_ms)  # what an earlier leader admitted as one of its last acts, unseen by this one
-            deleted = self._broker.experiments.queue_tidy() + self._pools.tidy()
+            deleted = self._tidy_queue(now_ms) + self._pools.tidy(now_ms)
             deleted += sweep(self._broker.planes)
             deleted += sum(self._broker.experience.tidy(experiment, PARTITION) for experiment in self._watched)
             if deleted:
                 self._tell.note(None, "tidied", consumers=deleted)
-            self._relist()
+            if not (self._listed and self._listed.issuperset(self._watched)):
+                self._relist()
+
+    def _tidy_queue(self, now_ms: int) -> int:
+        try:
+            return self._broker.experiments.queue_tidy()
+        except BrokerAmiss as error:
+            self._tell.amiss(error, now_ms)
+            return 0
 
     def _relist(self) -> None:
         """Put what goes on back into the list of all experiments, which somebody may have removed."""
-        if self._listed and self._listed.issuperset(self._watched):
-            return
         for experiment in self._broker.experiments.unlisted(self._watched):
             self._tell.note(experiment, "listed", because="somebody took it from the list of experiments")
 
@@ -116,6 +141,10 @@ class Leader:
         """The broker answered in the middle of something long: who works for seconds is not out of touch."""
         for watched in self._watched.values():
             watched.touch(now_ms)
+
+    def amiss(self, error: BrokerAmiss, now_ms: int) -> None:
+        """The queue cannot be read; nothing else waits for that."""
+        self._tell.amiss(error, now_ms)
 
     def was_blind(self, now_ms: int) -> None:
         """Until now nobody could renew a lease, though the broker answered: contact with everybody begins anew."""
@@ -186,13 +215,16 @@ class Leader:
 
     def _make_shards(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> bool:
         plans = plan_shards(spec)
-        self._create_shards(stored.experiment, plans, stored.pool)
+        self._create_shards(stored.experiment, plans, stored.pool, now_ms)
         self._tell.note(stored.experiment, "admitted", pool=stored.pool, shards=len(plans))
         return self._guarded(self._watch(stored, spec, now_ms), now_ms)
 
-    def _create_shards(self, experiment: str, plans: Sequence[ShardPlan], pool: str) -> None:
+    def _create_shards(self, experiment: str, plans: Sequence[ShardPlan], pool: str, now_ms: int) -> None:
         self._broker.shards.create(experiment, PARTITION, plans, leader_epoch=self._epoch)
-        self._broker.shards.queue_tickets(experiment, PARTITION, [plan.index for plan in plans], pool)
+        try:
+            self._broker.shards.queue_tickets(experiment, PARTITION, [plan.index for plan in plans], pool)
+        except BrokerAmiss as error:  # of the pool's tickets; they are issued once there can be any
+            self._tell.amiss(error, now_ms)
 
     def _watch(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> Watched:
         watched = watch(stored, spec, contact_since_ms=self.contact_since_ms, now_ms=now_ms)
@@ -216,6 +248,8 @@ class Leader:
             return True
         except BrokerFull as error:
             self._tell.full(error)
+        except BrokerAmiss as error:  # others may do without it
+            self._tell.amiss(error, now_ms)
         except Damaged as error:
             if not self._healer.heal(watched.experiment, error, ttl_ms=watched.ttl_ms):
                 self._forget(watched)
@@ -234,7 +268,10 @@ class Leader:
             raise Damaged(ctl.damaged)
         self._reap(watched, now_ms)
         if now_ms - watched.tickets_ms >= TICKETS_EVERY_MS:
-            self._issue_tickets(watched, ctl, now_ms)
+            try:
+                self._issue_tickets(watched, ctl, now_ms)
+            except BrokerAmiss as error:
+                self._tell.amiss(error, now_ms)
             watched.tickets_ms = now_ms
         if watched.must_look(now_ms, ctl):
             self._look(watched, now_ms)
@@ -284,7 +321,7 @@ class Leader:
         states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
         if len(states) < len(watched.plans):  # the broker forgot them: it was killed right after they were made
             known = {state.shard for state in states}
-            self._create_shards(experiment, [p for p in watched.plans if p.index not in known], watched.pool)
+            self._create_shards(experiment, [p for p in watched.plans if p.index not in known], watched.pool, now_ms)
             self._tell.note(experiment, "created", shards=len(watched.plans) - len(states))
             states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
         is_seat_held = self._broker.seats.holder(experiment) is not None

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from heddle.broker import Broker
 from heddle.broker.faults import Damaged
 from heddle.coord import planner
+from heddle.coord.telling import Teller
 from heddle.coord.watch import Watched
+from heddle.errors import BrokerAmiss
 
 log = logging.getLogger("heddle.coordinator")
 
@@ -25,8 +27,9 @@ class PoolShares:
         is_stale: something changed that the quota follows from; it is worked out anew in the next round.
     """
 
-    def __init__(self, broker: Broker, epoch: int) -> None:
+    def __init__(self, broker: Broker, epoch: int, tell: Teller) -> None:
         self._broker = broker
+        self._tell = tell
         self._epoch = epoch
         self._written: dict[str, planner.Quota] = {}
         self._looked_ms = 0
@@ -49,17 +52,25 @@ class PoolShares:
                 quota = planner.quota(active, self._held(pool))
                 if is_refresh or quota != self._written.get(pool):
                     self._write(pool, quota)
-            except Damaged as error:  # of this pool alone
+            except BrokerAmiss as error:  # of this pool alone
+                self._tell.amiss(error, now_ms)
+            except Damaged as error:
                 log.warning("cannot share out pool=%s error=%s", pool, error)
         if is_refresh:
             self._refreshed_ms = now_ms
 
-    def tidy(self) -> int:
+    def tidy(self, now_ms: int) -> int:
         """Delete the ticket groups' consumers of workers that are gone and hold nothing; how many.
 
         Workers that fell silent leave the pool's list with every reading of it.
         """
-        return sum(self._broker.pools.tidy_tickets(pool) for pool in self._written)
+        deleted = 0
+        for pool in self._written:
+            try:
+                deleted += self._broker.pools.tidy_tickets(pool)
+            except BrokerAmiss as error:
+                self._tell.amiss(error, now_ms)
+        return deleted
 
     def _held(self, pool: str) -> list[int]:
         """Shards of each worker that is here and not draining."""

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from heddle.broker import Broker
 from heddle.broker.events import Line
 from heddle.broker.types import Reaped, ShardState
-from heddle.errors import BrokerBlocked, BrokerFull
+from heddle.errors import BrokerAmiss, BrokerBlocked, BrokerFull
 
 log = logging.getLogger("heddle.coordinator")
 
+AMISS_EVERY_MS = 60_000
 FEW = 16
 """More reaped shards than these are told together: one by one a dead fleet's lines cost more than its reaping."""
 WARNINGS = ("failed", "quarantined", "reaped", "stuck")
@@ -30,6 +31,7 @@ class Teller:
         self._coordinator = coordinator
         self._is_full = False
         self._was_full = False
+        self._amiss: dict[str, int] = {}
 
     def next_round(self) -> None:
         """A round begins: a broker that stays full is told of once."""
@@ -46,6 +48,13 @@ class Teller:
         if not self._is_full and not self._was_full:
             log.warning("waits for room in the broker error=%s", error)
         self._is_full = True
+
+    def amiss(self, error: BrokerAmiss, now_ms: int) -> None:
+        """A key that all share holds something else: what needs it waits, and all else goes on; told once a minute."""
+        if now_ms >= self._amiss.get(error.key, 0):
+            self._amiss[error.key] = now_ms + AMISS_EVERY_MS
+            log.warning("goes on without a key error=%s", error)
+            self._broker.events.log(None, "coordinator", self._coordinator, "warning", str(error))
 
     def stuck(self, experiment: str, error: Exception) -> None:
         """One experiment cannot be looked after; called where the error is handled."""

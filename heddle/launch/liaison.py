@@ -8,6 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from heddle.broker.plane_sweep import sweep
 from heddle.broker.presence import HostReport
 from heddle.broker.types import Reaped
 from heddle.clock import Clock, SystemClock
-from heddle.errors import HeddleError
+from heddle.errors import BrokerAmiss, HeddleError
 from heddle.launch.hearing import Hearing
 from heddle.launch.vigil import Silence
 from heddle.lease import retry_delay_s
@@ -142,27 +143,41 @@ class Liaison:
             self._wake.wait(wait_s)
             self._wake.clear()
             try:
-                self._free()
-                self._report()
-                if self._ending or self._clock.monotonic() >= self._next_sweep:
-                    sweep(self._broker.planes, clock=self._clock)
-                    self._next_sweep = self._clock.monotonic() + SWEEP_S
+                self._all(self._free, self._report, self._sweep)
                 if self._ending:
                     self._broker.pools.supervisor_bye(self._pool, self._supervisor)
                     return
-                if failures or self._clock.monotonic() >= self._next_beat:
-                    self._beat()
-                self._hear()
+                self._all(partial(self._beat_on_time, now=failures > 0), self._hear)
                 failures, wait_s = 0, EAGER_S if self._is_eager else BEAT_S
             except Exception as error:  # noqa: BLE001  top of a thread: the supervisor must not lose its line for good
                 failures += 1
                 if failures == 1:
-                    log.warning("cannot reach the broker, children run on error=%s", error)
+                    log.warning("waits for the broker, children run on error=%s", error)
                 if not isinstance(error, HeddleError):
                     log.exception("liaison failed, going on")
                 wait_s = retry_delay_s(failures, self._rng.random())
             if self._ending and failures:
                 return
+
+    def _all(self, *steps: Callable[[], None]) -> None:
+        """Do each; one that meets a key that all share, and that is not what it should be, keeps no other from it."""
+        met: BrokerAmiss | None = None
+        for step in steps:
+            try:
+                step()
+            except BrokerAmiss as error:
+                met = met or error
+        if met is not None:
+            raise met
+
+    def _sweep(self) -> None:
+        if self._ending or self._clock.monotonic() >= self._next_sweep:
+            sweep(self._broker.planes, clock=self._clock)
+            self._next_sweep = self._clock.monotonic() + SWEEP_S
+
+    def _beat_on_time(self, *, now: bool) -> None:
+        if now or self._clock.monotonic() >= self._next_beat:
+            self._beat()
 
     def _beat(self) -> None:
         share = self._broker.pools.supervisor_beat(self._pool, self._supervisor, self._wants, host=self._report_host())
@@ -182,7 +197,7 @@ class Liaison:
             freed = self._broker.shards.release_worker(worker, error=why)
             if at := next((shard for shard in freed if shard.stepping), None):
                 how = f"{how}, while it stepped {at.experiment}/{at.shard}"
-            self._broker.pools.bury(worker, how, pool=self._pool, kind=kind)
+            self._bury(worker, how, kind)
             if freed:
                 log.info("released shards=%d of dead worker=%s", len(freed), worker)
             self._to_release.popleft()
@@ -193,6 +208,12 @@ class Liaison:
                 self._broker.events.log(shard.experiment, "supervisor", self._supervisor, "warning", told)
                 if shard.stepping and why is not None:
                     self._blame(shard, worker, why)
+
+    def _bury(self, worker: str, how: str, kind: str) -> None:
+        try:
+            self._broker.pools.bury(worker, how, pool=self._pool, kind=kind)
+        except BrokerAmiss as error:  # of its pool: others that died are freed all the same
+            log.warning("not counted worker=%s error=%s", worker, error)
 
     def _blame(self, shard: Reaped, worker: str, why: str) -> None:
         """Say which environment a worker was at when it died, and keep that with the shard."""

@@ -105,7 +105,7 @@ class RoleHost(ABC):
             self.roles |= self.missing(broker)
         except BrokerError as error:
             if not failures:
-                self.log.warning("cannot reach the broker, %ss run on error=%s", self._kind, error)
+                self.log.warning("waits for the broker, %ss run on error=%s", self._kind, error)
             return failures + 1
         return 0
 

@@ -156,7 +156,11 @@ class TrackerHost(RoleHost):
             self._wanted[name] = _track_of(broker, name)
         if (track := self._wanted[name]) is None:
             return False
-        done = [one for one in broker.trackers.all(name) if one.told.get("done")]
+        try:
+            done = [one for one in broker.trackers.all(name) if one.told.get("done")]
+        except Damaged as error:  # the leader mends it
+            self.log.debug("starting no tracker experiment=%s error=%s", name, error)
+            return False
         if status.ended and len(done) >= len(kinds_of(track)):
             self._through.add(name)
             return False

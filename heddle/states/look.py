@@ -7,7 +7,7 @@ from heddle.broker import Broker
 from heddle.broker.faults import Damaged
 from heddle.broker.pools import WorkerInfo
 from heddle.broker.records import Status
-from heddle.errors import Gone, NotFound
+from heddle.errors import BrokerAmiss, Gone, NotFound
 from heddle.states.experiments import Picture, judge, judge_ended
 from heddle.states.facts import Facts, PoolFacts, Sight
 from heddle.states.judgement import Judgement, unknown
@@ -30,14 +30,14 @@ def look_at_all(broker: Broker) -> tuple[Sight, list[tuple[Status, Judgement]]]:
         if status.ended:
             found.append((status, judge_ended(status)))
             continue
-        if status.pool not in pools:
-            pools[status.pool] = pool_facts(broker, status.pool)
         try:
+            if status.pool not in pools:
+                pools[status.pool] = pool_facts(broker, status.pool)
             facts = facts_of(broker, status.experiment, seen=seen, pool=pools[status.pool], status=status)
             found.append((status, judge(facts).experiment))
         except (Gone, NotFound):
             found.append((status, unknown(f"experiment {status.experiment}", "it is being removed")))
-        except Damaged as error:  # of its pool
+        except (BrokerAmiss, Damaged) as error:  # its pool's, or everybody's
             found.append((status, unknown(f"experiment {status.experiment}", str(error))))
     return seen, found
 

@@ -44,7 +44,7 @@ def test_notes_wait_for_a_broker_that_is_away_and_what_is_crowded_out_is_counted
         def refuse(*_: object, **__: object) -> Any:
             raise BrokerUnreachable("cut")
 
-        away.setattr("heddle.broker.connection.Pipe.execute", refuse)
+        away.setattr("heddle.broker.calls.Pipe.execute", refuse)
         for number in range(MOST + 5):
             notes.add(None, f"line {number}")
             assert number % 100 or not notes.send(any_broker.events)

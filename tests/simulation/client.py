@@ -11,7 +11,8 @@ import redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from heddle.broker import Broker
-from heddle.broker.connection import CALL_TIMEOUT_S, MAX_BLOCK_MS, SCRIPT_TRIES, Client, Connection, Pipe
+from heddle.broker.calls import SCRIPT_TRIES, Client, Pipe
+from heddle.broker.connection import CALL_TIMEOUT_S, MAX_BLOCK_MS, Connection
 from heddle.broker.fitness import ServerInfo
 from heddle.broker.scripts import script
 from tests.simulation.net import Net, error_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from heddle.broker.connection import Client
+from heddle.broker.calls import Client
 from heddle.broker.scripts import names, script
 from tests.simulation.lua import Engine
 from tests.simulation.replies import blurred, told
