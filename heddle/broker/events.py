@@ -16,7 +16,7 @@ from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.news import NewsListener
 from heddle.broker.records import dump_json, entries, integer, text
 from heddle.broker.streams import add
-from heddle.errors import BrokerError, Denied, Gone, SeatLost
+from heddle.errors import BrokerAmiss, BrokerError, Denied, Gone, SeatLost
 
 log = logging.getLogger("heddle.broker")
 
@@ -96,6 +96,7 @@ class Events:
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
+        self._is_amiss = False
 
     # ---- log
 
@@ -108,8 +109,12 @@ class Events:
         try:
             add(self._conn, keys.LOG, [_line_fields(line) for line in lines], most=LOG_ENTRIES)
         except (BrokerError, Denied, ResponseError) as error:
-            log.debug("dropped lines=%d first=%r error=%s", len(lines), lines[0].message, error)
+            is_news = isinstance(error, BrokerAmiss) and not self._is_amiss
+            self._is_amiss = isinstance(error, BrokerAmiss)
+            level = logging.WARNING if is_news else logging.DEBUG  # others pass by themselves
+            log.log(level, "dropped lines=%d first=%r error=%s", len(lines), lines[0].message, error)
             return False
+        self._is_amiss = False
         return True
 
     def read(self, experiment: str | None = None, *, count: int = 20, after_id: str | None = None) -> list[Event]:

@@ -86,7 +86,7 @@ def _of_broker(url: str) -> "list[Finding]":
     from heddle.broker.examination import examine
     from heddle.cli.findings import Finding, of_broker
     from heddle.clock import SystemClock
-    from heddle.errors import BrokerError, Denied
+    from heddle.errors import BrokerAmiss, BrokerError, Denied
 
     try:
         seen, conn = examine(url, clock=SystemClock())
@@ -97,6 +97,9 @@ def _of_broker(url: str) -> "list[Finding]":
         found = list(of_broker(seen))
         try:
             return found + list(_of_fleet(conn, seen))
+        except BrokerAmiss as error:
+            said = " ".join(str(error).split())
+            return [*found, Finding("fleet", "keys", "bad", said, f"redis-cli DEL {error.key}")]
         except (BrokerError, Denied) as error:
             said = " ".join(str(error).split())
             return [*found, Finding("fleet", "keys", "bad", said, "allow this user to read heddle:* and to SCAN")]

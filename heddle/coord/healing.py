@@ -9,6 +9,7 @@ from heddle.broker import Broker
 from heddle.broker.damage import told, told_of_field
 from heddle.broker.faults import Damaged, NoNumber
 from heddle.coord.telling import Teller
+from heddle.errors import Gone
 
 log = logging.getLogger("heddle.coordinator")
 
@@ -29,7 +30,7 @@ class Healer:
             ttl_ms: of its leases.
 
         Raises:
-            LeaderLost, Gone, BrokerError: nothing was changed.
+            LeaderLost, BrokerError: nothing was changed.
         """
         try:
             found = self._broker.damages.find(experiment)
@@ -43,6 +44,8 @@ class Healer:
                 return True
             self._broker.experiments.set_status(experiment, "failed", leader_epoch=self._epoch, reason=reason)
             self._tell.note(experiment, "failed", reason=reason)
+        except Gone:
+            log.info("removed before it was mended experiment=%s", experiment)
         except Damaged as more:  # what it would be written to; whoever looks at it is told, see `Experiments.status`
             log.warning("left as it is experiment=%s because %s, and %s", experiment, error, more)
         return False

@@ -118,12 +118,19 @@ class Leader:
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
             self.take_over(now_ms)  # what an earlier leader admitted as one of its last acts, unseen by this one
             deleted = self._tidy_queue(now_ms) + self._pools.tidy(now_ms)
-            deleted += sweep(self._broker.planes)
+            deleted += self._sweep(now_ms)
             deleted += sum(self._broker.experience.tidy(experiment, PARTITION) for experiment in self._watched)
             if deleted:
                 self._tell.note(None, "tidied", consumers=deleted)
             if not (self._listed and self._listed.issuperset(self._watched)):
                 self._relist()
+
+    def _sweep(self, now_ms: int) -> int:
+        try:
+            return sweep(self._broker.planes)
+        except BrokerAmiss as error:
+            self._tell.amiss(error, now_ms)
+            return 0
 
     def _tidy_queue(self, now_ms: int) -> int:
         try:
@@ -251,9 +258,7 @@ class Leader:
         except BrokerAmiss as error:  # others may do without it
             self._tell.amiss(error, now_ms)
         except Damaged as error:
-            if not self._healer.heal(watched.experiment, error, ttl_ms=watched.ttl_ms):
-                self._forget(watched)
-            return True
+            return self._healed(watched, error)
         except HeddleError:
             raise
         except Exception as error:  # noqa: BLE001  keys that nobody of ours wrote: name them, go on with the rest
@@ -261,6 +266,15 @@ class Leader:
                 self._tell.stuck(watched.experiment, error)
             watched.is_broken = True
         return False
+
+    def _healed(self, watched: Watched, error: Damaged) -> bool:
+        try:
+            if not self._healer.heal(watched.experiment, error, ttl_ms=watched.ttl_ms):
+                self._forget(watched)
+        except BrokerFull as full:
+            self._tell.full(full)
+            return False
+        return True
 
     def _experiment(self, watched: Watched, now_ms: int) -> None:
         ctl = self._broker.experiments.ctl(watched.experiment)

@@ -4,6 +4,7 @@ It never runs user code, talks to no broker, has one thread, and decides nothing
 and ends with whoever asks. `forks.py` is the other side of the line.
 """
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -143,7 +144,8 @@ def settle(order: Order, writing: int) -> None:
         os.dup2(order.output, number)
     for fd in (order.output, order.folder):
         os.close(fd)
-    os.write(writing, str(os.getpid()).encode())
+    with contextlib.suppress(BrokenPipeError):  # the forker is gone; whoever asked it has still to see whose we are
+        os.write(writing, str(os.getpid()).encode())
     os.close(writing)
     may_begin = os.read(order.leave, 1)
     os.close(order.leave)

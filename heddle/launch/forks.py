@@ -8,22 +8,20 @@ moment: other ones that come to us then are buried when they end.
 """
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
 import socket
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import IO
 
 from heddle.clock import Clock, SystemClock
 from heddle.errors import UsageError
 from heddle.launch.forker import LINK_ENV
+from heddle.launch.orphans import Orphans
 from heddle.launch.process import Child, Started, describe_exit, spawn
 
 log = logging.getLogger("heddle.launch")
@@ -33,14 +31,17 @@ START_ENV = "HEDDLE_START"
 BIRTH_S = 30.0
 """A forker that takes longer to load is not waited for."""
 ANSWER_S = 10.0
+SLICE_S = 0.1
+"""Between two looks whether a forker that has not answered yet still can."""
+STOPPED_S = 1.0
+"""A forker that is stopped for so long is replaced: whoever asked it would wait, and see to no worker meanwhile."""
 RETRY_S = (0.0, 1.0, 5.0, 30.0)
 """Until a forker that ended is started again, by how often that was in a row."""
+STOPPED = "it is stopped (SIGSTOP)"
 PATIENT_FAILURES = 1
 """With more than that, workers are started without one meanwhile."""
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Arrow's allocator would start a thread when it is loaded, and a process with threads is not copied."""
-PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-_ADOPTING = threading.Lock()
 
 
 class ForkerLost(OSError):
@@ -103,7 +104,7 @@ class Forks:
         self._is_unfit = False
         self._failures = 0
         self._next_at = 0.0
-        self._strays: set[int] = set()
+        self._orphans = Orphans()
 
     @property
     def pid(self) -> int | None:
@@ -112,13 +113,15 @@ class Forks:
 
     def look(self) -> bool:
         """Keep a forker at hand. Whether a worker can be started now; else it will be in a moment."""
-        self._bury()
+        self._orphans.bury()
         if self._is_unfit:
             return True
         if self._forker is None and self._clock.monotonic() >= self._next_at:
             self._launch()
         if self._forker is not None and self._forker.poll() is not None:
             self._lose(f"it ended with {describe_exit(self._forker.code or 0)}")
+        elif self._forker is not None and self._forker.stopped_s() >= STOPPED_S:
+            self._lose(STOPPED)
         elif self._forker is not None and not self._is_ready:
             self._hear()
         is_late = self._forker is not None and self._forker.lifetime_s() > BIRTH_S
@@ -147,7 +150,7 @@ class Forks:
         if forker is not None:
             forker.kill()
             forker.wait(ANSWER_S)
-        self._bury()
+        self._orphans.bury()
 
     # ---- the forker
 
@@ -163,7 +166,6 @@ class Forks:
             return
         finally:
             its.close()
-        ours.settimeout(ANSWER_S)
         self._link = ours
 
     def _hear(self) -> None:
@@ -176,7 +178,6 @@ class Forks:
             return
         except ForkerLost:
             return  # it ends, and will be seen to have ended
-        self._link.settimeout(ANSWER_S)
         if self._fits(told):
             self._is_ready = True
             log.info("workers are forked from pid=%d", self._forker.pid if self._forker else 0)
@@ -220,7 +221,7 @@ class Forks:
             stack.callback(os.close, leaves)
             folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
             stack.callback(os.close, folder)
-            with self._adopting():
+            with self._orphans.adopting(self.pid or 0):
                 told = self._ask(env, [writing, folder, leave])
             if not self._fits(told):
                 raise OSError("it is started without one")
@@ -230,6 +231,7 @@ class Forks:
             if not _is_child(pid):
                 self._give_up("this system does not give orphans to who takes them in")
                 raise OSError("it is started without one")
+            self._orphans.strays.discard(pid)
             os.write(leaves, b".")
             on_failure.pop_all()
         return Forked(pid, output)
@@ -239,11 +241,25 @@ class Forks:
         assert link is not None
         data = json.dumps(dict(env)).encode()
         try:
+            link.settimeout(ANSWER_S)
             socket.send_fds(link, [len(data).to_bytes(4, "little")], list(fds))
             link.sendall(data)
-            return self._answer(link)
+            return self._await(link)
         except OSError as error:
             raise ForkerLost(f"it does not answer: {error}") from error
+
+    def _await(self, link: socket.socket) -> dict[str, object]:
+        """Its answer, for as long as it can give one."""
+        deadline = self._clock.monotonic() + ANSWER_S
+        link.settimeout(SLICE_S)
+        while True:
+            try:
+                return self._answer(link)
+            except TimeoutError:
+                if self._forker is not None and self._forker.poll() is None and self._forker.stopped_s() >= STOPPED_S:
+                    raise ForkerLost(STOPPED) from None
+                if self._clock.monotonic() >= deadline:
+                    raise
 
     @staticmethod
     def _answer(link: socket.socket) -> dict[str, object]:
@@ -254,30 +270,6 @@ class Forks:
         told: dict[str, object] = json.loads(line)
         return told
 
-    @contextlib.contextmanager
-    def _adopting(self) -> Iterator[None]:
-        """Within, orphans below us become our children. Remember those that nobody asked for."""
-        with _ADOPTING:
-            before = ctypes.c_int()
-            libc = ctypes.CDLL(None)
-            if libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) != 0 or before.value:
-                yield  # we do at all times, and somebody sees to it; or never, which will be seen
-                return
-            there, ours = _processes(), _children()
-            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            try:
-                yield
-            finally:
-                libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-            self._strays |= (_children() - ours) & there  # those that were born meanwhile are somebody's here
-
-    def _bury(self) -> None:
-        for pid in list(self._strays):
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    continue
-            self._strays.discard(pid)
-
 
 def _is_child(pid: int) -> bool:
     try:
@@ -285,16 +277,3 @@ def _is_child(pid: int) -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _processes() -> set[int]:
-    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-
-
-def _children() -> set[int]:
-    """Children of our first thread, which orphans come to."""
-    pid = os.getpid()
-    try:
-        return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-    except OSError:
-        return set()  # a kernel without this list

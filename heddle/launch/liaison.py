@@ -143,11 +143,11 @@ class Liaison:
             self._wake.wait(wait_s)
             self._wake.clear()
             try:
-                self._all(self._free, self._report, self._sweep)
-                if self._ending:
-                    self._broker.pools.supervisor_bye(self._pool, self._supervisor)
+                is_end = self._ending
+                last = (self._bye,) if is_end else (partial(self._beat_on_time, now=failures > 0), self._hear)
+                self._all(self._free, self._report, self._sweep, *last)
+                if is_end:
                     return
-                self._all(partial(self._beat_on_time, now=failures > 0), self._hear)
                 failures, wait_s = 0, EAGER_S if self._is_eager else BEAT_S
             except Exception as error:  # noqa: BLE001  top of a thread: the supervisor must not lose its line for good
                 failures += 1
@@ -174,6 +174,9 @@ class Liaison:
         if self._ending or self._clock.monotonic() >= self._next_sweep:
             sweep(self._broker.planes, clock=self._clock)
             self._next_sweep = self._clock.monotonic() + SWEEP_S
+
+    def _bye(self) -> None:
+        self._broker.pools.supervisor_bye(self._pool, self._supervisor)
 
     def _beat_on_time(self, *, now: bool) -> None:
         if now or self._clock.monotonic() >= self._next_beat:

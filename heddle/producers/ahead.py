@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from heddle.broker.faults import Damaged
 from heddle.errors import BrokerError, Gone, NotFound
 from heddle.policies.weights import WeightsError
 from heddle.producers.stage import Fetch
@@ -91,7 +92,7 @@ class Ahead:
                 return
         try:
             fetched = self._fetch(experiment, None)
-        except (BrokerError, NotFound, Gone, WeightsError) as error:  # asked for again with the next segment
+        except (BrokerError, Damaged, NotFound, Gone, WeightsError) as error:  # asked for again with the next segment
             log.debug("cannot fetch the policy of %s, playing on with the old one error=%s", experiment, error)
             with self._lock:
                 self._wanted[experiment] = min(self._wanted.get(experiment, 0), ready)

@@ -254,6 +254,27 @@ def test_a_leader_lists_again_what_it_looks_after(valkey_server: LocalServer) ->
         assert [status.experiment for status in broker.experiments.ls()] == [experiment]
 
 
+def test_an_experiment_that_is_removed_while_it_is_mended_is_no_leaders_end(valkey_server: LocalServer) -> None:
+    # Given an experiment of which a verb met damage
+    with fresh(valkey_server.url) as broker:
+        experiment = worker_kit.submit(broker, **SPEC)
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        broker.damages.note(experiment, Damaged("WRONGTYPE, says a verb that met it"))
+        # When it is removed after the leader has seen that, and before it is mended
+        find = broker.damages.find
+
+        def find_late(one: str) -> Any:
+            found = find(one)
+            broker.experiments.remove(one, force=True)
+            return found
+
+        broker.damages.find = find_late  # type: ignore[method-assign, assignment]
+        leader.tick(broker.conn.now_ms())
+        # Then it is forgotten, and nobody's end
+        assert leader.experiments == ()
+
+
 def test_an_experiment_without_its_ctl_is_removed_whole(fleet: Fleet) -> None:
     # Given one that is trained, and whose ctl somebody deletes
     experiment, broker = fleet.submit("beheaded"), fleet.broker

@@ -16,6 +16,7 @@ import pytest
 from heddle.errors import UsageError
 from heddle.launch import forks as module
 from heddle.launch.forks import Forked, Forks, may_fork
+from heddle.launch.orphans import children
 from heddle.launch.process import Child
 from heddle.launch.supervisor import worker_command
 from tests.helpers import eventually
@@ -171,6 +172,58 @@ def test_a_forker_that_does_not_answer_is_an_error_once_and_replaced(
     assert line_of(made.child()) == "up"
 
 
+def test_a_forker_that_is_stopped_is_replaced_before_anybody_waits_for_it(fork: MakeFork) -> None:
+    made = fork()
+    eventually(made.forks.look, timeout_s=30)
+    frozen = made.forks.pid
+    assert frozen is not None
+    os.kill(frozen, signal.SIGSTOP)
+    eventually(lambda: made.forks.look() and made.forks.pid not in (None, frozen), timeout_s=30)
+    eventually(lambda: not state(frozen))
+    assert is_forked(made.child())
+
+
+def test_whoever_asks_a_stopped_forker_does_not_wait_for_its_answer(fork: MakeFork) -> None:
+    made = fork()
+    eventually(made.forks.look, timeout_s=30)
+    frozen = made.forks.pid
+    assert frozen is not None
+    os.kill(frozen, signal.SIGSTOP)
+    with pytest.raises(OSError, match=r"it is stopped \(SIGSTOP\)"):
+        Child(made.argv, env=made.env, name="child", start=made.forks.start)
+    eventually(lambda: not state(frozen))
+
+
+DYING = """
+import os, signal
+first = os.getpid()
+def die():
+    if os.getpid() == first and os.path.exists({flag!r}):
+        os.unlink({flag!r})
+        os.kill(first, signal.SIGKILL)
+os.register_at_fork(after_in_parent=die)
+"""
+
+
+def test_a_forker_that_is_killed_in_the_middle_of_a_copy_leaves_nobody_behind(fork: MakeFork, tmp_path: Path) -> None:
+    # Given a forker, and the memory's end just when it copies itself
+    flag = tmp_path / "die"
+    made = fork(before=DYING.format(flag=str(flag)))
+    made.child()
+    before, there = descriptors(), children()
+    for _ in range(5):
+        eventually(lambda: made.forks.look() and made.forks.pid is not None, timeout_s=30)
+        flag.touch()
+        with pytest.raises(OSError, match="it closed the line"):
+            Child(made.argv, env=made.env, name="child", start=made.forks.start)
+        made.forks._failures = 0  # the next one at once
+    # Then whoever it left half made is gone, and the next copy is made
+    assert line_of(made.child()) == "up"
+    ours = {made.forks.pid, made.children[-1].pid, *there}
+    eventually(lambda: (made.forks.look(), children() - ours)[1] == set(), what="nobody is left")
+    assert len(descriptors() - before) <= 1, "the new worker's output"
+
+
 def test_a_copy_whose_asker_is_gone_before_it_began_does_nothing(
     fork: MakeFork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +264,7 @@ def test_a_forker_that_cannot_even_load_keeps_no_worker_from_starting(fork: Make
 PARENT = """
 import os, sys, time
 from heddle.launch.forks import Forks
+from heddle.launch.orphans import children
 from heddle.launch.process import Child
 program = "from heddle.launch.forker import fork_on_demand; fork_on_demand(()); import os, time;" \\
           "from heddle.launch.ties import die_with_parent; die_with_parent();" \\
@@ -260,12 +314,12 @@ def test_orphans_that_come_to_us_meanwhile_are_buried_and_children_of_our_own_ar
     assert between.stdin is not None and between.stdout is not None
     stray = int(between.stdout.readline())
     own: Any = None
-    with forks._adopting():
+    with forks._orphans.adopting(0):
         between.stdin.close()
         between.wait(20)
         own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     between.stdout.close()
-    assert forks._strays == {stray}
+    assert forks._orphans.strays == {stray}
     # When both end, then the one that nobody waits for is buried, and who waits for the other one learns its code
     os.kill(stray, signal.SIGKILL)
     eventually(lambda: state(own.pid) == "Z")

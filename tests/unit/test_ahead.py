@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from heddle.broker.faults import Damaged, NoNumber
 from heddle.errors import BrokerUnreachable
 from heddle.producers.ahead import Ahead
 from tests.helpers import eventually
@@ -14,15 +15,16 @@ class Store:
     """Published weights; asking for them lasts until `go` is set."""
 
     def __init__(self) -> None:
-        self.latest, self.calls, self.is_away = 1, 0, False
+        self.latest, self.calls = 1, 0
+        self.trouble: Exception | None = None
         self.go = threading.Event()
         self.go.set()
 
     def fetch(self, experiment: str, version: int | None) -> tuple[int, bytes]:
         self.calls += 1
         assert self.go.wait(20)
-        if self.is_away:
-            raise BrokerUnreachable("away")
+        if self.trouble is not None:
+            raise self.trouble
         found = version or self.latest
         return found, b"%d" % found
 
@@ -74,12 +76,15 @@ def test_news_of_what_is_played_fetch_it_at_once_and_other_news_do_not(ahead: Ah
     eventually(lambda: ahead.follow("exp", 2) == 3)
 
 
-def test_a_fetch_that_failed_is_tried_again_at_the_next_segment(ahead: Ahead, store: Store) -> None:
+@pytest.mark.parametrize(
+    "trouble", [BrokerUnreachable("away"), Damaged("a policy of another kind"), NoNumber("chunks")]
+)
+def test_a_fetch_that_failed_is_tried_again_at_the_next_segment(ahead: Ahead, store: Store, trouble: Exception) -> None:
     ahead.fetch("exp")
-    store.is_away, store.latest = True, 2
+    store.trouble, store.latest = trouble, 2
     ahead.follow("exp", 2)
     eventually(lambda: store.calls == 2)
-    store.is_away = False
+    store.trouble = None
     eventually(lambda: ahead.follow("exp", 2) == 2)
 
 
