@@ -17,6 +17,7 @@ from heddle.cli.main import run
 from heddle.coord.leader import Leader
 from heddle.errors import BrokerAmiss
 from heddle.launch.liaison import Liaison
+from heddle.launch.trackers import TrackerHost
 from heddle.launch.trainers import TrainerHost
 from heddle.stop import StopFlag
 from tests import worker_kit
@@ -263,3 +264,20 @@ def test_a_host_of_trainers_waits_for_the_list_and_ends_no_trainer(
     stop.drain("the test is over")
     thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("told", ["list", "no JSON"])
+def test_a_host_of_trackers_starts_others_while_one_experiments_notes_on_them_are_damaged(
+    told: str, broker: Broker, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    # Given two experiments with trackers
+    track = {"track": {"tensorboard": str(tmp_path)}}
+    hurt, sound = (worker_kit.submit(broker, experiment={"name": name}, **track) for name in ("hurt", "sound"))
+    if told == "list":
+        _damage(broker, keys.trackers(hurt))
+    else:
+        broker.conn.main.hset(keys.trackers(hurt), "tensorboard:told", "{no JSON")
+    # When their host looks
+    host = TrackerHost(valkey_server.url, directory=tmp_path, stop=StopFlag())
+    # Then the sound one gets its own
+    assert sound in host.missing(broker)
