@@ -11,7 +11,8 @@ from typing import Any
 from redis.exceptions import ConnectionError as Disconnected
 
 from heddle.blocks import Blocks
-from heddle.broker.connection import Connection, leaving_replicas
+from heddle.broker.calls import leaving_replicas
+from heddle.broker.connection import Connection
 from heddle.broker.experience_types import Pointer
 from heddle.broker.faults import translated
 from heddle.broker.pointers import by_bytes
