@@ -91,6 +91,7 @@ class Play(ABC):
         self._fresh_state = fresh_state(policy, 1, spec)
         self._spaces, self._news = Spaces(envs), list[str]()
         self._numbers, self._bounds = Numbers(layout), Bounds(layout)
+        self._endless = set[int]()  # lanes that ended no episode of an evaluation
         self._reel: Reel | None = None  # the one being played
         self._spare, self._cut = list[Reel](), False
         self._lent: Reel | None = None  # in shared memory, until it is recycled
@@ -159,7 +160,9 @@ class Play(ABC):
             self.recycle(segments)
             for lane in endless.among(self._episodes.active(), picked):
                 self._episodes.give_up(lane)
-                self._news.append(self._report.endless(lane, most_steps))
+                if lane not in self._endless:  # told once, for the next evaluation comes soon
+                    self._endless.add(lane)
+                    self._news.append(self._report.endless(lane, most_steps))
             over = not self._episodes.active()
             if held is not None and (picked.rows or over):
                 yield held, not picked.rows

@@ -579,6 +579,8 @@ def test_an_evaluation_waits_no_longer_for_an_episode_that_does_not_end_and_says
     assert sum((segments.arrays["episode_length"] > 0).sum() for segments, _ in batches) == 2
     (told,) = player.hear()
     assert "environment 1 (number 1 of shard 0) ended no episode of the evaluation within 40 steps" in told
+    list(player.play_episodes(2, 4, most_steps=40))
+    assert player.hear() == []
     played(player)
 
 
