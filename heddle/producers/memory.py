@@ -3,6 +3,8 @@
 It never looks at a value: `scrutiny.py` does, whenever the policy has acted.
 """
 
+import numpy as np
+
 from heddle.errors import EnvError
 from heddle.policies.base import Arrays, Policy
 from heddle.spec import ExperimentSpec
@@ -20,3 +22,8 @@ def fresh_state(policy: Policy, n: int, spec: ExperimentSpec) -> Arrays:
     except user_errors() as error:
         reason = f"initial_state({n}) raised {describe_error(error)}"
         raise EnvError(reason, key="policy.id", value=spec.policy.id) from error
+
+
+def copied(state: Arrays) -> Arrays:
+    """The same values in arrays of their own."""
+    return {name: np.array(array) for name, array in state.items()}

@@ -13,7 +13,7 @@ import numpy as np
 from heddle.clock import Clock, SystemClock
 from heddle.errors import EnvError
 from heddle.layout import Layout, Segments
-from heddle.policies.base import Arrays, Policy
+from heddle.policies.base import Policy
 from heddle.producers.bounds import Bounds
 from heddle.producers.choices import choices_for
 from heddle.producers.closing import close_env
@@ -21,7 +21,7 @@ from heddle.producers.contract import BadAnswer
 from heddle.producers.endless import Endless
 from heddle.producers.episodes import Episodes
 from heddle.producers.kinds import Spaces
-from heddle.producers.memory import fresh_state
+from heddle.producers.memory import copied, fresh_state
 from heddle.producers.mishap import PlayError
 from heddle.producers.noise import NoiseTape
 from heddle.producers.reel import Reel
@@ -91,7 +91,7 @@ class Play(ABC):
         self._fresh_state = fresh_state(policy, 1, spec)
         self._spaces, self._news = Spaces(envs), list[str]()
         self._numbers, self._bounds = Numbers(layout), Bounds(layout)
-        self._endless = set[int]()  # lanes that ended no episode of an evaluation
+        self._endless = Endless(plan)
         self._reel: Reel | None = None  # the one being played
         self._spare, self._cut = list[Reel](), False
         self._lent: Reel | None = None  # in shared memory, until it is recycled
@@ -153,16 +153,15 @@ class Play(ABC):
         self._episodes.rewind(first_episode)
         self._episodes.want(episodes)
         self.standing.now = []
-        endless, held = Endless(self.plan, most_steps), None
+        self._endless.begin(most_steps)
+        held = None
         while self._episodes.active():
             segments = self.play(version, deterministic=deterministic)
             picked = segments.select(np.flatnonzero(segments.arrays["length"]))
             self.recycle(segments)
-            for lane in endless.among(self._episodes.active(), picked):
+            for lane in self._endless.among(self._episodes.active(), picked):
                 self._episodes.give_up(lane)
-                if lane not in self._endless:  # told once, for the next evaluation comes soon
-                    self._endless.add(lane)
-                    self._news.append(self._report.endless(lane, most_steps))
+            self._news += [self._report.endless(lane, most_steps) for lane in self._endless.news()]
             over = not self._episodes.active()
             if held is not None and (picked.rows or over):
                 yield held, not picked.rows
@@ -291,10 +290,6 @@ class Play(ABC):
 
 def _own() -> None:
     """No memory but the player's own."""
-
-
-def copied(state: Arrays) -> Arrays:
-    return {name: np.array(array) for name, array in state.items()}
 
 
 def moved_only(segments: Segments) -> Segments:

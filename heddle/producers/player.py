@@ -19,8 +19,8 @@ from heddle.policies.base import Policy
 from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.kinds import array_kind, has_ended, number_kind
-from heddle.producers.memory import fresh_state
-from heddle.producers.play import Play, copied
+from heddle.producers.memory import copied, fresh_state
+from heddle.producers.play import Play
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, record_info
 from heddle.producers.track import Track

@@ -21,10 +21,10 @@ from heddle.producers import lanes
 from heddle.producers.action_rows import ActionRows
 from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.kinds import has_ended, number_kind
-from heddle.producers.memory import fresh_state
+from heddle.producers.memory import copied, fresh_state
 from heddle.producers.mishap import Mishap
 from heddle.producers.noise import PacedTape
-from heddle.producers.play import Play, copied, moved_only
+from heddle.producers.play import Play, moved_only
 from heddle.producers.process_stepper import ProcessStepper
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, record_info

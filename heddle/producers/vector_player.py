@@ -36,8 +36,8 @@ from heddle.producers.envs_vector import (
     reset_some,
     takes_seeds,
 )
-from heddle.producers.memory import fresh_state
-from heddle.producers.play import Play, copied, moved_only
+from heddle.producers.memory import copied, fresh_state
+from heddle.producers.play import Play, moved_only
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, note_info
 from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of, store
