@@ -94,7 +94,7 @@ class NoCurveFile:
     def __init__(self, home: Path, spec: str) -> None:
         pass
 
-    def add(self, update: int, values: Mapping[str, float]) -> None:
+    def add(self, update: int, values: Mapping[str, float], *, entry: str = "") -> None:
         """Nobody looks."""
 
     def forget(self, *, above: int) -> None:
