@@ -11,7 +11,7 @@ from heddle.errors import EnvError
 from heddle.lease import Action
 from heddle.producers.isolation.process import end_children
 from heddle.producers.returns import Returns
-from heddle.producers.turn import Turns
+from heddle.producers.user_code import UserCode
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.worker")
@@ -30,10 +30,16 @@ class Ending:
     """
 
     def __init__(
-        self, stop: StopFlag, turns: Turns, returns: Returns, *, worker: str, exit_process: Callable[[int], object]
+        self,
+        stop: StopFlag,
+        user_code: UserCode,
+        returns: Returns,
+        *,
+        worker: str,
+        exit_process: Callable[[int], object],
     ) -> None:
         self._stop = stop
-        self._turns = turns
+        self._user_code = user_code
         self._returns = returns
         self._worker = worker
         self._exit_process = exit_process
@@ -53,7 +59,7 @@ class Ending:
         reason = f"{action.what} of {action.subject} lasted longer than {action.limit_s:g} s"
         log.error("ending worker=%s because %s (%.1f s)", self._worker, reason, lasted_s)
         try:
-            failure = self._turns.hanging(reason)
+            failure = self._user_code.hanging(reason)
         except Exception:  # noqa: BLE001  whatever it is, this process ends
             log.exception("cannot tell more of what hangs worker=%s", self._worker)
             failure = EnvError(reason)
@@ -66,7 +72,7 @@ class Ending:
             if self._over.is_set():
                 return
         if not self._stop.wait_now(CUT_AFTER_S) and not self._over.is_set():
-            self._turns.cut()
+            self._user_code.cut()
         while not self._stop.wait_now(LOOK_S):
             if self._over.is_set():
                 return

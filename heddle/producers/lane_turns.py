@@ -9,6 +9,7 @@ from heddle.producers.lanes import Lane
 from heddle.producers.parcel import Parcel
 from heddle.producers.stage import Stage
 from heddle.producers.turn import Turns
+from heddle.producers.user_code import Left
 
 ShardLane = Lane[Parcel | None]
 
@@ -51,12 +52,12 @@ class LaneTurns:
 
     def _lane(self, holding: Holding) -> ShardLane:
         """A lane of which `Turns` and the desk know whether it waits."""
-        turns, desk, kept = self._turns, self._desk, list[object]()
+        user_code, desk, kept = self._turns.user_code, self._desk, list[Left]()
 
         def park() -> None:
-            kept.append(turns.leave())
+            kept.append(user_code.leave())
 
         def go() -> None:
-            turns.come_back(kept.pop())  # type: ignore[arg-type]
+            user_code.come_back(kept.pop())
 
         return Lane(f"shard {holding.name}", on_park=park, on_go=go, on_ready=desk.wake)

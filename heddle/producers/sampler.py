@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from heddle.lease import Action
 from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
-from heddle.producers.turn import Turns
+from heddle.producers.user_code import UserCode
 
 SAMPLE_S = 0.037
 """No divisor of the times of heartbeats, timeouts and polls."""
@@ -36,11 +36,11 @@ class Seen:
     is_sending: bool
 
 
-def seen_of(turns: Turns, desk: Desk, appender: Appender) -> Seen:
+def seen_of(user_code: UserCode, desk: Desk, appender: Appender) -> Seen:
     """A worker as it is now."""
     return Seen(
-        action=turns.doing(),
-        is_playing=turns.is_playing,
+        action=user_code.doing(),
+        is_playing=user_code.is_playing,
         is_stepping=desk.stepping is not None,
         is_waiting=desk.is_waiting,
         is_sending=appender.is_sending,

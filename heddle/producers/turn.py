@@ -4,44 +4,38 @@ It never chooses the shard and never waits for the broker longer than one call t
 """
 
 import logging
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
 from heddle.broker import Broker
-from heddle.broker.failure_types import Failure
 from heddle.broker.types import AppendMeta, Renewal
 from heddle.clock import Clock
 from heddle.errors import BrokerError, BrokerUnreachable, EnvError, NotFound, SnapshotError
 from heddle.layout import Segments
-from heddle.lease import Action
 from heddle.producers.ahead import when_played
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Facts, Holding, stepping_changes
 from heddle.producers.limits import limit_of
-from heddle.producers.mishap import PlayError
 from heddle.producers.parcel import Parcel
 from heddle.producers.play import Play
-from heddle.producers.report import TRACE_CHARS
 from heddle.producers.snapshot_rule import Beginning, Camera, begin
 from heddle.producers.stage import Stage
-from heddle.spec.objects import MOST_FRAMES
+from heddle.producers.user_code import UserCode
 
 T = TypeVar("T")
-Left = tuple[Action | None, tuple[Play, str, Callable[[], bool]] | None, int | None]
-"""What `Turns.leave` gives to `come_back`."""
 
 log = logging.getLogger("heddle.worker")
 
 
 class Turns:
-    """Plays turns, and tells the watchdog what is being waited for.
+    """Plays turns.
+
+    Attributes:
+        user_code: what of the user's runs right now, for those who look on.
 
     Args:
         renewed: told the answers to renewals made on the way.
@@ -62,55 +56,7 @@ class Turns:
         self._clock = clock
         self._renewed = renewed
         self._ready = ready
-        self._calling: Action | None = None
-        self._playing: tuple[Play, str, Callable[[], bool]] | None = None
-        self._thread: int | None = None
-
-    def doing(self) -> Action | None:
-        """What user code does right now; None while nothing of the user's runs."""
-        if (calling := self._calling) is not None:
-            return calling
-        if (playing := self._playing) is None:
-            return None
-        player, subject, _ = playing
-        since = player.last_progress  # asked first: polling is what makes it precise
-        what = player.doing
-        return (
-            None
-            if what is None
-            else Action(what, since, limit_of(player.spec, player.plan, what, beside=player.beside), subject)
-        )
-
-    def hanging(self, reason: str) -> EnvError:
-        """For another thread: what is known of the call that lasts too long."""
-        frame = sys._current_frames().get(self._thread or -1)
-        trace = "" if frame is None else "".join(traceback.format_stack(frame, limit=MOST_FRAMES))[-TRACE_CHARS:]
-        if self._calling is None and (playing := self._playing) is not None:
-            return playing[0].hanging(reason, trace)
-        what = "make" if self._calling is None else self._calling.what
-        return PlayError(reason, Failure("timeout", reason, what, traceback=trace))
-
-    @property
-    def is_playing(self) -> bool:
-        """True while a segment is being played; `doing` tells which call lasts."""
-        return self._playing is not None
-
-    def cut(self) -> None:
-        """From another thread: end the segment being played at its next step."""
-        if (playing := self._playing) is not None:
-            playing[0].cut()
-
-    def leave(self) -> Left:
-        """The playing thread lets another one play: what that must not see."""
-        left = (self._calling, self._playing, self._thread)
-        self._calling = self._playing = None
-        return left
-
-    def come_back(self, left: Left) -> None:
-        """It goes on. A segment whose policy was replaced meanwhile ends at the step it is at."""
-        self._calling, self._playing, self._thread = left
-        if self._playing is not None and not self._playing[2]():
-            self._playing[0].cut()
+        self.user_code = UserCode(clock)
 
     def close(self, holding: Holding) -> None:
         """Close the shard's environments, if they were ever made."""
@@ -126,7 +72,7 @@ class Turns:
             EnvError: environment or policy failed; the shard must be given back.
             NotFound, Gone, BrokerError: the policy cannot be fetched now.
         """
-        self._thread = threading.get_ident()
+        self.user_code.runs_here()
         self._mark_stepping(holding)
         player = self._player(holding, stage)
         began = self._clock.monotonic()
@@ -177,11 +123,10 @@ class Turns:
     ) -> T:
         """Have the player play; `is_same` tells whether the policy is still the one that it began with."""
         began = self._clock.monotonic()
-        self._playing = (player, holding.name, is_same)
         try:
-            played = play()
+            with self.user_code.playing(player, holding.name, is_same):
+                played = play()
         finally:
-            self._playing = None
             self._desk.counters.play_s += self._clock.monotonic() - began
         for told in player.hear():
             self._tell(holding, told)
@@ -221,15 +166,9 @@ class Turns:
         lease = holding.lease
         self._broker.events.log(lease.experiment, "worker", lease.worker, "warning", f"shard {lease.shard}: {what}")
 
-    @contextmanager
-    def _watching(self, what: str, holding: Holding, limit_s: float | None = None) -> Iterator[None]:
+    def _watching(self, what: str, holding: Holding, limit_s: float | None = None) -> AbstractContextManager[None]:
         """Within it, one call into user code that must not hang longer than `limit_s`, or else its `step_timeout`."""
-        limit_s = holding.step_timeout_s if limit_s is None else limit_s
-        self._calling = Action(what, self._clock.monotonic(), limit_s, holding.name)
-        try:
-            yield
-        finally:
-            self._calling = None
+        return self.user_code.calling(what, holding.name, holding.step_timeout_s if limit_s is None else limit_s)
 
     def _have_newest(self, stage: Stage, facts: Facts, holding: Holding) -> None:
         """Fetch the newest policy; without a barrier a broker that is away is no reason to stand still."""

@@ -149,7 +149,8 @@ class Worker:
         ready = when_played if self._ahead is None else self._ahead.follow
         self._turns = Turns(broker, desk, clock=clock, renewed=self._answers.renewed, ready=ready)
         self._lanes = LaneTurns(self._turns, desk)
-        self._ending = Ending(self._stop, self._turns, self._returns, worker=self.id, exit_process=self._exit_process)
+        user_code, leave = self._turns.user_code, self._exit_process
+        self._ending = Ending(self._stop, user_code, self._returns, worker=self.id, exit_process=leave)
         self._claimer = Claimer(
             broker,
             desk,
@@ -166,8 +167,8 @@ class Worker:
         ttl_s, back = DEFAULT_TTL_MS / 1000, desk.told_back
         self._keeper = Keeper(self._renew, ttl_s=ttl_s, on_lost=self._keeper_ended, on_back=back, clock=clock)
         self._listener = Listener(broker, desk, on_news=self._heard, on_failure=self._fail)
-        self._watchdog = Watchdog(self._turns.doing, self._ending.stuck, clock=clock)
-        self._sampler = Sampler(partial(seen_of, self._turns, desk, self._appender))
+        self._watchdog = Watchdog(user_code.doing, self._ending.stuck, clock=clock)
+        self._sampler = Sampler(partial(seen_of, user_code, desk, self._appender))
         self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop, on_failure=self._fail)
 
     def _start_parts(self) -> None:
@@ -342,8 +343,8 @@ class Worker:
         self._fail(HeddleError(f"the keeper ended: {reason}"))
 
     def _describe(self) -> WorkerBeat:
-        action, now = self._turns.doing(), self._clock.monotonic()
-        if self._turns.is_playing:
+        action, now = self._turns.user_code.doing(), self._clock.monotonic()
+        if self._turns.user_code.is_playing:
             self.desk.moved_at = now
         draining = self._stop.draining
         about = {"worker": self.id, "pool": self.pool}
