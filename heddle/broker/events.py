@@ -217,6 +217,11 @@ class Events:
             last.update(read_metric(*entry).values)
         return last
 
+    def metrics_recent(self, experiment: str, *, count: int) -> list[Metric]:
+        """The metrics of the last updates, oldest first."""
+        page = entries(self._conn.main.xrevrange(keys.metrics(experiment), count=count))
+        return [read_metric(*entry) for entry in reversed(page)]
+
     def metrics_newest(self, experiment: str) -> Metric | None:
         """The newest of the metrics, with what those shortly before it measured beside; None when there is none."""
         page = entries(self._conn.main.xrevrange(keys.metrics(experiment), count=8))

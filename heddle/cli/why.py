@@ -13,7 +13,7 @@ from heddle.cli.experiments import shown_reason
 from heddle.cli.options import connect, epilog, output_option, print_json, redis_option
 from heddle.cli.root import Group
 from heddle.cli.shards import split
-from heddle.cli.tables import duration, print_table
+from heddle.cli.tables import duration, print_table, say
 from heddle.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def _tell(story: "Story", output: str) -> None:
     click.echo(shown_reason(story.judgement, story.now_ms))
     for depth, reason in story.judgement.chain():
         click.echo(f"{'  ' * depth}because {shown_reason(reason, story.now_ms)}")
+    if story.time:
+        say(f"  time: {story.time}")
     for failure in story.failures[:1]:
         click.echo(f"  {_before(failure)}")
     click.echo("\nwhat happened")

@@ -116,6 +116,7 @@ class Bottleneck:
         who: trainer, workers, broker, policy, or nobody.
         verdict, do: one line each.
         slowest: the slowest batch of each update, slowest first.
+        uneven: shards that others wait for, since theirs takes much longer to play.
     """
 
     updates: int
@@ -126,6 +127,7 @@ class Bottleneck:
     verdict: str
     do: str
     slowest: tuple[Slow, ...]
+    uneven: tuple[int, ...] = ()
 
     @property
     def total(self) -> float:
@@ -148,8 +150,8 @@ def find_bottleneck(points: Points) -> Bottleneck | None:
         f"{worst.share:.0%} of the time {why}; the trainer learns {learning:.0%} of its time and waits {waiting:.0%}"
     )
     slowest = sorted((_slow(update, values) for update, values in told), key=lambda one: -one.total)
-    uneven = _uneven(told) if who == "workers" else ""
-    return Bottleneck(len(told), stages, learning, waiting, who, verdict + uneven, do, tuple(slowest))
+    shards, uneven = _uneven(told) if who == "workers" else ((), "")
+    return Bottleneck(len(told), stages, learning, waiting, who, verdict + uneven, do, tuple(slowest), shards)
 
 
 def _mean(points: Points, name: str) -> float | None:
@@ -172,19 +174,19 @@ def _slow(update: int, values: Values) -> Slow:
     return Slow(update, shard, epoch, seq, spent)
 
 
-def _uneven(points: Points) -> str:
-    """Shards that take much longer to play than the others; "" where none do."""
+def _uneven(points: Points) -> tuple[tuple[int, ...], str]:
+    """Shards that take much longer to play than the others, and the words for it; "" where none do."""
     longest = [
         (int(one["longest_shard"]), one["longest_rollout_seconds"]) for _, one in points if "longest_shard" in one
     ]
     counted = Counter(shard for shard, _ in longest).most_common(FEW)
     times = sum(count for _, count in counted)
     if not longest or times < MOST_TIMES * len(longest):
-        return ""
+        return (), ""
     shards = sorted(shard for shard, count in counted if count * 2 * FEW >= len(longest))
     took = [seconds for shard, seconds in longest if shard in shards]
     seconds, mean = sum(took) / len(took), _mean(points, "rollout_seconds") or 0.0
     if seconds < UNEVEN * mean:
-        return ""
+        return (), ""
     which = f"shard {shards[0]} takes" if len(shards) == 1 else f"shards {', '.join(map(str, shards))} take"
-    return f"; {which} {seconds:.2f} s to play a batch, the mean is {mean:.2f} s"
+    return tuple(shards), f"; {which} {seconds:.2f} s to play a batch, the mean is {mean:.2f} s"

@@ -12,12 +12,16 @@ from heddle.broker import Broker
 from heddle.broker.events import LOG_ENTRIES, Event
 from heddle.broker.failure_types import Failure
 from heddle.errors import NotFound
+from heddle.states.bottleneck import find_bottleneck
 from heddle.states.experiments import Picture
 from heddle.states.facts import Facts
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at
 from heddle.states.read import PARTITION, sight
 from heddle.states.workers import judge_worker
+
+RECENT = 50
+"""Updates that say where time goes now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +49,21 @@ class Story:
         judgement: how it is.
         moments: what happened, oldest first.
         failures: of a shard's environments, newest first.
+        time: where the batches of the last updates spent theirs, who the others wait for, and what to do; "" where
+            that is not known, or it is over.
     """
 
     now_ms: int
     judgement: Judgement
     moments: tuple[Moment, ...]
     failures: tuple[Failure, ...] = ()
+    time: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
         told = self.judgement.as_json(self.now_ms)
-        timeline = [asdict(moment) for moment in self.moments]
-        return {**told, "now_ms": self.now_ms, "timeline": timeline, "failures": [asdict(one) for one in self.failures]}
+        timeline, failures = [asdict(moment) for moment in self.moments], [asdict(one) for one in self.failures]
+        return {**told, "now_ms": self.now_ms, "timeline": timeline, "failures": failures, "time": self.time}
 
 
 def story_of_experiment(broker: Broker, experiment: str, *, count: int) -> Story:
@@ -75,7 +82,8 @@ def story_of_experiment(broker: Broker, experiment: str, *, count: int) -> Story
         (status.ended_ms, f"over: {status.state}{f', {status.reason}' if status.reason else ''}"),
     ]
     moments = [Moment(time_ms, "broker", what) for time_ms, what in marks if time_ms]
-    return Story(facts.sight.now_ms, picture.experiment, _newest([*moments, *map(_moment, events)], count))
+    happened = _newest([*moments, *map(_moment, events)], count)
+    return Story(facts.sight.now_ms, picture.experiment, happened, time=_time_of(broker, facts))
 
 
 def story_of_shard(broker: Broker, experiment: str, shard: int, *, count: int) -> Story:
@@ -122,6 +130,20 @@ def story_of_worker(broker: Broker, worker: str, *, count: int) -> Story:
 
 
 # ---- inside
+
+
+def _time_of(broker: Broker, facts: Facts) -> str:
+    """Where batches spend their time now, in words, with who plays the shards that others wait for."""
+    if facts.status.ended:
+        return ""
+    recent = broker.events.metrics_recent(facts.id, count=RECENT)
+    found = find_bottleneck([(one.update, one.values) for one in recent])
+    if found is None:
+        return ""
+    players = {shard.shard: shard.last_worker for shard in facts.shards}
+    who = [f"{shard} by {players[shard]}" for shard in found.uneven if players.get(shard)]
+    played = f", played: {', '.join(who)}" if who else ""
+    return f"{found.verdict}{played}; {found.do.replace('EXP', facts.id)}"
 
 
 def _events(broker: Broker, experiment: str) -> list[Event]:

@@ -140,3 +140,19 @@ def test_no_story_is_told_of_what_is_not_there(broker: Broker) -> None:
         story_of_shard(broker, experiment, 3, count=5)
     with pytest.raises(Gone):
         story_of_experiment(broker, "nobody-1a2b", count=5)
+
+
+def test_of_a_run_that_waits_for_a_slow_environment_the_shard_its_player_and_what_to_do_are_told(
+    broker: Broker, played: str
+) -> None:
+    # Given a run whose updates wait for one shard
+    claim_next(broker, "w-slow")
+    waits = {"rollout_seconds": 0.3, "append_seconds": 0.0, "queue_seconds": 0.7, "update_seconds": 0.1}
+    waits |= {"wait_seconds": 0.9, "longest_shard": 1.0, "longest_rollout_seconds": 1.1}
+    for update in range(1, 6):
+        broker.events.metrics_add(played, update, waits)
+    # Then
+    told = story_of_experiment(broker, played, count=5).time
+    assert "the slowest workers are the bottleneck; the trainer learns 10% of its time and waits 90%" in told
+    assert "shard 1 takes 1.10 s to play a batch, the mean is 0.30 s, played: 1 by w-slow" in told
+    assert f"heddle profile {played}" in told
