@@ -20,7 +20,7 @@ num_envs = 8                  # over all workers; cut into shards by itself
 # wrappers = ["package.module:Wrapper"]
 # step_timeout = "60s"        # a step, reset or act that takes longer ends its worker
 # isolation = "process"       # a child process for each shard: what crashes, hangs or leaks ends only that
-# stepping = "auto"           # environments that wait are stepped beside each other; or "threads", "processes", "async"
+# stepping = "inline"         # or "auto", "threads", "processes", "async": those that wait are stepped side by side
 # memory = "2GiB"             # for each child, with isolation = "process"
 
 [policy]
