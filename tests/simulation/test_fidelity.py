@@ -172,3 +172,9 @@ def test_scripts_are_refused_without_memory_where_a_real_server_refuses_them(raw
         raw.flushall()
         both.sim.db.data.clear()
         both.sim.db.expires.clear()
+
+
+def test_the_double_of_the_curves_file_takes_what_the_real_one_takes() -> None:
+    for name, real in inspect.getmembers(CurveFile, inspect.isfunction):
+        if not name.startswith("_") and name != "trouble":  # its own, where a disk fails
+            assert inspect.signature(getattr(NoCurveFile, name)) == inspect.signature(real), name
