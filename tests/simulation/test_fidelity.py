@@ -1,5 +1,6 @@
 """The simulated server beside real ones: the same commands and the same scripts, the replies compared."""
 
+import inspect
 import random
 from typing import Any
 
@@ -8,6 +9,8 @@ import redis
 
 from heddle.broker.calls import Client
 from heddle.broker.scripts import names, script
+from heddle.consumers.curve_file import CurveFile
+from tests.simulation.disk import NoCurveFile
 from tests.simulation.lua import Engine
 from tests.simulation.replies import blurred, told
 from tests.simulation.server import COMMANDS, NEEDS_MEMORY, READS, SimServer
