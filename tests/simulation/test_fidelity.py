@@ -180,4 +180,8 @@ def test_scripts_are_refused_without_memory_where_a_real_server_refuses_them(raw
 def test_the_double_of_the_curves_file_takes_what_the_real_one_takes() -> None:
     for name, real in inspect.getmembers(CurveFile, inspect.isfunction):
         if not name.startswith("_") and name != "trouble":  # its own, where a disk fails
-            assert inspect.signature(getattr(NoCurveFile, name)) == inspect.signature(real), name
+            assert _taken(getattr(NoCurveFile, name)) == _taken(real), name
+
+
+def _taken(function: Any) -> list[tuple[str, Any]]:
+    return [(one.name, one.kind) for one in inspect.signature(function).parameters.values()]
