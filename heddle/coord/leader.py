@@ -1,46 +1,38 @@
-"""One term of leadership: looks at every active experiment and pool, asks the planner, does what it says.
+"""One term of leadership: admits experiments, has each active one looked after, and shares out the pools.
 
-It never decides and keeps nothing that the broker does not hold: the next leader starts from the same facts.
+It keeps nothing that the broker does not hold: the next leader starts from the same facts.
 Every method raises LeaderLost as soon as another leads, and BrokerError when the broker cannot be asked.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
 
 from heddle.broker import Broker
 from heddle.broker.durability import lacking
 from heddle.broker.faults import Damaged
 from heddle.broker.plane_sweep import sweep
 from heddle.broker.records import ENDED, QueueEntry, Status, StoredSpec
-from heddle.broker.types import Ctl
 from heddle.coord import planner
 from heddle.coord.admit import plan_shards, read_spec
 from heddle.coord.healing import Healer
 from heddle.coord.shares import PoolShares
+from heddle.coord.steward import PARTITION, Steward
 from heddle.coord.telling import Teller
-from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_gap_ms, longest_pause_ms, watch
+from heddle.coord.watch import Watched, longest_pause_ms, watch
 from heddle.errors import (
     BrokerAmiss,
     BrokerError,
     BrokerFull,
-    Conflict,
     Denied,
     Gone,
     HeddleError,
     LeaderLost,
     NotFound,
 )
-from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
 
 log = logging.getLogger("heddle.coordinator")
 
-REAP_LIMIT = 500
-MOST_REAPS = 40
-"""Times in one round that so many are reaped: between two rounds lies a look at every shard."""
 TIDY_EVERY_MS = 30_000
-RETRY_REAP_MS = 50
-PARTITION = 0
 TTL_MS = 10_000
 """Of the leases of an experiment whose spec was not read: the default."""
 
@@ -64,14 +56,13 @@ class Leader:
     ) -> None:
         self._broker = broker
         self._coordinator = coordinator
-        self._epoch = epoch
-        self._born_ms = born_ms
         self.contact_since_ms = contact_since_ms
         self._watched: dict[str, Watched] = {}
         self._listed: set[str] = set()
         self._tell = Teller(broker, coordinator)
         self._pools = PoolShares(broker, epoch, self._tell)
         self._healer = Healer(broker, self._tell, epoch)
+        self._steward = Steward(broker, epoch, born_ms=born_ms, tell=self._tell, pools=self._pools, heard=self._heard)
         self._tidy_ms = 0
 
     @property
@@ -198,7 +189,7 @@ class Leader:
             # An admission that was cut short, by an outage or for want of memory: workers may have begun.
             return self._guarded(self._watch(stored, spec, now_ms), now_ms)
         else:
-            self._set_status(entry.experiment, "stopped", "stopped before it was admitted")
+            self._steward.set_status(entry.experiment, "stopped", "stopped before it was admitted")
         return True
 
     def _turn_away(self, entry: QueueEntry, error: Exception) -> None:
@@ -222,16 +213,9 @@ class Leader:
 
     def _make_shards(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> bool:
         plans = plan_shards(spec)
-        self._create_shards(stored.experiment, plans, stored.pool, now_ms)
+        self._steward.create_shards(stored.experiment, plans, stored.pool, now_ms)
         self._tell.note(stored.experiment, "admitted", pool=stored.pool, shards=len(plans))
         return self._guarded(self._watch(stored, spec, now_ms), now_ms)
-
-    def _create_shards(self, experiment: str, plans: Sequence[ShardPlan], pool: str, now_ms: int) -> None:
-        self._broker.shards.create(experiment, PARTITION, plans, leader_epoch=self._epoch)
-        try:
-            self._broker.shards.queue_tickets(experiment, PARTITION, [plan.index for plan in plans], pool)
-        except BrokerAmiss as error:  # of the pool's tickets; they are issued once there can be any
-            self._tell.amiss(error, now_ms)
 
     def _watch(self, stored: StoredSpec, spec: ExperimentSpec, now_ms: int) -> Watched:
         watched = watch(stored, spec, contact_since_ms=self.contact_since_ms, now_ms=now_ms)
@@ -239,14 +223,15 @@ class Leader:
         return watched
 
     def _refuse(self, experiment: str, reason: str) -> None:
-        self._set_status(experiment, "failed", reason)
+        self._steward.set_status(experiment, "failed", reason)
 
     # ---- one experiment
 
     def _guarded(self, watched: Watched, now_ms: int) -> bool:
         """Look after one experiment; what is wrong with it alone does not stop the others. True when all was done."""
         try:
-            self._experiment(watched, now_ms)
+            if self._steward.look_after(watched, now_ms):
+                self._forget(watched)
             watched.is_broken = False
             return True
         except Gone:
@@ -276,128 +261,8 @@ class Leader:
             return False
         return True
 
-    def _experiment(self, watched: Watched, now_ms: int) -> None:
-        ctl = self._broker.experiments.ctl(watched.experiment)
-        if ctl.damaged:
-            raise Damaged(ctl.damaged)
-        self._reap(watched, now_ms)
-        if now_ms - watched.tickets_ms >= TICKETS_EVERY_MS:
-            try:
-                self._issue_tickets(watched, ctl, now_ms)
-            except BrokerAmiss as error:
-                self._tell.amiss(error, now_ms)
-            watched.tickets_ms = now_ms
-        if watched.must_look(now_ms, ctl):
-            self._look(watched, now_ms)
-
-    def _reap(self, watched: Watched, now_ms: int) -> None:
-        shards = self._broker.shards
-        watched.next_due_ms = shards.next_due_ms(watched.experiment, PARTITION)
-        if watched.next_due_ms is None or watched.next_due_ms > now_ms:
-            return
-        if not planner.may_reap(now_ms - watched.contact_since_ms, now_ms - self._born_ms, watched.ttl_ms):
-            watched.next_due_ms = None
-            return
-        for _ in range(MOST_REAPS):
-            reaped = shards.reap(
-                watched.experiment,
-                PARTITION,
-                leader_epoch=self._epoch,
-                limit=REAP_LIMIT,
-                barren_deaths=watched.barren_deaths,
-                asked_ms=now_ms,
-                within_ms=longest_gap_ms(watched.ttl_ms),
-            )
-            watched.reaped([shard.state for shard in reaped])
-            self._tell.reaped(watched.experiment, reaped)
-            if len(reaped) < REAP_LIMIT:
-                break
-        following = shards.next_due_ms(watched.experiment, PARTITION)
-        # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
-        watched.next_due_ms = None if following is None else max(following, now_ms + RETRY_REAP_MS)
-
-    def _issue_tickets(self, watched: Watched, ctl: Ctl, now_ms: int) -> None:
-        queued = [
-            planner.QueuedFact(ticket.shard, ticket.in_stream, now_ms - ticket.since_ms, ticket.read_ms_ago)
-            for ticket in self._broker.shards.tickets_of(watched.experiment, PARTITION)
-        ]
-        lost = planner.tickets_to_issue(ctl.command, queued)
-        issued = self._broker.shards.queue_tickets(watched.experiment, PARTITION, lost, watched.pool)
-        if issued:
-            self._tell.note(watched.experiment, "issued", tickets=issued, first=lost[0])
-
-    def _look(self, watched: Watched, now_ms: int) -> None:
-        experiment = watched.experiment
-        status = self._broker.experiments.status(experiment)
-        if status.damaged:
-            raise Damaged(status.damaged)
-        ctl = self._broker.experiments.ctl(experiment)
-        states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
-        if len(states) < len(watched.plans):  # the broker forgot them: it was killed right after they were made
-            known = {state.shard for state in states}
-            self._create_shards(experiment, [p for p in watched.plans if p.index not in known], watched.pool, now_ms)
-            self._tell.note(experiment, "created", shards=len(watched.plans) - len(states))
-            states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
-        is_seat_held = self._broker.seats.holder(experiment) is not None
-        watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
-        facts = planner.ExperimentFacts(
-            state=status.state,
-            reason=status.reason,
-            command=ctl.command,
-            outcome=ctl.outcome,
-            outcome_reason=ctl.reason,
-            active=ctl.active,
-            active_eval=ctl.active_eval,
-            on_quarantine=watched.on_quarantine,
-            shards=tuple(planner.ShardFact(s.shard, s.kind, s.state, s.last_error) for s in states),
-            seat_held=is_seat_held,
-            seat_epoch=ctl.seat_epoch,
-            seat_free_ms=watched.seat_free_ms(now_ms),
-            in_flight=self._broker.experience.flow(experiment, PARTITION).entries if ctl.command == "stop" else 0,
-        )
-        watched.quarantined = self._tell.quarantines(experiment, watched.quarantined, states)
-        actions = planner.plan_experiment(facts)
-        self._do(watched, actions, told=ctl.outcome)
-        if status.ended or any(isinstance(act, planner.SetStatus) and act.state in ENDED for act in actions):
-            self._forget(watched)
-
-    def _do(self, watched: Watched, actions: Iterable[planner.Action], *, told: str) -> None:
-        for action in actions:
-            watched.is_dirty = True
-            if isinstance(action, planner.SetActive):
-                active, active_eval = action.active, action.active_eval
-                self._broker.experiments.set_active(
-                    watched.experiment, leader_epoch=self._epoch, active=active, active_eval=active_eval
-                )
-                watched.active = active + active_eval
-                self._pools.is_stale = True
-                self._tell.note(watched.experiment, "counted", active=active, active_eval=active_eval)
-            elif isinstance(action, planner.SetStatus):
-                if action.state in ENDED:
-                    self._broker.shards.drop_snapshots(watched.experiment, 0)
-                self._set_status(watched.experiment, action.state, action.reason, is_told=action.state == told)
-                watched.counts_in_quota = action.state in ("running", "paused")
-            else:
-                self._stop(watched.experiment)
-
-    def _stop(self, experiment: str) -> None:
-        try:
-            self._broker.experiments.set_command(experiment, "stop", leader_epoch=self._epoch)
-        except LeaderLost:
-            raise
-        except Conflict as error:  # somebody else stopped it first: that is what was wanted
-            log.debug("left command experiment=%s reason=%s", experiment, error)
-
     def _forget(self, watched: Watched) -> None:
         """The experiment is over: take its tickets out of the pool, so no worker reads them in vain."""
         self._broker.shards.drop_tickets(watched.experiment, PARTITION, watched.pool)
         self._watched.pop(watched.experiment, None)
         self._pools.is_stale = True
-
-    def _set_status(self, experiment: str, state: planner.State, reason: str, *, is_told: bool = False) -> None:
-        """Write a state; `is_told`: the trainer has told the same in the experiment's log."""
-        now = self._broker.experiments.set_status(experiment, state, leader_epoch=self._epoch, reason=reason)
-        if now == state and is_told:
-            log.info("%s experiment=%s reason=%r", state, experiment, reason)
-        elif now == state:
-            self._tell.note(experiment, state, reason=reason)

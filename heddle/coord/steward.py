@@ -1,0 +1,185 @@
+"""The steward: looks after one experiment at a time, asks the planner, does what it says.
+
+It never decides and never knows which experiments there are: the leader goes through them.
+Every method raises LeaderLost as soon as another leads, and BrokerError when the broker cannot be asked.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from heddle.broker import Broker
+from heddle.broker.faults import Damaged
+from heddle.broker.records import ENDED
+from heddle.broker.types import Ctl
+from heddle.coord import planner
+from heddle.coord.shares import PoolShares
+from heddle.coord.telling import Teller
+from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_gap_ms
+from heddle.errors import BrokerAmiss, Conflict, LeaderLost
+from heddle.shard import ShardPlan
+
+log = logging.getLogger("heddle.coordinator")
+
+REAP_LIMIT = 500
+MOST_REAPS = 40
+"""Times in one round that so many are reaped: between two rounds lies a look at every shard."""
+RETRY_REAP_MS = 50
+PARTITION = 0
+
+
+class Steward:
+    """Acts for the holder of the lead.
+
+    Args:
+        epoch: of its leadership; every write carries it.
+        born_ms: server time of the first answer that this process ever got.
+        heard: told the server's time whenever the broker answered in the middle of something long.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        epoch: int,
+        *,
+        born_ms: int,
+        tell: Teller,
+        pools: PoolShares,
+        heard: Callable[[int], None],
+    ) -> None:
+        self._broker = broker
+        self._epoch = epoch
+        self._born_ms = born_ms
+        self._tell = tell
+        self._pools = pools
+        self._heard = heard
+
+    def look_after(self, watched: Watched, now_ms: int) -> bool:
+        """Reap, issue tickets and act on the planner's word; True when the experiment is over.
+
+        Raises:
+            Damaged, Gone: what is wrong with this experiment alone.
+        """
+        ctl = self._broker.experiments.ctl(watched.experiment)
+        if ctl.damaged:
+            raise Damaged(ctl.damaged)
+        self._reap(watched, now_ms)
+        if now_ms - watched.tickets_ms >= TICKETS_EVERY_MS:
+            try:
+                self._issue_tickets(watched, ctl, now_ms)
+            except BrokerAmiss as error:
+                self._tell.amiss(error, now_ms)
+            watched.tickets_ms = now_ms
+        return watched.must_look(now_ms, ctl) and self._look(watched, now_ms)
+
+    def _reap(self, watched: Watched, now_ms: int) -> None:
+        shards = self._broker.shards
+        watched.next_due_ms = shards.next_due_ms(watched.experiment, PARTITION)
+        if watched.next_due_ms is None or watched.next_due_ms > now_ms:
+            return
+        if not planner.may_reap(now_ms - watched.contact_since_ms, now_ms - self._born_ms, watched.ttl_ms):
+            watched.next_due_ms = None
+            return
+        for _ in range(MOST_REAPS):
+            reaped = shards.reap(
+                watched.experiment,
+                PARTITION,
+                leader_epoch=self._epoch,
+                limit=REAP_LIMIT,
+                barren_deaths=watched.barren_deaths,
+                asked_ms=now_ms,
+                within_ms=longest_gap_ms(watched.ttl_ms),
+            )
+            watched.reaped([shard.state for shard in reaped])
+            self._tell.reaped(watched.experiment, reaped)
+            if len(reaped) < REAP_LIMIT:
+                break
+        following = shards.next_due_ms(watched.experiment, PARTITION)
+        # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
+        watched.next_due_ms = None if following is None else max(following, now_ms + RETRY_REAP_MS)
+
+    def _issue_tickets(self, watched: Watched, ctl: Ctl, now_ms: int) -> None:
+        queued = [
+            planner.QueuedFact(ticket.shard, ticket.in_stream, now_ms - ticket.since_ms, ticket.read_ms_ago)
+            for ticket in self._broker.shards.tickets_of(watched.experiment, PARTITION)
+        ]
+        lost = planner.tickets_to_issue(ctl.command, queued)
+        issued = self._broker.shards.queue_tickets(watched.experiment, PARTITION, lost, watched.pool)
+        if issued:
+            self._tell.note(watched.experiment, "issued", tickets=issued, first=lost[0])
+
+    def _look(self, watched: Watched, now_ms: int) -> bool:
+        experiment = watched.experiment
+        status = self._broker.experiments.status(experiment)
+        if status.damaged:
+            raise Damaged(status.damaged)
+        ctl = self._broker.experiments.ctl(experiment)
+        states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
+        if len(states) < len(watched.plans):  # the broker forgot them: it was killed right after they were made
+            known = {state.shard for state in states}
+            self.create_shards(experiment, [p for p in watched.plans if p.index not in known], watched.pool, now_ms)
+            self._tell.note(experiment, "created", shards=len(watched.plans) - len(states))
+            states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
+        is_seat_held = self._broker.seats.holder(experiment) is not None
+        watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
+        facts = planner.ExperimentFacts(
+            state=status.state,
+            reason=status.reason,
+            command=ctl.command,
+            outcome=ctl.outcome,
+            outcome_reason=ctl.reason,
+            active=ctl.active,
+            active_eval=ctl.active_eval,
+            on_quarantine=watched.on_quarantine,
+            shards=tuple(planner.ShardFact(s.shard, s.kind, s.state, s.last_error) for s in states),
+            seat_held=is_seat_held,
+            seat_epoch=ctl.seat_epoch,
+            seat_free_ms=watched.seat_free_ms(now_ms),
+            in_flight=self._broker.experience.flow(experiment, PARTITION).entries if ctl.command == "stop" else 0,
+        )
+        watched.quarantined = self._tell.quarantines(experiment, watched.quarantined, states)
+        actions = planner.plan_experiment(facts)
+        self._do(watched, actions, told=ctl.outcome)
+        return status.ended or any(isinstance(act, planner.SetStatus) and act.state in ENDED for act in actions)
+
+    def _do(self, watched: Watched, actions: Iterable[planner.Action], *, told: str) -> None:
+        for action in actions:
+            watched.is_dirty = True
+            if isinstance(action, planner.SetActive):
+                active, active_eval = action.active, action.active_eval
+                self._broker.experiments.set_active(
+                    watched.experiment, leader_epoch=self._epoch, active=active, active_eval=active_eval
+                )
+                watched.active = active + active_eval
+                self._pools.is_stale = True
+                self._tell.note(watched.experiment, "counted", active=active, active_eval=active_eval)
+            elif isinstance(action, planner.SetStatus):
+                if action.state in ENDED:
+                    self._broker.shards.drop_snapshots(watched.experiment, 0)
+                self.set_status(watched.experiment, action.state, action.reason, is_told=action.state == told)
+                watched.counts_in_quota = action.state in ("running", "paused")
+            else:
+                self._stop(watched.experiment)
+
+    def _stop(self, experiment: str) -> None:
+        try:
+            self._broker.experiments.set_command(experiment, "stop", leader_epoch=self._epoch)
+        except LeaderLost:
+            raise
+        except Conflict as error:  # somebody else stopped it first: that is what was wanted
+            log.debug("left command experiment=%s reason=%s", experiment, error)
+
+    def create_shards(self, experiment: str, plans: Sequence[ShardPlan], pool: str, now_ms: int) -> None:
+        """Make shards that wait for a worker, each with its ticket; those that are there already stay as they are."""
+        self._broker.shards.create(experiment, PARTITION, plans, leader_epoch=self._epoch)
+        try:
+            self._broker.shards.queue_tickets(experiment, PARTITION, [plan.index for plan in plans], pool)
+        except BrokerAmiss as error:  # of the pool's tickets; they are issued once there can be any
+            self._tell.amiss(error, now_ms)
+
+    def set_status(self, experiment: str, state: planner.State, reason: str, *, is_told: bool = False) -> None:
+        """Write a state; `is_told`: the trainer has told the same in the experiment's log."""
+        now = self._broker.experiments.set_status(experiment, state, leader_epoch=self._epoch, reason=reason)
+        if now == state and is_told:
+            log.info("%s experiment=%s reason=%r", state, experiment, reason)
+        elif now == state:
+            self._tell.note(experiment, state, reason=reason)
