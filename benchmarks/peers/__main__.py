@@ -22,9 +22,9 @@ from typing import Any
 from benchmarks.__main__ import OUT, table, write
 from benchmarks.machine import machine
 from benchmarks.measure import CLOCK, Row
-from benchmarks.peers.comparing import TITLES, LeftOut, Play, SideFailed, compared
+from benchmarks.peers.comparing import TITLES, LeftOut, Play, compared
 from benchmarks.peers.installing import PEERS, installed
-from benchmarks.peers.sides import Side, running
+from benchmarks.peers.sides import Side, closed, opened, running
 from benchmarks.pipeline import SECONDS, Pipeline
 from heddle.launch.process import use_one_thread
 
@@ -66,18 +66,15 @@ def at(workload: str, sides: list[Side], rounds: int, left_out: LeftOut) -> list
     for side in sides:
         if side not in able:
             left_out.add(f"{side.name} at {workload}", "it plays no environment that is written in Python")
-    with ours(workload) as play:
+    try:
+        able = opened(able, workload, left_out)
         seconds = SECONDS[PIPELINES[workload]]
-        players: dict[str, Play] = {"heddle": play}
-        players |= {side.name: partial(side.play, workload, seconds) for side in able}
-        try:
+        with ours(workload) as play:
+            players: dict[str, Play] = {"heddle": play}
+            players |= {side.name: partial(side.play, workload, seconds) for side in able}
             return compared(workload, players, rounds, left_out)
-        finally:
-            for side in able:
-                try:
-                    side.close(workload)
-                except SideFailed as problem:
-                    left_out.add(f"{side.name} after {workload}", str(problem))
+    finally:
+        closed(able, workload, left_out)
 
 
 @contextmanager

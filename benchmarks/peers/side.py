@@ -3,9 +3,9 @@
     python side.py MODULE LIBRARY
 
 MODULE.SIDES has for each workload what makes a player, which has `segment()`, how many steps it then holds as arrays.
-Reads a line: "WORKLOAD SETTLE_S SECONDS" plays so long for nothing, says {"settled": ...}, plays so long and says
-{"steps": ..., "wall_s": ...}; "close WORKLOAD" ends that player. What goes wrong is said as {"failed": ...}. It ends
-with its input.
+Reads a line: "open WORKLOAD" makes that player and has it play a segment; "play WORKLOAD SETTLE_S SECONDS" plays so
+long for nothing, says {"settled": ...}, plays so long and says {"steps": ..., "wall_s": ...}; "close WORKLOAD" ends
+that player. What goes wrong is said as {"failed": ...}. It ends with its input.
 """
 
 import importlib
@@ -39,20 +39,22 @@ def main():
 
 def serve(words, sides, players, say):
     """One line."""
-    if words[0] == "close":
-        if words[1] in players:
-            close(players.pop(words[1]))
-        say(closed=words[1])
-        return
-    workload, settle_s, seconds = words
-    if workload not in players:
+    word, workload, *numbers = words
+    if word == "open":
         players[workload] = sides[workload]()
-    segment = players[workload].segment
-    play_for(float(settle_s), segment)
-    say(settled=workload)
-    began = time.monotonic()
-    steps = play_for(float(seconds), segment)
-    say(steps=steps, wall_s=time.monotonic() - began)
+        say(opened=workload, steps=players[workload].segment())
+    elif word == "close":
+        if workload in players:
+            close(players.pop(workload))
+        say(closed=workload)
+    else:
+        settle_s, seconds = map(float, numbers)
+        segment = players[workload].segment
+        play_for(settle_s, segment)
+        say(settled=workload)
+        began = time.monotonic()
+        steps = play_for(seconds, segment)
+        say(steps=steps, wall_s=time.monotonic() - began)
 
 
 def close(player):

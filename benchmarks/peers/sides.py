@@ -6,7 +6,7 @@ It waits for nothing without a bound: a peer that fails or falls silent is out o
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,7 +21,7 @@ from heddle.launch.process import ONE_THREAD
 HERE = Path(__file__).parent
 LOG = "side.log"
 START_S = 240.0
-"""Until it has imported its library; until it has made its environments and played."""
+"""Until it has imported its library; until it has made its environments and played a segment."""
 ROUND_S = 60.0
 END_S = 30.0
 SETTLE_S = 0.7
@@ -43,7 +43,6 @@ class Side:
     def __init__(self, peer: Peer, python: Path) -> None:
         self.name, self.version, self.workloads = peer.name, "", list[str]()
         self._log = HOME / peer.name / LOG
-        self._warm: set[str] = set()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [str(python), str(HERE / "side.py"), peer.module, peer.library],
@@ -62,14 +61,21 @@ class Side:
         told = self._told(START_S)
         self.version, self.workloads = told["version"], told["workloads"]
 
+    def begin(self, workload: str) -> None:
+        """Have it make its environments."""
+        self._ask(f"open {workload}")
+
+    def wait_begun(self) -> None:
+        """Until it has played a segment."""
+        self._told(START_S)
+
     def play(self, workload: str, seconds: float) -> Played:
         """One round, after some playing that does not count; CPU of every process below it."""
-        self._ask(f"{workload} {SETTLE_S} {seconds}")
-        self._told(ROUND_S if workload in self._warm else START_S)
+        self._ask(f"play {workload} {SETTLE_S} {seconds}")
+        self._told(ROUND_S)
         before = stamps(self._process.pid)
         told = self._told(ROUND_S)
         used = used_s(before, stamps(self._process.pid))
-        self._warm.add(workload)
         self._quieten()
         if not told["steps"]:
             raise SideFailed("gave no steps in a round")
@@ -152,6 +158,28 @@ def running(peers: list[tuple[Peer, Path]], left_out: LeftOut) -> Iterator[list[
     finally:
         for side in begun:
             side.end()
+
+
+def opened(sides: list[Side], workload: str, left_out: LeftOut) -> list[Side]:
+    """Those who have made their environments of a workload, all at the same time."""
+    begun = [side for side in sides if tried(side, workload, left_out, lambda side: side.begin(workload))]
+    return [side for side in begun if tried(side, workload, left_out, Side.wait_begun)]
+
+
+def closed(sides: list[Side], workload: str, left_out: LeftOut) -> None:
+    """What plays a workload has ended."""
+    for side in sides:
+        tried(side, workload, left_out, lambda side: side.close(workload))
+
+
+def tried(side: Side, workload: str, left_out: LeftOut, act: Callable[[Side], None]) -> bool:
+    """False where it failed, and is left out."""
+    try:
+        act(side)
+    except SideFailed as problem:
+        left_out.add(f"{side.name} at {workload}", str(problem))
+        return False
+    return True
 
 
 def stamps(pid: int) -> Stamp:

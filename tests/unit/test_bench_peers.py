@@ -14,7 +14,7 @@ from benchmarks.measure import Played
 from benchmarks.peers import sides
 from benchmarks.peers.comparing import GOALS, TITLES, LeftOut, SideFailed, compared
 from benchmarks.peers.installing import HOME, PEERS, Peer, pinned, python_of
-from benchmarks.peers.sides import alive, kill, running, stamps, used_s
+from benchmarks.peers.sides import alive, kill, opened, running, stamps, used_s
 from tests.helpers import eventually
 
 HERE = HOME.parent / "benchmarks" / "peers"
@@ -118,6 +118,7 @@ def test_a_side_plays_rounds_and_ends_with_all_it_started(peer: Peer) -> None:
     with running([(peer, Path(sys.executable))], LeftOut(say=lambda _: None)) as (side,):
         assert side.workloads == ["w1", "w2", "w3"]
         assert side.version == np.__version__
+        assert opened([side], "w1", LeftOut(say=lambda _: None)) == [side]
         played = side.play("w1", 0.05)
         assert played.steps >= 5
         assert played.steps % 5 == 0
@@ -129,19 +130,21 @@ def test_a_side_plays_rounds_and_ends_with_all_it_started(peer: Peer) -> None:
 
 
 def test_what_a_library_raises_is_told_and_the_side_still_serves(peer: Peer) -> None:
-    with running([(peer, Path(sys.executable))], LeftOut(say=lambda _: None)) as (side,):
-        with pytest.raises(SideFailed, match="ValueError: no such thing"):
-            side.play("w2", 0.05)
+    left_out = LeftOut(say=lambda _: None)
+    with running([(peer, Path(sys.executable))], left_out) as (side,):
+        assert opened([side], "w2", left_out) == []
+        assert left_out.reasons == ["echo at w2: ValueError: no such thing"]
+        assert opened([side], "w1", left_out) == [side]
         assert side.play("w1", 0.05).steps
 
 
 def test_a_side_that_says_nothing_is_ended(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running([(peer, Path(sys.executable))], LeftOut(say=lambda _: None)) as (side,):
+    left_out = LeftOut(say=lambda _: None)
+    with running([(peer, Path(sys.executable))], left_out) as (side,):
         monkeypatch.setattr(sides, "START_S", 0.3)
-        with pytest.raises(SideFailed, match="said nothing for"):
-            side.play("w3", 0.05)
-        with pytest.raises(SideFailed, match="ended with -9"):
-            side.play("w1", 0.05)
+        assert opened([side], "w3", left_out) == []
+        assert opened([side], "w1", left_out) == []
+        assert left_out.reasons == ["echo at w3: said nothing for 0.3 s", "echo at w1: ended with -9: no word"]
 
 
 def test_a_library_that_cannot_be_imported_is_left_out_with_its_last_word(peer: Peer) -> None:
