@@ -17,7 +17,7 @@ class LocalRay:
     """Started; what lies in its folder is removed with it."""
 
     def __init__(self, cpus):
-        self._folder = Path(tempfile.mkdtemp(prefix="bench-ray-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="r"))
         ray.init(
             num_cpus=cpus,
             object_store_memory=STORE_BYTES,

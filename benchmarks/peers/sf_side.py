@@ -47,7 +47,7 @@ class Sampler:
     def __init__(self, workload):
         register_env(workload, make)
         global_model_factory().register_encoder_factory(Seen)
-        self._folder = tempfile.TemporaryDirectory(prefix="bench-sf-")
+        self._folder = tempfile.TemporaryDirectory(prefix="sf-")
         workers = WORKERS[workload]
         options = {
             "env": workload,

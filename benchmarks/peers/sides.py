@@ -6,8 +6,9 @@ It waits for nothing without a bound: a peer that fails or falls silent is out o
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -40,13 +41,14 @@ class Side:
         workloads: that it can play, once it is ready.
     """
 
-    def __init__(self, peer: Peer, python: Path) -> None:
+    def __init__(self, peer: Peer, python: Path, folder: Path) -> None:
         self.name, self.version, self.workloads = peer.name, "", list[str]()
         self._log = HOME / peer.name / LOG
+        own = {"PYTHONPATH": str(HERE), "HOME": str(HOME / peer.name), "TMPDIR": str(folder)}
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [str(python), str(HERE / "side.py"), peer.module, peer.library],
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(HERE), "HOME": str(HOME / peer.name)},
+                env={**os.environ, **ONE_THREAD, **own},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -54,6 +56,7 @@ class Side:
                 start_new_session=True,  # a Ctrl-C comes to this process alone, which ends all of them
             )
         self._lines: SimpleQueue[str] = SimpleQueue()
+        self._begun = Stamp()
         Thread(target=self._listen, daemon=True).start()
 
     def wait_ready(self) -> None:
@@ -86,15 +89,18 @@ class Side:
         self._ask(f"close {workload}")
         self._told(ROUND_S)
 
-    def end(self) -> None:
-        """End it and whatever it started."""
-        begun = stamps(self._process.pid)
+    def hang_up(self) -> None:
+        """No more words: it ends whatever it started, and itself."""
+        self._begun = stamps(self._process.pid)
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        until = CLOCK.monotonic() + END_S
-        while CLOCK.monotonic() < until and (self._process.poll() is None or alive(begun)):
+        with suppress(BrokenPipeError):  # of the last word to one that had ended
+            self._process.stdin.close()
+
+    def end(self, until: float) -> None:
+        """Wait for that end, and then make it."""
+        while CLOCK.monotonic() < until and (self._process.poll() is None or alive(self._begun)):
             CLOCK.sleep(0.1)
-        kill(alive(begun))
+        kill(alive(self._begun | stamps(self._process.pid)))
         self._process.wait()
 
     def _quieten(self) -> None:
@@ -144,20 +150,19 @@ class Side:
 def running(peers: list[tuple[Peer, Path]], left_out: LeftOut) -> Iterator[list[Side]]:
     """The peers' processes, started beside each other; ended afterwards."""
     begun: list[Side] = []
-    try:
-        for peer, python in peers:
-            begun.append(Side(peer, python))
-        ready = []
-        for side in begun:
-            try:
-                side.wait_ready()
-                ready.append(side)
-            except SideFailed as problem:
-                left_out.add(side.name, str(problem))
-        yield ready
-    finally:
-        for side in begun:
-            side.end()
+    with tempfile.TemporaryDirectory(
+        prefix="bench-", ignore_cleanup_errors=True
+    ) as folder:  # theirs, whoever is killed
+        try:
+            for peer, python in peers:
+                begun.append(Side(peer, python, Path(folder)))
+            yield [side for side in begun if tried(side, "its start", left_out, Side.wait_ready)]
+        finally:
+            for side in begun:
+                side.hang_up()
+            until = CLOCK.monotonic() + END_S
+            for side in begun:
+                side.end(until)
 
 
 def opened(sides: list[Side], workload: str, left_out: LeftOut) -> list[Side]:
@@ -172,12 +177,12 @@ def closed(sides: list[Side], workload: str, left_out: LeftOut) -> None:
         tried(side, workload, left_out, lambda side: side.close(workload))
 
 
-def tried(side: Side, workload: str, left_out: LeftOut, act: Callable[[Side], None]) -> bool:
+def tried(side: Side, where: str, left_out: LeftOut, act: Callable[[Side], None]) -> bool:
     """False where it failed, and is left out."""
     try:
         act(side)
     except SideFailed as problem:
-        left_out.add(f"{side.name} at {workload}", str(problem))
+        left_out.add(f"{side.name} at {where}", str(problem))
         return False
     return True
 

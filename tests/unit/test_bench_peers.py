@@ -152,7 +152,9 @@ def test_a_library_that_cannot_be_imported_is_left_out_with_its_last_word(peer: 
     left_out = LeftOut(say=lambda _: None)
     with running([(peer, Path(sys.executable))], left_out) as found:
         assert found == []
-    assert left_out.reasons == ["echo: ended with 1: ModuleNotFoundError: No module named 'no_such_library'"]
+    assert left_out.reasons == [
+        "echo at its start: ended with 1: ModuleNotFoundError: No module named 'no_such_library'"
+    ]
 
 
 def test_time_of_children_counts_and_a_pid_that_came_again_is_somebody_else() -> None:
