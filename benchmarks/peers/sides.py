@@ -37,12 +37,13 @@ class Side:
 
     Attributes:
         name: of the peer.
-        version: of its library, once it is ready.
+        library: the package it plays with.
+        version: of that, once it is ready.
         workloads: that it can play, once it is ready.
     """
 
     def __init__(self, peer: Peer, python: Path, folder: Path) -> None:
-        self.name, self.version, self.workloads = peer.name, "", list[str]()
+        self.name, self.library, self.version, self.workloads = peer.name, peer.library, "", list[str]()
         self._log = HOME / peer.name / LOG
         own = {"PYTHONPATH": str(HERE), "HOME": str(HOME / peer.name), "TMPDIR": str(folder)}
         with self._log.open("w") as log:
@@ -166,9 +167,15 @@ def running(peers: list[tuple[Peer, Path]], left_out: LeftOut) -> Iterator[list[
 
 
 def opened(sides: list[Side], workload: str, left_out: LeftOut) -> list[Side]:
-    """Those who have made their environments of a workload, all at the same time."""
-    begun = [side for side in sides if tried(side, workload, left_out, lambda side: side.begin(workload))]
-    return [side for side in begun if tried(side, workload, left_out, Side.wait_begun)]
+    """Those who made their environments of a workload: Ray's one by one, as it gives up after 30 s, then the rest."""
+    able = []
+    for some in (
+        *([side] for side in sides if side.library == "ray"),
+        [side for side in sides if side.library != "ray"],
+    ):
+        begun = [side for side in some if tried(side, workload, left_out, lambda side: side.begin(workload))]
+        able += [side for side in begun if tried(side, workload, left_out, Side.wait_begun)]
+    return able
 
 
 def closed(sides: list[Side], workload: str, left_out: LeftOut) -> None:
