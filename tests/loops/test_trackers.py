@@ -44,6 +44,12 @@ KILLS = 30 if SOAK else 1
 soak = pytest.mark.skipif(not SOAK, reason="loads MLflow or W&B in processes again and again: HEDDLE_SOAK=1, make soak")
 
 
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow puts a run's files beside whoever asks it, where its store says nothing of them."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def broker(valkey_server: LocalServer) -> Iterator[Broker]:
     with open_broker(valkey_server.url, role="test") as connected:
