@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import click
 from click.shell_completion import CompletionItem
 
+from heddle.cli.log_lines import formatter
 from heddle.cli.mistakes import no_command
 from heddle.version import __version__
 
@@ -199,11 +200,11 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 
 def set_up_logs(level: int) -> None:
-    """Send the logs of `level` and above to standard error; a lower level set before stays."""
+    """Send the logs of `level` and above to standard error; a lower level set before stays. Raises UsageError."""
     root = logging.getLogger("heddle")
     if not root.handlers:
         handler = _StandardError()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(formatter())
         root.addHandler(handler)
         root.propagate = False
         root.setLevel(level)
