@@ -6,17 +6,13 @@ All time is the server's, and a call that a crash cut short may be repeated.
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from heddle.broker import census, damage, keys, queue, removal, submission
+from heddle.broker import census, keys, queue, removal, statuses, submission
 from heddle.broker.connection import Connection
-from heddle.broker.damage import Damages
-from heddle.broker.faults import Damaged, NoNumber
 from heddle.broker.records import (
-    SPEC_FIELDS,
     Command,
     Outcome,
     QueueEntry,
@@ -25,18 +21,13 @@ from heddle.broker.records import (
     StoredSpec,
     Submitted,
     dump_json,
-    hurt_status,
     read_ctl,
     read_spec,
-    read_status,
     text,
     texts,
 )
 from heddle.broker.types import Ctl
 from heddle.errors import BrokerAmiss, Conflict, Gone, LeaderLost, NotFound, SeatLost
-
-UNTOLD: dict[str, State] = {"run": "running", "pause": "paused", "stop": "stopping"}
-"""The state of an experiment whose own account of it is damaged, until the leader writes it anew."""
 
 
 class Experiments:
@@ -127,10 +118,11 @@ class Experiments:
         ids = [text(member) for member in main.zrange(keys.EXPERIMENTS, 0, -1, desc=True)]
         pipe = self._conn.pipeline()
         for experiment in ids:
-            self._ask_status(pipe, experiment)
+            statuses.ask(pipe, experiment)
         replies = pipe.execute(raise_on_error=False) if ids else []
         found = [
-            self._status_of(experiment, replies[3 * place : 3 * place + 3]) for place, experiment in enumerate(ids)
+            statuses.read(self._conn, experiment, replies[3 * place : 3 * place + 3])
+            for place, experiment in enumerate(ids)
         ]
         return [status for status in found if status is not None]
 
@@ -169,8 +161,8 @@ class Experiments:
     def status(self, experiment: str) -> Status:
         """How it is. Raises Gone."""
         pipe = self._conn.pipeline()
-        self._ask_status(pipe, experiment)
-        status = self._status_of(experiment, pipe.execute(raise_on_error=False))
+        statuses.ask(pipe, experiment)
+        status = statuses.read(self._conn, experiment, pipe.execute(raise_on_error=False))
         if status is None:
             raise _gone(experiment)
         return status
@@ -302,32 +294,6 @@ class Experiments:
             raise _gone(experiment)
         if answer == "FENCED":
             raise LeaderLost(f"another coordinator leads; it has decided about {experiment} already")
-
-    @staticmethod
-    def _ask_status(pipe: Any, experiment: str) -> None:
-        pipe.hgetall(keys.status(experiment))
-        pipe.hgetall(keys.ctl(experiment))
-        pipe.hmget(keys.spec(experiment), *SPEC_FIELDS)
-
-    def _status_of(self, experiment: str, replies: list[Any]) -> Status | None:
-        for reply in replies:
-            if isinstance(reply, Exception) and not isinstance(reply, Damaged):
-                raise reply
-        status, ctl, spec = replies
-        command = "stop" if isinstance(ctl, Damaged) else texts(ctl).get("command", "run")
-        fields = [None] * len(SPEC_FIELDS) if isinstance(spec, Damaged) else spec
-        named = {field: text(value) for field, value in zip(SPEC_FIELDS, fields, strict=True)}
-        if isinstance(ctl, Damaged) or isinstance(spec, Damaged):
-            reason = damage.told(experiment, Damages(self._conn).find(experiment)) or str(ctl)
-            return hurt_status(experiment, reason, command=command, spec=named)
-        if not ctl:
-            return None
-        written = {"state": UNTOLD[command]} if isinstance(status, Damaged) else texts(status)
-        try:
-            known = read_status(experiment, written, texts(ctl), named)
-            return replace(known, damaged=str(status)) if isinstance(status, Damaged) else known
-        except NoNumber as error:
-            return hurt_status(experiment, damage.told_of_field(experiment, error), command=command, spec={})
 
 
 def _gone(experiment: str) -> Gone:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle.broker import keys
+from heddle.broker import keys, statuses
 from heddle.broker.connection import Connection
 from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
 from heddle.broker.events import LAST_ENTRIES, Event, Metric, read_event, read_metric
@@ -177,7 +177,7 @@ class Overview:
         """How some experiments are, as it was written down; left out are those as above. One round trip."""
         pipe = self._conn.pipeline()
         for experiment in experiments:
-            _ask_status(pipe, experiment)
+            statuses.ask(pipe, experiment)
         replies = pipe.execute(raise_on_error=False) if experiments else []
         found = {}
         for place, experiment in enumerate(experiments):
@@ -233,14 +233,8 @@ def _is_damaged(replies: Sequence[Any]) -> bool:
     return any(isinstance(reply, Damaged) for reply in replies)
 
 
-def _ask_status(pipe: Any, experiment: str) -> None:
-    pipe.hgetall(keys.status(experiment))
-    pipe.hgetall(keys.ctl(experiment))
-    pipe.hmget(keys.spec(experiment), *SPEC_FIELDS)
-
-
 def _ask_experiment(pipe: Any, experiment: str, last: str | None) -> None:
-    _ask_status(pipe, experiment)
+    statuses.ask(pipe, experiment)
     pipe.hgetall(keys.flow(experiment, 0))
     pipe.zrange(keys.waiting(experiment, 0), 0, -1, withscores=True)
     pipe.zcard(keys.due(experiment, 0))
