@@ -21,12 +21,12 @@ PROGRAM = """
 
     library = Library()
     sys.modules["library"] = library
-    threading.Timer(0.2, print, ["a thread was waited for"]).start()
     if os.fork() == 0:
         print("a fork of it ends its own way")
         sys.exit(5)
     forked = os.waitstatus_to_exitcode(os.wait()[1])
     print("forked", forked)
+    threading.Timer(0.2, print, ["a thread was waited for"]).start()
     end.code = 3
     sys.exit(3)
 """
