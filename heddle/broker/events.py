@@ -32,6 +32,9 @@ LINE_CHARS = 2_000
 LOG_STEP = 500
 """Lines looked at in one step when only one experiment's are wanted."""
 
+PRINTED = "user"
+"""Role of lines that user code printed; its worker is the one where it did."""
+
 LAST_ENTRIES = 200
 """How far back the last value of a metric is looked for, in updates."""
 

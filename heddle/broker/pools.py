@@ -125,12 +125,12 @@ class Pools:
         pipe = self._conn.pipeline()
         for worker in workers:
             pipe.zscore(keys.pool_workers(pool), worker)
-            pipe.hmget(keys.worker(worker), "ttl_ms", "limit_ms")
+            pipe.hmget(keys.worker(worker), "ttl_ms", "limit_ms", "experiments")
         replies = pipe.execute() if workers else []
         found = zip(workers, replies[::2], replies[1::2], strict=True)
         return {
-            worker: Pulse(int(seen), integer(ttl), integer(limit))
-            for worker, seen, (ttl, limit) in found
+            worker: Pulse(int(seen), integer(ttl), integer(limit), tuple(text(held or b"").split()))
+            for worker, seen, (ttl, limit, held) in found
             if seen is not None
         }
 

@@ -120,11 +120,13 @@ class Pulse:
     Attributes:
         seen_ms: server ms of its last heartbeat.
         ttl_ms: of the shortest of its leases; limit_ms: how long the call that it was in may last; 0 when unknown.
+        experiments: of which it held shards.
     """
 
     seen_ms: int
     ttl_ms: int = 0
     limit_ms: int = 0
+    experiments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[s
 @redis_option
 def status(experiment: str | None, output: str, redis_url: str | None) -> None:
     """Show how EXP (a name or an id) really is, and why; without EXP, the only one that is active."""
+    from heddle.broker.events import PRINTED
     from heddle.cli.accounts import accounting, accounting_line
     from heddle.cli.facts import latest_metrics, troubles
     from heddle.states.look import look_at
@@ -75,7 +76,9 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
         broker, found = client.broker, client.experiment(experiment or _only_active(client))
         facts, picture = look_at(broker, found.id)
         latest = latest_metrics(broker, found.id)
-        told = broker.events.find(lambda one: one.experiment == found.id and one.level != "debug", count=5)
+        told = broker.events.find(
+            lambda one: one.experiment == found.id and one.level != "debug" and one.role != PRINTED, count=5
+        )
         kept = broker.conn.kept()
         recorded = _recorded(found)
     now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms

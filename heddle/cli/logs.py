@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error")
 COLOURS = {"debug": "bright_black", "warning": "yellow", "error": "red"}
-ROLES = ("coordinator", "supervisor", "worker", "trainer", "client")
+ROLES = ("coordinator", "supervisor", "worker", "trainer", "client", "user")
 FOLLOW_S = 0.5
 PAGE = 1_000
 

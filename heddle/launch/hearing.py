@@ -51,6 +51,12 @@ class Hearing:
         """It beat at least once since it is listened for."""
         return worker in self._heard and self._heard[worker].pulse is not None
 
+    def experiment(self, worker: str) -> str | None:
+        """The one of which it held shards when it beat last; None for none or several."""
+        one = self._heard.get(worker)
+        held = one.pulse.experiments if one is not None and one.pulse is not None else ()
+        return held[0] if len(held) == 1 else None
+
     def silence(self, worker: str, now: float) -> Silence | None:
         """For how long nothing was heard of a worker; None when it could not have been."""
         one = self._heard.get(worker)

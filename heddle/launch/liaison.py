@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from heddle.broker import Broker
+from heddle.broker.events import PRINTED, Line
 from heddle.broker.failure_types import Cause, Failure
 from heddle.broker.plane_sweep import sweep
 from heddle.broker.presence import HostReport
@@ -21,6 +22,7 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerAmiss, HeddleError
 from heddle.launch.hearing import Hearing
 from heddle.launch.vigil import Silence
+from heddle.launch.voices import Voices
 from heddle.lease import retry_delay_s
 
 log = logging.getLogger("heddle.supervisor")
@@ -74,6 +76,7 @@ class Liaison:
         self._next_sweep = 0.0
         self._to_release: deque[tuple[str, str | None, str, str]] = deque()
         self._to_tell: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
+        self._voices = Voices(self._clock)
         self._wake = threading.Event()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="liaison", daemon=True)
@@ -135,6 +138,10 @@ class Liaison:
         with self._lock:
             self._to_tell.append((level, worker, message))
         self._wake.set()
+
+    def say(self, worker: str, line: str) -> None:
+        """A worker printed a line that others may want to read; of too many some are left out."""
+        self._voices.hear(worker, line)
 
     def _run(self) -> None:
         failures = 0
@@ -201,6 +208,7 @@ class Liaison:
             if at := next((shard for shard in freed if shard.stepping), None):
                 how = f"{how}, while it stepped {at.experiment}/{at.shard}"
             self._bury(worker, how, kind)
+            self._voices.forget(worker)
             if freed:
                 log.info("released shards=%d of dead worker=%s", len(freed), worker)
             self._to_release.popleft()
@@ -235,3 +243,12 @@ class Liaison:
             level, worker, message = self._to_tell[0]
             self._broker.events.log(None, "supervisor", worker, level, message)
             self._to_tell.popleft()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """What user code printed in workers."""
+        said = self._voices.take()
+        with self._lock:
+            lines = [Line(self._hearing.experiment(worker), PRINTED, worker, "info", line) for worker, line in said]
+        if lines and not self._broker.events.log_all(lines):
+            self._voices.give_back(said)

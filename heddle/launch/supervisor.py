@@ -210,14 +210,13 @@ class Supervisor:
     def _start(self, slot: Slot) -> None:
         self._started += 1
         worker = process_name(os.uname().nodename, os.getpid(), os.urandom(3), part=f"w{self._started}")
-        on_line = self._on_line
         try:
             slot.child = Child(
                 self._command,
                 env={**self._env, WORKER_ID_ENV: worker},
                 name=worker,
                 log_file=self._log_dir / f"{worker}.log" if self._log_dir else None,
-                on_line=(lambda line: on_line(worker, line)) if on_line else None,
+                on_line=partial(self._hear_line, worker),
                 start=spawn if self._forks is None else self._forks.start,
                 clock=self._clock,
             )
@@ -226,6 +225,11 @@ class Supervisor:
             return
         log.info("started worker=%s pid=%d", worker, slot.child.pid)
         self._liaison.tell("info", worker, f"started worker={worker} pid={slot.child.pid}")
+
+    def _hear_line(self, worker: str, line: str) -> None:
+        self._liaison.say(worker, line)
+        if self._on_line is not None:
+            self._on_line(worker, line)
 
     def _look(self) -> None:
         for slot in self._slots:

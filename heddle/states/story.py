@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from heddle.broker import Broker
-from heddle.broker.events import LOG_ENTRIES, Event
+from heddle.broker.events import LOG_ENTRIES, PRINTED, Event
 from heddle.broker.failure_types import Failure
 from heddle.errors import NotFound
 from heddle.states.bottleneck import find_bottleneck
@@ -118,7 +118,8 @@ def story_of_worker(broker: Broker, worker: str, *, count: int) -> Story:
     seen, info = sight(broker), broker.pools.worker(worker)
     about = re.compile(rf"\bworker[= ]{re.escape(worker)}(?![\w-])")
     events = broker.events.find(
-        lambda event: event.worker == worker or about.search(event.message) is not None, count=count
+        lambda event: event.role != PRINTED and (event.worker == worker or about.search(event.message) is not None),
+        count=count,
     )
     if info is None and not events:
         raise NotFound(f"nothing is known of a worker {worker!r}; heddle workers ls shows those that are here")
@@ -148,7 +149,9 @@ def _time_of(broker: Broker, facts: Facts) -> str:
 
 def _events(broker: Broker, experiment: str) -> list[Event]:
     """Everything in the log about an experiment or about none, oldest first."""
-    return broker.events.find(lambda event: event.experiment in (None, experiment), count=2 * LOG_ENTRIES)
+    return broker.events.find(
+        lambda event: event.experiment in (None, experiment) and event.role != PRINTED, count=2 * LOG_ENTRIES
+    )
 
 
 def _players(facts: Facts, picture: Picture) -> set[str]:

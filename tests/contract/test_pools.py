@@ -191,11 +191,11 @@ def test_what_a_supervisor_says_of_its_host_is_known_while_it_is_here(any_broker
 
 def test_of_some_workers_the_hearts_are_told_and_of_strangers_nothing(any_broker: Broker) -> None:
     pools = any_broker.pools
-    pools.heartbeat(WorkerBeat("w1", ttl_ms=4_000, limit_ms=60_000))
+    pools.heartbeat(WorkerBeat("w1", ttl_ms=4_000, limit_ms=60_000, experiments=("a-1", "b-2")))
     pools.heartbeat(WorkerBeat("w2", ttl_ms=2_000))
     seen = {info.beat.worker: info.seen_ms for info in pools.workers()}
     assert pools.pulses("default", ["w2", "w1", "nobody"]) == {
-        "w1": Pulse(seen["w1"], 4_000, 60_000),
+        "w1": Pulse(seen["w1"], 4_000, 60_000, ("a-1", "b-2")),
         "w2": Pulse(seen["w2"], 2_000, 0),
     }
     assert pools.pulses("default", []) == {}

@@ -19,6 +19,7 @@ class Arm(gymnasium.Wrapper):
     def __init__(self, index):
         super().__init__(gymnasium.make("CartPole-v1"))
         self._index = index
+        print(f"arm {index} is mounted", flush=True)
 
     def step(self, action):
         if self._index == 3:
@@ -66,6 +67,8 @@ def test_a_quarantined_shard_is_on_every_screen_until_it_is_released(tmp_path: P
                 ]
                 assert sum(phases) == pytest.approx(1.0)
             run.says("degraded", timeout_s=60)
+            printed = heddle("logs", "arms", "--role", "user", cwd=tmp_path, url=url).stdout
+            assert "is mounted" in printed and "claimed" not in printed
             (listed,) = heddle_json("ls", cwd=tmp_path, url=url)["experiments"]
             experiment = listed["experiment"]
             assert (listed["state"], listed["phase"]) == ("degraded", "running")
@@ -74,7 +77,7 @@ def test_a_quarantined_shard_is_on_every_screen_until_it_is_released(tmp_path: P
             assert f"shard {experiment}/3 is quarantined" in shown and "1 quarantined" in shown
             assert "the arm fell off" in shown
             why = heddle("why", "shard", f"{experiment}/3", cwd=tmp_path, url=url).stdout
-            assert "is quarantined" in why and "claimed shard=3" in why
+            assert "is quarantined" in why and "claimed shard=3" in why and "mounted" not in why
             with started("enqueue", "exp.toml", "--no-check", "--follow", cwd=tmp_path, url=url) as follow:
                 follow.says("shard 3 is quarantined: ", timeout_s=60)
                 follow.says("degraded", timeout_s=60)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from heddle.broker.events import Line
 from heddle.broker.presence import HostReport, Pulse
 from heddle.errors import BrokerUnreachable
 from heddle.launch.host import cores
@@ -34,6 +35,10 @@ STUBBORN = (
 )
 IMPATIENT = Patience(stopped_s=0.5, silent_s=1.5, ttls=0.0, birth_s=1.5)
 CRASHING = "import sys; print('cannot find my arm'); sys.exit(3)"
+PRINTING = (
+    "import signal\nprint('12:00:00 INFO    heddle.worker claimed shard=0', flush=True)\n"
+    "print('torque is off', flush=True)\nsignal.pause()"
+)
 COPIED = "from heddle.launch.forker import fork_on_demand\nfork_on_demand(())\n"
 SPAWNED, FORKED = "spawned", "forked"
 OTHERWISE = FORKED if os.environ.get("HEDDLE_SOAK") else SPAWNED
@@ -51,6 +56,7 @@ class FakeBroker:
     released: list[str] = field(default_factory=list)
     buried: list[tuple[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    printed: list[tuple[str, str, str]] = field(default_factory=list)
     byes: list[str] = field(default_factory=list)
     hosts: list[HostReport] = field(default_factory=list)
     silent: bool = False
@@ -72,7 +78,7 @@ class FakeBroker:
 
     @property
     def events(self) -> Any:
-        return SimpleNamespace(log=lambda *line: self.told.append(line[-1]))
+        return SimpleNamespace(log=lambda *line: self.told.append(line[-1]), log_all=self._log_all)
 
     @property
     def planes(self) -> Any:
@@ -96,6 +102,10 @@ class FakeBroker:
         self._answer()
         self.released.append(worker)
         return []
+
+    def _log_all(self, lines: Sequence[Line]) -> bool:
+        self.printed += [(line.role, line.worker, line.message) for line in lines]
+        return not self.away
 
     def _answer(self) -> None:
         if self.away:
@@ -310,6 +320,16 @@ def test_it_says_why_a_worker_ended_with_its_last_lines_and_backs_off(begin: Beg
     assert all("exit code 3" in line and "cannot find my arm" in line for line in ends())
     running.stop.wait(0.5)
     assert len(ends()) <= 6
+
+
+def test_what_user_code_prints_in_a_worker_is_in_the_log_and_what_heddle_says_there_is_not_said_twice(
+    begin: Begin,
+) -> None:
+    broker = FakeBroker()
+    running = begin(broker, PRINTING, wants=1)
+    eventually(lambda: broker.printed)
+    (child,) = running.supervisor.children()
+    assert broker.printed == [("user", child.worker, "torque is off")]
 
 
 def test_a_broker_that_is_away_changes_nothing_but_the_release_waits(begin: Begin) -> None:

@@ -1,0 +1,55 @@
+"""What user code prints in workers, on its way to the log in the broker."""
+
+import pytest
+
+from heddle.broker.presence import Pulse
+from heddle.clock import ManualClock
+from heddle.launch.hearing import Hearing
+from heddle.launch.voices import BURST, MOST_WAITING, Voices
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        "15:04:05 INFO    heddle.worker claimed shard=3",
+        '{"time": "2026-11-30T15:04:05.000+00:00", "level": "info", "logger": "heddle.worker", "message": "x"}',
+        "   ",
+    ],
+)
+def test_what_heddle_says_itself_is_not_said_again(ours: str) -> None:
+    voices = Voices(ManualClock())
+    voices.hear("w1", ours)
+    voices.hear("w1", "arm is cold")
+    assert voices.take() == [("w1", "arm is cold")]
+    assert voices.take() == []
+
+
+def test_of_a_flood_the_first_lines_are_kept_and_the_rest_is_counted_once_there_is_room() -> None:
+    clock = ManualClock()
+    voices = Voices(clock)
+    for number in range(BURST + 7):
+        voices.hear("w1", f"line {number}")
+    voices.hear("w2", "mine")  # nobody else loses by it
+    assert [line for _, line in voices.take()] == [*(f"line {number}" for number in range(BURST)), "mine"]
+    clock.advance(1.0)
+    voices.hear("w1", "later")
+    assert voices.take() == [("w1", "(left out 7 lines, they are in its log file) later")]
+
+
+def test_while_the_broker_takes_nothing_what_is_kept_is_bounded_and_the_oldest_come_first() -> None:
+    voices = Voices(ManualClock())
+    for worker in range(MOST_WAITING):
+        voices.hear(f"w{worker}", "here")
+        voices.hear(f"w{worker}", "there")
+    kept = voices.take()
+    assert len(kept) == MOST_WAITING
+    voices.hear("x", "new")
+    voices.give_back(kept)
+    assert voices.take() == kept
+
+
+def test_a_line_is_about_the_experiment_whose_shards_alone_a_worker_holds() -> None:
+    hearing = Hearing()
+    said = {"one": Pulse(1, experiments=("a-1",)), "two": Pulse(1, experiments=("a-1", "b-2")), "none": Pulse(1)}
+    hearing.hear(0.0, said, said)
+    assert [hearing.experiment(worker) for worker in ("one", "two", "none", "stranger")] == ["a-1", None, None, None]
