@@ -64,7 +64,8 @@ class Mark:
         above the mark's, and what it gives after that is new.
         The same epoch under another nonce is another owner's: the broker lost a claim and its clock stepped back.
         An epoch above all that were ever seen is a later owner's, and what it gives is new, whatever its id: where the
-        broker lost its tail and its clock stepped back, ids begin again below the mark's. Between other epochs the
+        broker lost its tail and its clock stepped back, ids begin again below the mark's. Then so may epochs: while a
+        mark has all owners there ever were, nothing of any other one was dealt with. Once it had to let go of some the
         stream's order counts, for that is the order of acceptance: when the broker lost a claim, an earlier owner goes
         on under its lower epoch, and what it gives then is new.
         """
@@ -74,6 +75,8 @@ class Mark:
         if pointer.epoch == self.epoch:
             return pointer.nonce == self.nonce and pointer.seq <= self.seq
         if pointer.epoch > max(self.epoch, self.above):
+            return False
+        if self.entry and len(self.earlier) < OWNERS_KEPT:
             return False
         if self.entry and pointer.entry_id:
             return entry_order(pointer.entry_id) <= entry_order(self.entry)

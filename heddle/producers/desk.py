@@ -222,12 +222,13 @@ class Desk:
     def choose(self) -> Holding | None:
         """The shard to play next; None when all must wait."""
         with self.changed:
-            return choose(self.holdings(), self.facts_by_experiment())
+            return choose(held := self.holdings(), self.facts_of(held))
 
-    def facts_by_experiment(self) -> dict[str, Facts]:
-        """What was heard of every experiment that something is held of."""
+    def facts_of(self, holdings: Iterable[Holding]) -> dict[str, Facts]:
+        """What was heard of the experiments of these shards, which may not be held any more, by experiment."""
         with self.changed:
-            return {holding.lease.experiment: self.facts(holding.lease.experiment) for holding in self.holdings()}
+            names = {holding.lease.experiment for holding in holdings}
+            return {name: self._facts.get(name) or Facts() for name in names}
 
     def set_quota(self, quota: Quota) -> None:
         """A heartbeat's answer; `quota_news` says that the playing thread has not acted on it."""

@@ -76,6 +76,13 @@ def test_a_worker_says_what_its_shard_waits_for(held: Holding, facts: Facts, sai
     assert said in reason_to_wait([held], {E: facts})
 
 
+def test_of_a_shard_that_went_while_a_heartbeat_was_written_nothing_is_known_and_nothing_fails() -> None:
+    desk, gone = Desk(), holding()
+    facts = desk.facts_of([gone])
+    assert facts == {E: Facts()}
+    assert "first policy" in reason_to_wait([gone], facts)
+
+
 def test_at_most_two_batches_of_a_shard_are_unanswered() -> None:
     one = holding()
     for outstanding, playable in ((0, True), (1, True), (2, False)):

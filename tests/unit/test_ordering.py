@@ -348,8 +348,17 @@ def test_what_was_given_under_a_claim_that_the_broker_forgot_is_known_when_a_bac
     assert heir.offer([Entry("500-0", 0, 3, 1, "o")]) == []
 
 
+def test_an_owner_that_a_mark_with_all_owners_does_not_know_gives_new_data_whatever_its_epoch_and_id() -> None:
+    # The broker lost a claim and batches of it, and its clock stepped back further than to that claim.
+    ordering: Ordering[Entry] = Ordering({0: Mark(3761, "d", 2, "4387-0", earlier=((3000, "a", 1),))})
+    again = [Entry("4364-0", 0, 3676, 1, "b"), Entry("4464-0", 0, 3676, 2, "b")]
+    assert ordering.offer(again) == []
+    assert read_on(ordering) == again
+
+
 def test_going_back_keeps_the_epochs_that_were_seen() -> None:
-    ordering: Ordering[Entry] = Ordering({0: Mark(3, "m", 1, "1000-0")})
+    others = tuple((0, f"owner-{number}", 1) for number in range(OWNERS_KEPT))  # and more, of which it let go
+    ordering: Ordering[Entry] = Ordering({0: Mark(3, "m", 1, "1000-0", earlier=others)})
     first, second = Entry("2000-0", 0, 1, 2), Entry("2001-0", 0, 1, 3)
     ordering.offer([first, second])
     assert read_on(ordering) == [first, second]
