@@ -229,6 +229,12 @@ def newest(directory: Path, *, experiment: str | None = None) -> Checkpoint | No
     return find(directory, experiment=experiment).checkpoint
 
 
+def epoch_of(path: Path) -> int:
+    """The seat epoch of the trainer that wrote a checkpoint, as its name tells; 0 for another name."""
+    match = _NAME.fullmatch(path.name)
+    return 0 if match is None else int(match[1])
+
+
 def highest_epoch(directory: Path) -> int:
     """The highest seat epoch that any file's name tells, whole or torn; 0 for none."""
     matches = [_NAME.fullmatch(path.name.removeprefix(".").removesuffix(".tmp")) for path in _files(directory)]

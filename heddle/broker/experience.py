@@ -241,6 +241,9 @@ class Experience:
     def roll_back(self, experiment: str, p: int, seat_epoch: int, *, batches: int, steps: int) -> None:
         """Count so much as rolled back that was acked as trained and is in no checkpoint; once for each seat.
 
+        Args:
+            batches, steps: below 0 for what was rolled back and is in a checkpoint after all.
+
         Raises:
             SeatLost, Gone: as for `ack`.
         """

@@ -80,6 +80,7 @@ class Flow:
         forgotten: accepted, lost by the broker, and reported by the worker that played them.
         foreign: entries of the stream that no append wrote and that were set aside; they count nowhere else.
         mapped: batches of those appended whose bytes never went through the server, but through shared memory.
+        rolled_back_by: seat epoch of the trainer that rolled back last; 0 for none.
     """
 
     entries: int
@@ -98,3 +99,4 @@ class Flow:
     forgotten: Amount
     foreign: int = 0
     mapped: int = 0
+    rolled_back_by: int = 0

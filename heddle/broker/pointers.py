@@ -122,4 +122,5 @@ def read_flow(counters: Mapping[str, str], waiting: int) -> Flow:
         forgotten=amount("forgotten"),
         foreign=integer(counters.get("foreign")),
         mapped=integer(counters.get("mapped")),
+        rolled_back_by=integer(counters.get("rolled_back_by")),
     )

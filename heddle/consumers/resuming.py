@@ -5,7 +5,10 @@ It never trains and never publishes. Counters and curve shall read as if the tim
 
 import logging
 
+from heddle.broker.experience_types import Flow
+from heddle.checkpoint import epoch_of
 from heddle.consumers.parts import Parts
+from heddle.consumers.progress import Progress
 
 log = logging.getLogger("heddle.trainer")
 
@@ -20,6 +23,25 @@ def settle(parts: Parts) -> None:
     _say_forgotten(parts)
     _mend_curve(parts)
     _roll_back(parts)
+
+
+def taken_back(flow: Flow, progress: Progress, *, written_by: int) -> tuple[int, int]:
+    """Batches and steps that go from trained to rolled back; below 0 those that come back. Pure.
+
+    A trainer that was frozen may save what it trained after its heir had found no such checkpoint and rolled it back;
+    the heir's heir resumes that one. A broker that lost its tail counts less than a checkpoint, too: then nothing comes
+    back, for those entries are acked again.
+
+    Args:
+        written_by: seat epoch of the trainer that wrote what was resumed; 0 for none.
+    """
+    batches = flow.trained.batches - progress.flow_batches
+    steps = flow.trained.steps - progress.flow_steps
+    if batches > 0:
+        return batches, steps
+    if written_by and written_by < flow.rolled_back_by:
+        return -min(-batches, flow.rolled_back.batches), -min(-steps, flow.rolled_back.steps)
+    return 0, 0
 
 
 def _say(parts: Parts) -> None:
@@ -63,12 +85,16 @@ def _roll_back(parts: Parts) -> None:
     experience, at = parts.broker.experience, (parts.experiment, parts.partition)
     parts.patience.call("ack what was settled", parts.ledger.flush_or_raise)
     flow = parts.patience.call("read flow", lambda: experience.flow(*at))
-    batches = flow.trained.batches - parts.progress.flow_batches
-    steps = flow.trained.steps - parts.progress.flow_steps
-    if batches <= 0:
+    last = parts.saver.last
+    batches, steps = taken_back(flow, parts.progress, written_by=0 if last is None else epoch_of(last))
+    if not batches:
         return
-    log.warning("rolled back, trained after the checkpoint that was resumed batches=%d steps=%d", batches, steps)
-    parts.report.tell("warning", f"rolled back {batches} batches that were trained after the last checkpoint")
+    if batches > 0:
+        told = f"rolled back {batches} batches that were trained after the last checkpoint"
+    else:
+        told = f"{-batches} batches that were rolled back are in a checkpoint that came later; they stay trained"
+    log.warning("%s steps=%d", told, steps)
+    parts.report.tell("warning", told)
     parts.patience.call(
         "count what was rolled back",
         lambda: experience.roll_back(*at, parts.seat.epoch, batches=batches, steps=steps),

@@ -267,7 +267,18 @@ def test_a_seat_rolls_back_once(any_broker: Broker) -> None:
         any_broker.experience.roll_back(E, 0, SEAT, batches=3, steps=30)
     flow = any_broker.experience.flow(E, 0)
     assert (flow.trained.batches, flow.trained.steps) == (1, 10)
-    assert (flow.rolled_back.batches, flow.rolled_back.steps) == (3, 30)
+    assert (flow.rolled_back.batches, flow.rolled_back.steps, flow.rolled_back_by) == (3, 30, SEAT)
+    Books(any_broker).check()
+
+
+def test_what_was_rolled_back_and_is_in_a_checkpoint_after_all_comes_back(any_broker: Broker) -> None:
+    filled(any_broker, steps=10)
+    any_broker.experience.ack(E, 0, SEAT, [(pointer, "trained") for pointer in read_all(any_broker)])
+    any_broker.experience.roll_back(E, 0, SEAT, batches=3, steps=30)
+    ctl(any_broker, seat_epoch=SEAT + 1)
+    any_broker.experience.roll_back(E, 0, SEAT + 1, batches=-2, steps=-20)
+    flow = any_broker.experience.flow(E, 0)
+    assert (flow.trained.batches, flow.rolled_back.batches, flow.rolled_back.steps) == (3, 1, 10)
     Books(any_broker).check()
 
 

@@ -1,7 +1,7 @@
 -- Count as rolled back what was acked as trained and is in no checkpoint, as the holder of the seat; once for each seat.
 -- Runs when the memory is full: HDEL of nothing comes first.
 -- KEYS  1 ctl (hash)  2 flow (hash)
--- ARGV  1 seat epoch  2 batches  3 steps
+-- ARGV  1 seat epoch  2 batches  3 steps; below 0 for what is in one after all
 -- Reply "OK" | "FENCED" | "GONE"
 local seat = redis.call('HMGET', KEYS[1], 'command', 'seat_epoch')
 if not seat[1] then
