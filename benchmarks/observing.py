@@ -70,7 +70,7 @@ def run() -> list[Row]:
 
 def pipelines(name: str, folder: Path, stack: ExitStack) -> dict[str, Pipeline]:
     """All four, playing nothing yet; `stack` ends them."""
-    sides = {}
+    sides: dict[str, Pipeline] = {}
 
     def begin(side: str, **more: object) -> None:
         sides[side] = Pipeline(name, folder / str(len(sides)), **more)  # type: ignore[arg-type]
