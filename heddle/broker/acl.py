@@ -147,7 +147,7 @@ ROLES: Mapping[str, Rights] = {
         commands=(*_LOOK, "xadd", "xdel", "xack", "xautoclaim", "xreadgroup", "xgroup|create", "unlink", "hdel")
         + ("zadd", "scan", "zrem", "zremrangebyscore", "subscribe", "unsubscribe"),
         writes=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, keys.LOG, keys.QUEUE, keys.EXPERIMENTS, keys.COORDINATOR)
-        + (*_each(keys.name), *_DEAD),
+        + (*_each(keys.name), *_DEAD, *_each(keys.snapshot)),
         reads=(*_POLICY, keys.IDENTITY),
     ),
     "user": Rights(
