@@ -60,7 +60,7 @@ class Training:
             setting.spec, setting.policy, device=self._device, seed=setting.spec.experiment.seed
         )
         self._assembler = Assembler(setting.layout, device=self._device)
-        self._update, self._first = 0, self._weights()
+        self._update, self._first = 0, self._lasting(self._weights())
         if home is not None and callable(opened := getattr(self.learner, "open", None)):
             opened(home / LEARNER_FILES, seat_epoch)
         log.info("learning with learner=%s device=%s", setting.spec.trainer.learner, self._device)
@@ -86,7 +86,7 @@ class Training:
                 self.learner.load(checkpoint.learner, meta)
         except HeddleError as error:
             raise CheckpointError(f"cannot go on from update {checkpoint.update}: {error}") from error
-        self._update, self._first = checkpoint.update, self._weights()
+        self._update, self._first = checkpoint.update, self._lasting(self._weights())
 
     def update(self, batches: Sequence[Loaded], progress: Progress) -> dict[str, float]:
         """One update on these batches; `progress` counts it. The learner's metrics.
@@ -169,7 +169,7 @@ class Training:
         """
         weights = self._weights()
         try:
-            check(self._lasting(weights), self._lasting(self._first))
+            check(self._lasting(weights), self._first)
         except WeightsError as error:
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(

@@ -1,8 +1,11 @@
 """What user code prints in workers, on its way to the log in the broker."""
 
+import logging
+
 import pytest
 
 from heddle.broker.presence import Pulse
+from heddle.cli.log_lines import FORMAT_ENV, formatter
 from heddle.clock import ManualClock
 from heddle.launch.hearing import Hearing
 from heddle.launch.voices import BURST, MOST_WAITING, Voices
@@ -21,6 +24,15 @@ def test_what_heddle_says_itself_is_not_said_again(ours: str) -> None:
     voices.hear("w1", ours)
     voices.hear("w1", "arm is cold")
     assert voices.take() == [("w1", "arm is cold")]
+    assert voices.take() == []
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_line_as_heddles_own_log_writes_it_is_known(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FORMAT_ENV, form)
+    record = logging.LogRecord("heddle.worker", logging.WARNING, __file__, 1, "claimed shard=%d", (3,), None)
+    voices = Voices(ManualClock())
+    voices.hear("w1", formatter().format(record))
     assert voices.take() == []
 
 
