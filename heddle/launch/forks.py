@@ -221,7 +221,7 @@ class Forks:
             stack.callback(os.close, leaves)
             folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
             stack.callback(os.close, folder)
-            with self._orphans.adopting(self.pid or 0):
+            with self._orphans.adopting(self.pid):
                 told = self._ask(env, [writing, folder, leave])
             if not self._fits(told):
                 raise OSError("it is started without one")

@@ -28,11 +28,12 @@ class Orphans:
         self.strays: set[int] = set()
 
     @contextlib.contextmanager
-    def adopting(self, forker: int) -> Iterator[None]:
+    def adopting(self, forker: int | None) -> Iterator[None]:
         """Within, orphans below us become our children. Remember those that nobody asked for.
 
         Args:
             forker: what it leaves behind is remembered, too: whoever gets a copy of it takes that one out of `strays`.
+                None without one; never 0, which is the session of whoever was brought into a container from outside.
         """
         with _ADOPTING:
             before = ctypes.c_int()
@@ -72,7 +73,7 @@ def _processes() -> set[int]:
     return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
 
 
-def _is_of(pid: int, forker: int) -> bool:
+def _is_of(pid: int, forker: int | None) -> bool:
     """Whether a process is one that a forker made: it begins in its session, and with its environment."""
     try:
         session = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])

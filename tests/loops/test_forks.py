@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -314,7 +315,7 @@ def test_orphans_that_come_to_us_meanwhile_are_buried_and_children_of_our_own_ar
     assert between.stdin is not None and between.stdout is not None
     stray = int(between.stdout.readline())
     own: Any = None
-    with forks._orphans.adopting(0):
+    with forks._orphans.adopting(None):
         between.stdin.close()
         between.wait(20)
         own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
@@ -325,6 +326,28 @@ def test_orphans_that_come_to_us_meanwhile_are_buried_and_children_of_our_own_ar
     eventually(lambda: state(own.pid) == "Z")
     eventually(lambda: (forks.look(), state(stray))[1] == "")
     assert own.wait(20) == 3
+
+
+IN_SESSION_0 = """
+import os, subprocess, sys
+from heddle.launch.orphans import Orphans
+assert os.getsid(0) == 0, os.getsid(0)
+orphans = Orphans()
+with orphans.adopting(None):
+    own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+assert not orphans.strays, orphans.strays
+print(own.wait(20))
+"""
+
+
+def test_in_a_container_entered_from_outside_a_child_of_our_own_is_no_orphan() -> None:
+    # Given a process whose session began outside its namespace, so that it is 0, as `docker exec` has it
+    enter = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*enter, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no right to make a namespace of processes")
+    # When a child is started while orphans become ours, then it is left to who started it
+    told = subprocess.run([*enter, sys.executable, "-c", IN_SESSION_0], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout) == (0, "3\n"), told.stderr
 
 
 def test_how_workers_are_started_can_be_said_and_a_slip_is_told() -> None:
