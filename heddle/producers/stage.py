@@ -85,6 +85,7 @@ class Stage:
     Attributes:
         packer: of its batches.
         pace: chooses how environments are stepped; None where the spec says so.
+        not_taken: why its environments cannot be snapshotted, as far as that was told.
     """
 
     def __init__(self, stored: StoredSpec, fetch: Fetch, *, clock: Clock, home: Callable[[], Home] = _no_home) -> None:
@@ -101,6 +102,7 @@ class Stage:
         self._actors: dict[str, Actor] = {}
         self._layout: Layout | None = None
         self.pace = Pace(self.spec, clock=clock) if self.spec.env.stepping == "auto" else None
+        self.not_taken: set[str] = set()
 
     @property
     def stepping(self) -> str:

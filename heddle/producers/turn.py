@@ -97,7 +97,7 @@ class Turns:
             holding.given = version
         parcel = _pack(holding, stage, segments, given=version if holding.claim.sync else 0, plane=facts.plane)
         player.recycle(segments)
-        self._snapshot(holding, player, parcel, played_s)
+        self._snapshot(holding, stage, player, parcel, played_s)
         return parcel
 
     def _evaluate(self, holding: Holding, stage: Stage, player: Play, facts: Facts) -> Parcel | None:
@@ -149,15 +149,19 @@ class Turns:
             holding.player = stage.paced(holding.player)
         return holding.player
 
-    def _snapshot(self, holding: Holding, player: Play, parcel: Parcel, played_s: float) -> None:
-        """Where the shard stands now, behind the segment just played, travels with that segment."""
+    def _snapshot(self, holding: Holding, stage: Stage, player: Play, parcel: Parcel, played_s: float) -> None:
+        """Where the shard stands now, behind the segment just played, travels with that segment.
+
+        Why it cannot is told of the first shard with that reason: an experiment may have hundreds of its kind.
+        """
         camera = holding.camera
         if camera is None or not camera.is_due(played_s):
             return
         with self._watching("snapshot", holding, limit_of(player.spec, player.plan, "snapshot", beside=player.beside)):
             parcel.snapshot = camera.take(player.standing.pack)
         parcel.no_snapshot = camera.news()
-        if parcel.no_snapshot:
+        if parcel.no_snapshot and parcel.no_snapshot not in stage.not_taken:
+            stage.not_taken.add(parcel.no_snapshot)
             self._tell(holding, f"it cannot be snapshotted: {parcel.no_snapshot}")
 
     def _tell(self, holding: Holding, what: str) -> None:
