@@ -47,6 +47,11 @@ class Pointer:
     held_ms: int = 0
 
     @property
+    def named(self) -> str:
+        """For log lines, behind "shard=": "3 epoch=17 seq=5"."""
+        return f"{self.shard} epoch={self.epoch} seq={self.seq}"
+
+    @property
     def appended_ms(self) -> int:
         """Server ms at which it was accepted."""
         return int(self.entry_id.partition("-")[0])

@@ -70,6 +70,11 @@ class Lease:
     epoch: int
     nonce: str
 
+    @property
+    def named(self) -> str:
+        """For log lines, behind "shard=": "cartpole-7f3a/3 epoch=17"."""
+        return f"{self.experiment}/{self.shard} epoch={self.epoch}"
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

@@ -9,48 +9,48 @@ import re
 from datetime import UTC, datetime
 
 from heddle.errors import UsageError
+from heddle.subject import subject
 
 FORMAT_ENV = "HEDDLE_LOG"
-WORKER_ENV = "HEDDLE_WORKER_ID"
 _PAIR = re.compile(r"(?<![\w-])(experiment|pool|worker|supervisor|trainer|shard|epoch|seq|update|version)=([^\s,;]+)")
 _NUMBERS = frozenset({"shard", "epoch", "seq", "update", "version"})
 
 
-def formatter() -> logging.Formatter:
-    """As HEDDLE_LOG says: text (when it is not set) or json. Raises UsageError."""
+def is_json() -> bool:
+    """Whether HEDDLE_LOG asks for JSON; text is what nobody asked for. Raises UsageError."""
     said = os.environ.get(FORMAT_ENV) or "text"
     if said not in ("text", "json"):
         raise UsageError(f"{FORMAT_ENV} is {said!r}; say text or json")
-    if said == "json":
-        return JsonLines(os.environ.get(WORKER_ENV, ""))
+    return said == "json"
+
+
+def formatter() -> logging.Formatter:
+    """As HEDDLE_LOG says. Raises UsageError."""
+    if is_json():
+        return JsonLines()
     return logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s", "%H:%M:%S")
 
 
 class JsonLines(logging.Formatter):
-    """A line as one object: time, level, logger, message, and what the message names, each under its own name.
-
-    Args:
-        worker: of this process; "" where it is none.
-    """
-
-    def __init__(self, worker: str = "") -> None:
-        super().__init__()
-        self._worker = worker
+    """A line as one object: time, level, logger, message, and what it is about, each under its own name: what the
+    process and the thread are at work on, and what the message names, which goes in front. A record with `printed` is a
+    line of user code, in which nothing is looked for."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
         from heddle.broker.records import dump_json
 
-        message = record.getMessage()
+        printed: str | None = getattr(record, "printed", None)
+        message = record.getMessage() if printed is None else printed
         told: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": message,
         }
-        if self._worker:
-            told["worker"] = self._worker
-        told |= fields_of(message)
+        told |= subject() | getattr(record, "subject", {})
+        if printed is None:
+            told |= fields_of(message)
         if record.exc_info:
             told["traceback"] = self.formatException(record.exc_info)
         return dump_json(told)

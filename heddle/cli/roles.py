@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from heddle.cli.completion import experiment_names
+from heddle.cli.json_out import prints_are_logged, relay
 from heddle.cli.options import command, find_url, folder_to_fill, redis_option
 from heddle.cli.root import set_up_logs
+from heddle.subject import this_process_is
 
 if TYPE_CHECKING:
     from heddle.broker import Broker
@@ -29,13 +31,14 @@ HOST_EXIT_S = 1.5
 """Told twice, a role with children: they have a second to be gone, and it then sees to what they left."""
 
 
-def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
+def begin_role(*modules: str, exit_s: float | None = None, is_service: bool = True) -> "StopFlag":
     """What every role does first: load its code, logs, and ending when told to or when the one that started it is gone.
 
     Args:
         modules: what it will need. Until they are loaded there is nothing to save, and nobody listens while a library
             is mapped: a signal ends the process at once.
         exit_s: how long it may take to end once it was told twice.
+        is_service: its standard output is no data.
 
     Raises:
         UsageError, MissingExtra: HEDDLE_TRACE says what nobody can do.
@@ -45,7 +48,7 @@ def begin_role(*modules: str, exit_s: float | None = None) -> "StopFlag":
     from heddle.stop import StopFlag, listen_to_signals
     from heddle.tracing import check_tracing
 
-    set_up_logs(logging.INFO)
+    set_up_logs(logging.INFO, is_service=is_service)
     check_tracing()
     faulthandler.enable(file=2, all_threads=False)  # the thread that a fatal signal came to, not the many that wait
     with unheard():
@@ -87,6 +90,7 @@ def coordinator(metrics_port: int | None, metrics_bind: str, redis_url: str | No
     from heddle.coord.coordinator import Coordinator
 
     coordinating = Coordinator(url, stop=stop)
+    this_process_is(coordinator=coordinating.id)
     with contextlib.ExitStack() as stack:
         if metrics_port is not None:
             from heddle.coord.exposition import exposed
@@ -118,7 +122,7 @@ def worker(pool: str, redis_url: str | None) -> None:
         def connect() -> "Broker":
             return sharing(open_broker(url, role="worker"))
 
-        code = Worker(
+        working = Worker(
             url,
             pool,
             worker_id=name,
@@ -127,7 +131,10 @@ def worker(pool: str, redis_url: str | None) -> None:
             is_sampled=sampled,
             is_ahead=True,
             tracing=tracing,
-        ).run()
+        )
+        this_process_is(worker=working.id, pool=pool)
+        with prints_are_logged():
+            code = working.run()
     raise click.exceptions.Exit(code)
 
 
@@ -147,7 +154,10 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
         stop = begin_role("heddle.launch.trainers", exit_s=HOST_EXIT_S)
         from heddle.launch.trainers import TrainerHost
 
-        raise click.exceptions.Exit(TrainerHost(url, directory=folder, most=most, stop=stop).run())
+        with relay() as passed:
+            on_line = passed.pass_on if passed else None
+            code = TrainerHost(url, directory=folder, most=most, stop=stop, on_line=on_line).run()
+        raise click.exceptions.Exit(code)
     stop = begin_role("heddle.consumers.trainer", "heddle.consumers.learners", "heddle.launch.check")
     from heddle.broker import open_broker
     from heddle.consumers.trainer import Trainer
@@ -161,7 +171,9 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
 
     home = folder / found
     with traces("heddle-trainer") as tracing:
-        code = Trainer(url, found, stop=stop, directory=home, describe=see_spaces, tracing=tracing).run()
+        this_process_is(experiment=found)
+        with prints_are_logged():
+            code = Trainer(url, found, stop=stop, directory=home, describe=see_spaces, tracing=tracing).run()
     raise click.exceptions.Exit(code)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import click
 from click.shell_completion import CompletionItem
 
-from heddle.cli.log_lines import formatter
+from heddle.cli.log_lines import formatter, is_json
 from heddle.cli.mistakes import no_command
 from heddle.version import __version__
 
@@ -199,16 +199,28 @@ class _StandardError(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-def set_up_logs(level: int) -> None:
-    """Send the logs of `level` and above to standard error; a lower level set before stays. Raises UsageError."""
+def set_up_logs(level: int, *, is_service: bool = False) -> None:
+    """Send the logs of `level` and above to standard error; a lower level set before stays. Raises UsageError.
+
+    Args:
+        is_service: its standard output is no data: logs as JSON go there.
+    """
     root = logging.getLogger("heddle")
     if not root.handlers:
-        handler = _StandardError()
-        handler.setFormatter(formatter())
-        root.addHandler(handler)
+        root.addHandler(_handler(is_service=is_service))
         root.propagate = False
         root.setLevel(level)
     root.setLevel(min(level, root.level or level))
+
+
+def _handler(*, is_service: bool) -> logging.Handler:
+    if is_service and is_json():
+        from heddle.cli.json_out import JsonOut
+
+        return JsonOut()
+    handler = _StandardError()
+    handler.setFormatter(formatter())
+    return handler
 
 
 EPILOG = """\b

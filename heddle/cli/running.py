@@ -7,9 +7,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from heddle.broker import open_broker
 from heddle.broker.server import find_running, is_running
 from heddle.cli.accounts import accounting, accounting_line, adds_up
 from heddle.cli.ending import asked
@@ -27,6 +29,7 @@ from heddle.launch.giving_up import counting
 from heddle.launch.host import cores
 from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup
 from heddle.launch.session import Session, trainer_role
+from heddle.launch.speaking import Speaking
 from heddle.launch.trackers import add_trackers
 from heddle.spec import LoadedSpec
 from heddle.stop import StopFlag, listen_to_signals
@@ -152,7 +155,14 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
             pool=spec.experiment.pool,
             starts_roles=True,
         )
-        role = trainer_role(experiment.id, url=local.url, directory=order.directory, log_file=local.log_file("trainer"))
+        speaking = Speaking(partial(open_broker, local.url, role="launcher"))
+        role = trainer_role(
+            experiment.id,
+            url=local.url,
+            directory=order.directory,
+            log_file=local.log_file("trainer"),
+            on_line=partial(speaking.hear, "trainer", experiment.id),
+        )
         if not experiment.created:
             reader.say(f"going on with {experiment.id}, which was not over")
         local.add(role)
@@ -183,6 +193,7 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
         finally:
             logging.getLogger(heard.logger).removeHandler(heard)
             reader.stop()
+            speaking.stop()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heddle.cli.completion import experiment_names
+from heddle.cli.json_out import relay
 from heddle.cli.options import command, connect, find_url, output_option, print_json, redis_option
 from heddle.cli.roles import begin_role
 from heddle.errors import UsageError
@@ -98,7 +99,9 @@ def host(url: str, directory: Path) -> None:
     stop = begin_role("heddle.launch.trackers", exit_s=HOST_EXIT_S)
     from heddle.launch.trackers import TrackerHost
 
-    raise click.exceptions.Exit(TrackerHost(url, directory=directory, stop=stop).run())
+    with relay() as passed:
+        code = TrackerHost(url, directory=directory, stop=stop, on_line=passed.pass_on if passed else None).run()
+    raise click.exceptions.Exit(code)
 
 
 def follow(experiment: str, chosen: "Track | None", directory: Path, output: str, redis_url: str | None) -> None:
@@ -114,7 +117,7 @@ def follow(experiment: str, chosen: "Track | None", directory: Path, output: str
             " write [track] into its spec"
         )
     check_installed(wanted)
-    stop = begin_role("heddle.consumers.tracking.crew")
+    stop = begin_role("heddle.consumers.tracking.crew", is_service=False)
     makers = {kind: partial(make_backend, kind, wanted, what.subject) for kind in kinds_of(wanted)}
     artifacts = what.directory if wanted.checkpoint else None
     crew = Crew(what.connect, what.subject.experiment, makers, stop, artifacts)

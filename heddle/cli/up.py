@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from heddle.cli.json_out import relay
+from heddle.cli.log_lines import is_json
 from heddle.cli.options import command, connect, folder_to_fill, redis_option
 from heddle.cli.roles import need_torch
 from heddle.cli.root import set_up_logs
@@ -16,6 +18,8 @@ from heddle.errors import HeddleError
 
 if TYPE_CHECKING:
     from heddle.broker.server import LocalServer
+    from heddle.launch.local import Local
+    from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.up")
 
@@ -56,40 +60,44 @@ def up(
         folder_to_fill(directory, "--dir")
     from heddle.client import FOLDER
     from heddle.errors import UsageError
-    from heddle.launch.children import Role
     from heddle.launch.host import cores
     from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup
-    from heddle.launch.trackers import hosting_trackers
     from heddle.stop import StopFlag, listen_to_signals
 
     if redis_url and (bind or port is not None):
         raise UsageError("--bind and --port are for a server of our own; leave out --redis-url (or HEDDLE_REDIS_URL)")
-    set_up_logs(logging.INFO)
+    set_up_logs(logging.INFO, is_service=True)
     stop = StopFlag()
     listen_to_signals(stop, LAUNCHER_SIGNALS)
-    number = cores() if workers is None else workers
-    setup = Setup(
-        url=redis_url,
-        folder=FOLDER,
-        keep_data=True,
-        bind=bind,
-        port=port,
-        durability=durability,  # type: ignore[arg-type]
-        workers=number,
-        log_dir=FOLDER / "logs",
-    )
     if redis_url:
         connect(redis_url).close()  # one that cannot be used is an error at once
-    local = Local(setup, stop=stop)
+    with relay() as passed:
+        setup = Setup(
+            url=redis_url,
+            folder=FOLDER,
+            keep_data=True,
+            bind=bind,
+            port=port,
+            durability=durability,  # type: ignore[arg-type]
+            workers=cores() if workers is None else workers,
+            log_dir=FOLDER / "logs",
+            on_line=passed.pass_on if passed else None,
+        )
+        _serve(Local(setup, stop=stop), stop, Path(directory), trains=trainer)
+
+
+def _serve(local: "Local", stop: "StopFlag", directory: Path, *, trains: bool) -> None:
+    """Run the services until told to end."""
+    from heddle.launch.trackers import hosting_trackers
+
     local.start_server()
     try:
         local.start_roles()
-        if trainer:
-            arguments = ["trainer", "--dir", directory]
-            local.add(Role("trainers", arguments, url=local.url, log_file=local.log_file("trainers")))
-        _tell(local.server, number, trainer)
+        if trains:
+            local.add_service("trainers", ["trainer", "--dir", str(directory)])
+        _tell(local.server, local.setup.workers, trains)
         _tell_of_before(local.url)
-        with hosting_trackers(local.url, directory=Path(directory), stop=stop):
+        with hosting_trackers(local.url, directory=directory, stop=stop, on_line=local.setup.on_line):
             while not stop.draining:
                 local.step()
                 local.endings.clear()
@@ -109,22 +117,27 @@ def _tell_of_before(url: str) -> None:
         log.warning("cannot tell what goes on error=%s", error)
         return
     if desired is not None:
-        click.echo(f"scaled   to {desired} workers in all, as somebody set it; undo: heddle workers scale --reset")
+        _say(f"scaled   to {desired} workers in all, as somebody set it; undo: heddle workers scale --reset")
     for one in active:
-        click.echo(f"goes on  {one.experiment} ({one.state}, policy {one.policy})")
+        _say(f"goes on  {one.experiment} ({one.state}, policy {one.policy})")
 
 
 def _tell(server: "LocalServer | None", workers: int, trainer: bool) -> None:
     """What runs and how to reach it."""
     if server is None:
-        click.echo("broker   the one given")
+        _say("broker   the one given")
     else:
-        click.echo(f"broker   {server.settings.binary}, {server.settings.durability}, in {server.settings.folder}")
-        click.echo(f"look     {server.redis_cli}")
+        _say(f"broker   {server.settings.binary}, {server.settings.durability}, in {server.settings.folder}")
+        _say(f"look     {server.redis_cli}")
         if server.shown_url and server.remote_url:
-            click.echo(f"others   export HEDDLE_REDIS_URL='{server.shown_url}'")
-            click.echo("         (any folder of this host; on others with a copy of that file there)")
+            _say(f"others   export HEDDLE_REDIS_URL='{server.shown_url}'")
+            _say("         (any folder of this host; on others with a copy of that file there)")
         elif server.shown_url:
-            click.echo(f"here     export HEDDLE_REDIS_URL='{server.shown_url}'     (any folder of this host)")
-    click.echo(f"roles    coordinator, {workers} workers{', trainers' if trainer else ''}; logs in .heddle/logs")
-    click.echo("next     heddle enqueue exp.toml --follow     (in this folder)")
+            _say(f"here     export HEDDLE_REDIS_URL='{server.shown_url}'     (any folder of this host)")
+    _say(f"roles    coordinator, {workers} workers{', trainers' if trainer else ''}; logs in .heddle/logs")
+    _say("next     heddle enqueue exp.toml --follow     (in this folder)")
+
+
+def _say(text: str) -> None:
+    """A line for people; where standard output is for logs as JSON it goes to the other one."""
+    click.echo(text, err=is_json())

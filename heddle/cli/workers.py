@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heddle.cli.completion import pool_names, worker_names
+from heddle.cli.json_out import relay
 from heddle.cli.options import connect, epilog, find_url, folder_to_fill, output_option, print_json, redis_option
 from heddle.cli.roles import HOST_EXIT_S, begin_role
 from heddle.cli.root import Group
 from heddle.cli.tables import duration, print_table, say
+from heddle.subject import this_process_is
 
 if TYPE_CHECKING:
     from heddle.broker.pools import WorkerInfo
@@ -49,7 +51,12 @@ def start(number: int, most: int | None, log_dir: str | None, pool: str, redis_u
     from heddle.launch.supervisor import Supervisor
 
     folder = folder_to_fill(log_dir, "--log-dir") if log_dir else None
-    raise click.exceptions.Exit(Supervisor(url, pool, wants=number, most=most, stop=stop, log_dir=folder).run())
+    with relay() as passed:
+        on_line = passed.hear_worker if passed else None
+        supervisor = Supervisor(url, pool, wants=number, most=most, stop=stop, log_dir=folder, on_line=on_line)
+        this_process_is(supervisor=supervisor.name, pool=pool)
+        code = supervisor.run()
+    raise click.exceptions.Exit(code)
 
 
 @workers.command("ls", epilog=epilog("heddle workers ls\nheddle workers ls --pool gpu -o json"))

@@ -234,7 +234,7 @@ class Reader:
             self.losses.dead += 1
             self._ledger.bury(pointer, "the trainer died of it twice, the second time with nothing else loaded")
             return None
-        log.info("retrying a suspect alone shard=%d seq=%d", pointer.shard, pointer.seq)
+        log.info("retrying a suspect alone shard=%s", pointer.named)
         items = self._load_all([pointer], alone=True)
         for item in items:
             self._probe(item)
@@ -266,7 +266,7 @@ class Reader:
     def _drop(self, pointer: Pointer) -> None:
         """There is nothing to train on: it is settled as dropped, and why is told once."""
         why = self.shelf.why(pointer)
-        log.warning("dropped a batch without bytes shard=%d seq=%d reason=%s", pointer.shard, pointer.seq, why)
+        log.warning("dropped a batch without bytes shard=%s reason=%s", pointer.named, why)
         self.losses.dropped += 1
         if pointer.location == "shm" and why not in self.losses.because:
             told = f"drops batches, for their bytes cannot be read: {why}"
@@ -282,7 +282,7 @@ class Reader:
         there = self._patience.call("look for entries", lambda: self._experience.are_there(*self._at, empty))
         for pointer, is_there in zip(empty, there, strict=True):
             if not is_there:
-                log.info("took back a batch that the broker forgot shard=%d seq=%d", pointer.shard, pointer.seq)
+                log.info("took back a batch that the broker forgot shard=%s", pointer.named)
                 self._ledger.rewind(pointer)
                 self._stranded = True
 

@@ -210,14 +210,14 @@ class Tap:
         if blob is None:
             self.missed += 1
             if pointer.location == "shm":
-                log.info("missed a batch shard=%d seq=%d: %s", pointer.shard, pointer.seq, self._shelf.why(pointer))
+                log.info("missed a batch shard=%s: %s", pointer.named, self._shelf.why(pointer))
             return None
         size_cap = self._setting.spec.limits.batch_bytes
         try:
             segments = decode_as(pointer, self._setting.layout, blob, size_cap=size_cap)
         except BatchError as error:
             self.refused += 1
-            log.warning("passed over a batch shard=%d seq=%d reason=%s", pointer.shard, pointer.seq, error)
+            log.warning("passed over a batch shard=%s reason=%s", pointer.named, error)
             return None
         identity = (pointer.shard, pointer.epoch, pointer.seq, pointer.kind)
         return TapBatch(*identity, segments, nonce=pointer.nonce, entry_id=pointer.entry_id)

@@ -8,12 +8,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from heddle.broker import Broker
-from heddle.broker.events import PRINTED, Line
 from heddle.broker.failure_types import Cause, Failure
 from heddle.broker.plane_sweep import sweep
 from heddle.broker.presence import HostReport
@@ -249,6 +249,6 @@ class Liaison:
         """What user code printed in workers."""
         said = self._voices.take()
         with self._lock:
-            lines = [Line(self._hearing.experiment(worker), PRINTED, worker, "info", line) for worker, line in said]
+            lines = [replace(one, experiment=one.experiment or self._hearing.experiment(one.worker)) for one in said]
         if lines and not self._broker.events.log_all(lines):
-            self._voices.give_back(said)
+            self._voices.give_back(lines)

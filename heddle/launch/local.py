@@ -7,7 +7,9 @@ import contextlib
 import logging
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from heddle.broker import open_broker
@@ -21,6 +23,7 @@ from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.cut_short import remove
 from heddle.launch.pacing import HEALTHY_S, restart_delay_s
 from heddle.launch.process import describe_exit
+from heddle.launch.role_host import OnLine
 from heddle.launch.supervisor import ChildInfo, Supervisor
 from heddle.plane import root_folder
 from heddle.plane.sweep import brokers
@@ -49,6 +52,7 @@ class Setup:
         bind, port, maxmemory, durability: of a server of our own, as `start_server` takes them.
         workers: processes that play; pool: the pool they join.
         log_dir: one log file a process; None keeps the last lines only.
+        on_line: told every line of a child and what it is about; None for nobody.
     """
 
     url: str | None
@@ -61,6 +65,7 @@ class Setup:
     workers: int = 1
     pool: str = "default"
     log_dir: Path | None = None
+    on_line: OnLine | None = None
 
 
 class Local:
@@ -119,9 +124,14 @@ class Local:
         """Start coordinator and workers; on a server of our own nobody waits for what a killed run held there."""
         if self.server is not None:
             self._free_what_was_left()
-        self.add(Role("coordinator", ["coordinator"], url=self.url, log_file=self._log_file("coordinator")))
+        self.add_service("coordinator", ["coordinator"])
         if self.setup.workers:
             self._start_supervisor()
+
+    def add_service(self, name: str, arguments: Sequence[str]) -> Role:
+        """Run one more role of the fleet, whose output goes where that of all does."""
+        on_line = None if self.setup.on_line is None else partial(self.setup.on_line, {})
+        return self.add(Role(name, arguments, url=self.url, log_file=self._log_file(name), on_line=on_line))
 
     def add(self, role: Role) -> Role:
         """Run one more role beside the others."""
@@ -204,11 +214,16 @@ class Local:
             stop=self._supervisor_stop,
             log_dir=self.setup.log_dir,
             grace_s=GRACE_S,
+            on_line=None if self.setup.on_line is None else self._hear_worker,
             clock=self._clock,
         )
         # Not a daemon: its children are told when the thread that made them ends, so it must be joined.
         self._supervisor_thread = threading.Thread(target=self._supervise, args=(self._supervisor,), name="supervisor")
         self._supervisor_thread.start()
+
+    def _hear_worker(self, worker: str, line: str) -> None:
+        if self.setup.on_line is not None:
+            self.setup.on_line({"worker": worker}, line)
 
     def _supervise(self, supervisor: Supervisor) -> None:
         try:

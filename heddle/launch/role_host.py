@@ -6,7 +6,7 @@ It never decides which experiments those are: the host of trainers and the host 
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from heddle.errors import BrokerError
 from heddle.launch.children import Ending, Role, end_all
 from heddle.lease import retry_delay_s
 from heddle.stop import StopFlag
+
+OnLine = Callable[[Mapping[str, str], str], None]
 
 LOOP_S = 0.05
 GRACE_S = 30.0
@@ -32,6 +34,7 @@ class RoleHost(ABC):
         stop: once = every role saves and ends, twice = at once.
         look_s: seconds between two looks at the broker.
         connect: opens the broker instead of `url`; the children still get `url`.
+        on_line: told every line of a child and what it is about, instead of our log.
 
     Attributes:
         roles: the processes here, by experiment.
@@ -46,6 +49,7 @@ class RoleHost(ABC):
         stop: StopFlag,
         look_s: float,
         connect: Callable[[], Broker] | None = None,
+        on_line: OnLine | None = None,
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -56,6 +60,7 @@ class RoleHost(ABC):
         self._kind = kind
         self._stop = stop
         self._look_s = look_s
+        self._on_line = on_line
         self._connect = connect or partial(open_broker, url, role=f"{kind}-host")
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()

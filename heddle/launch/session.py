@@ -130,7 +130,9 @@ class Session:
                 self.clock.sleep(0.5)
 
 
-def trainer_role(experiment: str, *, url: str, directory: Path, log_file: Path | None) -> Role:
+def trainer_role(
+    experiment: str, *, url: str, directory: Path, log_file: Path | None, on_line: Callable[[str], None] | None = None
+) -> Role:
     """The role of one experiment's trainer."""
     arguments = ["trainer", experiment, "--dir", str(directory)]
-    return Role("trainer", arguments, url=url, done=TRAINER_DONE, log_file=log_file)
+    return Role("trainer", arguments, url=url, done=TRAINER_DONE, log_file=log_file, on_line=on_line)

@@ -7,7 +7,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.faults import Damaged
@@ -17,7 +19,7 @@ from heddle.consumers.tracking.make import kinds_of
 from heddle.errors import Gone, HeddleError, NotFound, SpecError
 from heddle.launch.children import Ending, Role
 from heddle.launch.local import Local
-from heddle.launch.role_host import RoleHost
+from heddle.launch.role_host import OnLine, RoleHost
 from heddle.spec import spec_from_json
 from heddle.spec.tracking import Track
 from heddle.stop import StopFlag
@@ -34,10 +36,17 @@ DONE_CODES = (0, 2, 4, 6, 8)
 Lacking = dict[str, str]
 
 
-def tracker_role(experiment: str, *, url: str, directory: Path, log_file: Path | None = None) -> Role:
+def tracker_role(
+    experiment: str,
+    *,
+    url: str,
+    directory: Path,
+    log_file: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> Role:
     """The role that feeds the trackers of one experiment's spec."""
     arguments = ["track", experiment, "--dir", str(directory)]
-    return Role("trackers", arguments, url=url, done=DONE_CODES, log_file=log_file)
+    return Role("trackers", arguments, url=url, done=DONE_CODES, log_file=log_file, on_line=on_line)
 
 
 def add_trackers(local: Local, track: Track | None, experiment: str, directory: Path) -> Role | None:
@@ -89,9 +98,9 @@ def lacking(broker: Broker, experiment: str) -> Lacking:
 
 
 @contextlib.contextmanager
-def hosting_trackers(url: str, *, directory: Path, stop: StopFlag) -> Iterator[None]:
+def hosting_trackers(url: str, *, directory: Path, stop: StopFlag, on_line: OnLine | None = None) -> Iterator[None]:
     """Within it a thread of this process is a host of trackers; leaving ends them, and raises `stop` for that."""
-    host = TrackerHost(url, directory=directory, stop=stop)
+    host = TrackerHost(url, directory=directory, stop=stop, on_line=on_line)
     thread = threading.Thread(target=host.run_quietly, name="trackers", daemon=True)
     thread.start()
     try:
@@ -107,6 +116,7 @@ class TrackerHost(RoleHost):
     Args:
         directory: where runs leave their checkpoints here.
         connect: opens the broker instead of `url`; the children still get `url`.
+        on_line: told every line of a tracker and what it is about.
     """
 
     def __init__(
@@ -116,8 +126,10 @@ class TrackerHost(RoleHost):
         directory: Path,
         stop: StopFlag,
         connect: Callable[[], Broker] | None = None,
+        on_line: OnLine | None = None,
     ) -> None:
-        super().__init__("tracker", url, directory=directory, stop=stop, look_s=LOOK_S, connect=connect)
+        about: dict[str, Any] = {"directory": directory, "stop": stop, "look_s": LOOK_S}
+        super().__init__("tracker", url, connect=connect, on_line=on_line, **about)
         self._through: set[str] = set()
         self._wanted: dict[str, Track | None] = {}
 
@@ -137,7 +149,11 @@ class TrackerHost(RoleHost):
         self._wanted = {name: track for name, track in self._wanted.items() if name in ids}
         for name in untold:
             self.log.info("tracking experiment=%s", name)
-        return {name: tracker_role(name, url=self.url, directory=self.directory) for name in untold}
+        return {name: self._role(name) for name in untold}
+
+    def _role(self, experiment: str) -> Role:
+        on_line = None if self._on_line is None else partial(self._on_line, {"experiment": experiment})
+        return tracker_role(experiment, url=self.url, directory=self.directory, on_line=on_line)
 
     def stepped(self, broker: Broker, experiment: str, role: Role, ending: Ending | None) -> None:
         """What it ended with is told here alone, since it concerns no training."""

@@ -9,12 +9,14 @@ import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.faults import Damaged
 from heddle.launch.children import Ending, Role
 from heddle.launch.giving_up import Repeats, has_given_up
-from heddle.launch.role_host import RoleHost
+from heddle.launch.role_host import OnLine, RoleHost
+from heddle.launch.speaking import Speaking
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.trainers")
@@ -49,6 +51,7 @@ class TrainerHost(RoleHost):
         most: trainers at once; None = no bound.
         stop: once = every trainer saves and ends, twice = at once.
         connect: opens the broker instead of `url`; the children still get `url`.
+        on_line: told every line of a trainer and what it is about, instead of our log.
     """
 
     def __init__(
@@ -59,11 +62,21 @@ class TrainerHost(RoleHost):
         most: int | None = None,
         stop: StopFlag,
         connect: Callable[[], Broker] | None = None,
+        on_line: OnLine | None = None,
     ) -> None:
-        super().__init__("trainer", url, directory=directory, stop=stop, look_s=LOOK_S, connect=connect)
+        about: dict[str, Any] = {"directory": directory, "stop": stop, "look_s": LOOK_S}
+        super().__init__("trainer", url, connect=connect, on_line=on_line, **about)
         self._most = most
         self._repeats: dict[str, Repeats] = {}
+        self._speaking = Speaking(self._connect)
         self._id = f"trainers-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}"
+
+    def run(self) -> int:
+        """As any host; what its trainers printed last is handed on before it ends."""
+        try:
+            return super().run()
+        finally:
+            self._speaking.stop()
 
     def missing(self, broker: Broker) -> dict[str, Role]:
         """One for each active experiment whose seat is free; those of others that wait to be started again leave."""
@@ -80,6 +93,8 @@ class TrainerHost(RoleHost):
 
     def stepped(self, broker: Broker, experiment: str, role: Role, ending: Ending | None) -> None:
         """The same failure again and again, and nothing trained: later each time, and one day not again."""
+        if role.finished:
+            self._speaking.forget("trainer", experiment)
         if ending is None:
             return
         broker.events.log(experiment, "trainer", None, "error", ending.why)
@@ -97,8 +112,16 @@ class TrainerHost(RoleHost):
             ["trainer", experiment, "--dir", str(self.directory)],
             url=self.url,
             done=DONE_CODES,
-            on_line=partial(_tell, experiment),
+            on_line=partial(self._hear, experiment),
         )
+
+    def _hear(self, experiment: str, line: str) -> None:
+        """What a trainer prints, in our log; a line of its own log without the time, which ours has."""
+        if self._on_line is not None:
+            self._on_line({"experiment": experiment}, line)
+        else:
+            log.info("%s | %s", experiment, _STAMP.sub("", line))
+        self._speaking.hear("trainer", experiment, line)
 
 
 def _is_seated(broker: Broker, experiment: str) -> bool:
@@ -108,8 +131,3 @@ def _is_seated(broker: Broker, experiment: str) -> bool:
     except Damaged as error:
         log.debug("starting no trainer experiment=%s error=%s", experiment, error)
         return True
-
-
-def _tell(experiment: str, line: str) -> None:
-    """What a trainer prints, in our log; a line of its own log without the time, which ours has."""
-    log.info("%s | %s", experiment, _STAMP.sub("", line))

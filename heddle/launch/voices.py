@@ -1,70 +1,93 @@
-"""Voices: what user code in workers prints, for the log in the broker that everybody reads.
+"""Voices: what user code prints in the processes of a launcher, for the log in the broker that everybody reads.
 
-It never sends and never waits. The log is short and many write to it, so a worker that prints at every step has its
+It never sends and never waits. The log is short and many write to it, so a process that prints at every step has its
 first lines there and the rest counted; all of them are in its log file.
 """
 
+import json
 import re
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from heddle.broker.events import LINE_CHARS, PRINTED, Line
 from heddle.clock import Clock, SystemClock
+from heddle.ration import Ration
+from heddle.subject import PRINTED as PRINTED_LOGGER
 
 BURST, PER_SECOND = 20, 1.0
-"""Lines of one worker: so many at once, and then as they come back."""
+"""Lines of one process: so many at once, and then as they come back."""
 MOST_WAITING = 100
-"""Lines of all workers here that were not sent yet."""
+"""Lines of all processes here that were not sent yet."""
 _OURS = re.compile(r"\d\d:\d\d:\d\d [A-Z]+ +heddle\b|\{.*\"logger\":\s*\"heddle\b")
-
-
-@dataclass(slots=True)
-class _Speaker:
-    """One worker: how many lines it may say, when that was, and how many were left out since."""
-
-    left: float
-    at: float
-    left_out: int = 0
+_PASSED_ON = re.compile(rf"\d\d:\d\d:\d\d [A-Z]+ +{re.escape(PRINTED_LOGGER)} (?:shard=(\S+)/\d+ )?[^|]*\| (.*)")
 
 
 class Voices:
-    """Lines of this host's workers. From any thread."""
+    """Lines of this host's processes. From any thread."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._speakers: dict[str, _Speaker] = {}
-        self._waiting: list[tuple[str, str]] = []
+        self._speakers: dict[tuple[str, str | None], Ration] = {}
+        self._waiting: list[Line] = []
 
-    def hear(self, worker: str, line: str) -> None:
-        """A worker printed a line. What Heddle itself says there is in the log by other ways."""
-        if not line.strip() or _OURS.match(line):
-            return
+    def hear(self, who: str, line: str, experiment: str | None = None) -> bool:
+        """A process printed a line; whether there is one more to send. What Heddle itself says there is in the log by
+        other ways.
+
+        Args:
+            who: that did, as it is named in the log.
+            experiment: that it was about, where that is known; a line may say so itself.
+        """
+        if not line.strip():
+            return False
+        speaker = who, experiment
+        if _OURS.match(line):
+            passed_on = _printed_in_a_child(line)
+            if passed_on is None:
+                return False
+            experiment, line = passed_on[0] or experiment, passed_on[1]
         now = self._clock.monotonic()
         with self._lock:
-            speaker = self._speakers.setdefault(worker, _Speaker(BURST, now))
-            speaker.left = min(BURST, speaker.left + PER_SECOND * (now - speaker.at))
-            speaker.at = now
-            if speaker.left < 1 or len(self._waiting) >= MOST_WAITING:
-                speaker.left_out += 1
-                return
-            speaker.left -= 1
-            if speaker.left_out:
-                line = f"(left out {speaker.left_out} lines, they are in its log file) {line}"
-                speaker.left_out = 0
-            self._waiting.append((worker, line))
+            ration = self._speakers.setdefault(speaker, Ration.full(BURST, PER_SECOND, now))
+            if len(self._waiting) >= MOST_WAITING:
+                ration.refused += 1
+                return False
+            if not ration.take(now):
+                return False
+            if refused := ration.take_refused():
+                line = f"(left out {refused} lines, they are in its log file) {line}"
+            self._waiting.append(Line(experiment, PRINTED, who, "info", line[:LINE_CHARS]))
+        return True
 
-    def forget(self, worker: str) -> None:
+    def forget(self, who: str, experiment: str | None = None) -> None:
         """It ended; what it said last stays until it is taken."""
         with self._lock:
-            self._speakers.pop(worker, None)
+            self._speakers.pop((who, experiment), None)
 
-    def take(self) -> list[tuple[str, str]]:
-        """Worker and line, in order; each once."""
+    def take(self) -> list[Line]:
+        """In order; each once."""
         with self._lock:
             taken, self._waiting = self._waiting, []
         return taken
 
-    def give_back(self, lines: list[tuple[str, str]]) -> None:
+    def give_back(self, lines: Sequence[Line]) -> None:
         """They could not be sent: first again, as far as there is room."""
         with self._lock:
-            self._waiting = (lines + self._waiting)[:MOST_WAITING]
+            self._waiting = [*lines, *self._waiting][:MOST_WAITING]
+
+
+def _printed_in_a_child(line: str) -> tuple[str | None, str] | None:
+    """Experiment and line where a worker says what an environment in a child of its own printed; else None."""
+    if (found := _PASSED_ON.match(line)) is not None:
+        return found.group(1), found.group(2)
+    if not line.startswith("{"):
+        return None
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(told, dict) or told.get("logger") != PRINTED_LOGGER:
+        return None
+    experiment = told.get("experiment")
+    return None if experiment is None else str(experiment), str(told.get("message", ""))

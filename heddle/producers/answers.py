@@ -78,7 +78,7 @@ class Answers:
                 holding.note_accepted(parcel.seq, parcel.meta.steps)
             elif outcome is Outcome.GIVEN:
                 counters.given += 1
-                log.info("already given shard=%d version=%d", parcel.lease.shard, parcel.meta.given)
+                log.info("already given shard=%s version=%d", parcel.lease.named, parcel.meta.given)
             elif outcome is Outcome.FENCED:
                 counters.fenced += 1
                 self._lose(parcel.lease, "its batch was fenced")
@@ -152,12 +152,12 @@ class Answers:
             try:
                 self._broker.shards.forget_blob(parcel.lease, parcel.seq)
             except BrokerError as error:
-                log.info("left a blob to its TTL shard=%d error=%s", parcel.lease.shard, error)
+                log.info("left a blob to its TTL shard=%s error=%s", parcel.lease.named, error)
         self.gone(parcel.lease.experiment)
 
     def _lose(self, lease: Lease, why: str) -> None:
         if self._desk.lose(lease) is not None:
-            log.warning("lost shard=%s/%d epoch=%d because %s", lease.experiment, lease.shard, lease.epoch, why)
+            log.warning("lost shard=%s because %s", lease.named, why)
             told = f"lost shard={lease.shard} epoch={lease.epoch} because {why}"
             self._desk.notes.add(lease.experiment, told, level="warning")
             self._drop_waiting(lease)

@@ -193,7 +193,7 @@ class Appender:
             self._finish(parcel, Outcome.FENCED, None)
             return
         if self._told:
-            log.info("delivering again shard=%d", parcel.lease.shard)
+            log.info("delivering again shard=%s", parcel.lease.named)
             self.nudge(None)
         self._failures, self._told = 0, False
         self.tally.answers[reply.status] = self.tally.answers.get(reply.status, 0) + 1
@@ -206,14 +206,14 @@ class Appender:
         try:
             return parcel.offer()
         except PlaneError as error:
-            log.warning("sending a batch to the broker after all shard=%d error=%s", parcel.lease.shard, error)
+            log.warning("sending a batch to the broker after all shard=%s error=%s", parcel.lease.named, error)
             parcel.leave_slot()
             return ""
 
     def _keep(self, parcel: Parcel, error: BrokerError) -> None:
         """It may have been accepted: the same seq again answers DUP then. One line for an outage, however long."""
         if not self._told:
-            log.warning("cannot deliver, keeping seq=%s of shard=%d error=%s", parcel.seq, parcel.lease.shard, error)
+            log.warning("cannot deliver, keeping seq=%s of shard=%s error=%s", parcel.seq, parcel.lease.named, error)
         self._told = True
         if isinstance(error, BrokerFull) and not isinstance(error, BrokerBlocked):
             self.tally.out_of_memory += 1

@@ -160,7 +160,7 @@ class Desk:
             holding.note_forgotten(seq)
             self.counters.forgotten += holding.forgotten[0] - before
             self.changed.notify_all()
-        log.warning("broker forgot batches=%d of shard=%s after seq=%d", holding.forgotten[0], holding.name, seq)
+        log.warning("broker forgot batches=%d of shard=%s after seq=%d", holding.forgotten[0], holding.lease.named, seq)
 
     def find(self, lease: Lease) -> Holding | None:
         """The holding of this very lease, None when it is over."""

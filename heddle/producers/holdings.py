@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from heddle.broker.types import Claim, Lease
 from heddle.layout import Segments
+from heddle.subject import Subject
 
 if TYPE_CHECKING:
     from heddle.producers.lanes import Lane
@@ -151,6 +152,11 @@ class Holding:
     def name(self) -> str:
         """For people: "cartpole-7f3a/3"."""
         return f"{self.lease.experiment}/{self.lease.shard}"
+
+    @property
+    def subject(self) -> Subject:
+        """What is said while it is played is about."""
+        return {"experiment": self.lease.experiment, "shard": self.lease.shard, "epoch": self.lease.epoch}
 
 
 def hold(claim: Claim, ttl_ms: int) -> Holding:

@@ -48,20 +48,20 @@ class Returns:
             barren = holding.error is not None and holding.barren
             owned = self._give_back(holding, error=holding.error, barren=barren, stuck_env=holding.stuck_env)
         except BrokerError as error:
-            log.info("cannot release yet shard=%s error=%s", holding.name, error)
+            log.info("cannot release yet shard=%s error=%s", holding.lease.named, error)
             return False
         except Damaged as error:
             self._damaged.met(holding.lease.experiment, error)
             return True
         if owned:
-            log.info("released shard=%s seq=%d", holding.name, holding.accepted)
+            log.info("released shard=%s seq=%d", holding.lease.named, holding.accepted)
             if holding.why:
                 level = "warning" if holding.error else "debug"
                 told = f"released shard={holding.lease.shard} epoch={holding.lease.epoch} seq={holding.accepted}"
                 self._desk.notes.add(holding.lease.experiment, f"{told} because {holding.why}", level=level)
             self._desk.drop(holding.key)
         else:
-            log.info("already taken shard=%s seq=%d", holding.name, holding.accepted)
+            log.info("already taken shard=%s seq=%d", holding.lease.named, holding.accepted)
             self._desk.lose(holding.lease)
         return True
 
@@ -95,11 +95,11 @@ class Returns:
                 self._desk.note_forgotten(holding, forgot.seq)
                 continue
             except BrokerError as error:
-                log.info("cannot report yet shard=%s error=%s", holding.name, error)
+                log.info("cannot report yet shard=%s error=%s", holding.lease.named, error)
                 self._desk.keep_taken(taken)
                 return False
             except Damaged as error:  # its counts are lost anyway
-                log.info("cannot report shard=%s error=%s", holding.name, error)
+                log.info("cannot report shard=%s error=%s", holding.lease.named, error)
             taken.pop()
         return True
 
@@ -121,14 +121,14 @@ class Returns:
             held = [holding for holding in desk.holdings() if not holding.leaving]
             if surplus(len(held), desk.quota, chance=chance):
                 given_up = first_to_leave(held)
-                log.info("giving up shard=%s, another worker has too few", given_up.name)
+                log.info("giving up shard=%s, another worker has too few", given_up.lease.named)
                 desk.leave([given_up], "another worker has too few")
 
     def blame(self, holding: Holding, error: EnvError) -> None:
         """Its environment or policy failed: it leaves with the reason, and this worker lives on."""
         holding.error = reason_of(error)
         holding.stuck_env = error.stuck_env if isinstance(error, PlayError) else None
-        log.error("giving back shard=%s because %s", holding.name, holding.error)
+        log.error("giving back shard=%s because %s", holding.lease.named, holding.error)
         self._desk.counters.env_errors += 1
         self._desk.leave([holding], holding.error)
         lease = holding.lease
@@ -142,7 +142,7 @@ class Returns:
         for holding in self._desk.holdings():
             dropped = self._appender.forget(holding.lease)
             self._desk.counters.unsent += len(dropped)
-            log.warning("abandoning shard=%s undelivered=%d", holding.name, holding.outstanding)
+            log.warning("abandoning shard=%s undelivered=%d", holding.lease.named, holding.outstanding)
             self.release(holding)
         self.report_taken()
 
@@ -163,7 +163,7 @@ class Returns:
             try:
                 self._give_back(holding, error=reason if blamed else None, barren=blamed and holding.barren)
             except HeddleError as failure:
-                log.info("could not release shard=%s error=%s", holding.name, failure)
+                log.info("could not release shard=%s error=%s", holding.lease.named, failure)
 
     def _note(self, holding: Holding, error: EnvError) -> None:
         """Keep the failure where people and `heddle repro` find it."""

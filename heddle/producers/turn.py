@@ -25,6 +25,7 @@ from heddle.producers.play import Play
 from heddle.producers.snapshot_rule import Beginning, Camera, begin
 from heddle.producers.stage import Stage
 from heddle.producers.user_code import UserCode
+from heddle.subject import about
 
 T = TypeVar("T")
 
@@ -62,7 +63,8 @@ class Turns:
         """Close the shard's environments, if they were ever made."""
         if holding.player is not None:
             player = holding.player
-            with self._watching("close", holding, limit_of(player.spec, player.plan, "close", beside=player.beside)):
+            limit_s = limit_of(player.spec, player.plan, "close", beside=player.beside)
+            with about(holding.subject), self._watching("close", holding, limit_s):
                 player.close()
 
     def play(self, holding: Holding, stage: Stage, facts: Facts) -> Parcel | None:
@@ -72,6 +74,10 @@ class Turns:
             EnvError: environment or policy failed; the shard must be given back.
             NotFound, Gone, BrokerError: the policy cannot be fetched now.
         """
+        with about(holding.subject):
+            return self._play(holding, stage, facts)
+
+    def _play(self, holding: Holding, stage: Stage, facts: Facts) -> Parcel | None:
         self.user_code.runs_here()
         self._mark_stepping(holding)
         player = self._player(holding, stage)

@@ -41,18 +41,26 @@ def heddle_json(*arguments: str, cwd: Path, url: str | None = None, code: int | 
 
 
 class Started:
-    """A command that runs on, with its output in a file."""
+    """A command that runs on, with its output in a file; what it says on standard error among it, or in another."""
 
-    def __init__(self, arguments: tuple[str, ...], cwd: Path, url: str | None, extra: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        arguments: tuple[str, ...],
+        cwd: Path,
+        url: str | None,
+        extra: Mapping[str, str] | None,
+        *,
+        errors_apart: bool = False,
+    ) -> None:
         self.arguments = arguments
         self.log = cwd / f"{arguments[0]}-{len(list(cwd.glob('*.out')))}.out"
-        with self.log.open("wb") as out:
+        with self.log.open("wb") as out, self.log.with_suffix(".err").open("wb") as errors:
             self.process = subprocess.Popen(
                 [*HEDDLE, *arguments],
                 cwd=cwd,
                 env=environment(url, extra),
                 stdout=out,
-                stderr=subprocess.STDOUT,
+                stderr=errors if errors_apart else subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
             )
 
@@ -99,10 +107,14 @@ class Started:
 
 @contextmanager
 def started(
-    *arguments: str, cwd: Path, url: str | None = None, extra: Mapping[str, str] | None = None
+    *arguments: str,
+    cwd: Path,
+    url: str | None = None,
+    extra: Mapping[str, str] | None = None,
+    errors_apart: bool = False,
 ) -> Iterator[Started]:
     """A command that runs while inside."""
-    one = Started(arguments, cwd, url, extra)
+    one = Started(arguments, cwd, url, extra, errors_apart=errors_apart)
     try:
         yield one
     finally:

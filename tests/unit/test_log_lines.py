@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from heddle.cli.log_lines import FORMAT_ENV, WORKER_ENV, fields_of, formatter
+from heddle import subject
+from heddle.cli.log_lines import FORMAT_ENV, fields_of, formatter
 from heddle.errors import UsageError
 
 
@@ -16,7 +17,8 @@ def record(message: str, *args: object, **more: object) -> logging.LogRecord:
 
 def test_a_line_in_json_binds_experiment_worker_shard_and_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FORMAT_ENV, "json")
-    monkeypatch.setenv(WORKER_ENV, "host-1w1-aa")
+    monkeypatch.setattr(subject, "_process", {})
+    subject.this_process_is(worker="host-1w1-aa")
     line = formatter().format(record("claimed shard=%s epoch=%d\nseq=3", "pole-1a2b/7", 17))
     assert "\n" not in line
     told = json.loads(line)
@@ -31,6 +33,19 @@ def test_a_line_in_json_binds_experiment_worker_shard_and_epoch(monkeypatch: pyt
         "epoch": 17,
         "seq": 3,
     }
+
+
+def test_what_is_said_while_a_shard_is_played_is_about_that_shard_and_its_own_words_go_in_front(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(FORMAT_ENV, "json")
+    with subject.about({"experiment": "pole-1a2b", "shard": 7, "epoch": 17}):
+        inside = json.loads(formatter().format(record("steps environments in threads")))
+        other = json.loads(formatter().format(record("lost shard=8 epoch=18")))
+    outside = json.loads(formatter().format(record("waits")))
+    assert (inside["experiment"], inside["shard"], inside["epoch"]) == ("pole-1a2b", 7, 17)
+    assert (other["experiment"], other["shard"], other["epoch"]) == ("pole-1a2b", 8, 18)
+    assert not {"experiment", "shard", "epoch"} & outside.keys()
 
 
 def test_of_an_error_the_traceback_is_in_the_same_line(monkeypatch: pytest.MonkeyPatch) -> None:

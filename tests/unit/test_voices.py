@@ -9,6 +9,12 @@ from heddle.cli.log_lines import FORMAT_ENV, formatter
 from heddle.clock import ManualClock
 from heddle.launch.hearing import Hearing
 from heddle.launch.voices import BURST, MOST_WAITING, Voices
+from heddle.producers.isolation.printed import Printed
+from heddle.subject import PRINTED
+
+
+def heard(voices: Voices) -> list[tuple[str, str]]:
+    return [(line.worker, line.message) for line in voices.take()]
 
 
 @pytest.mark.parametrize(
@@ -23,7 +29,7 @@ def test_what_heddle_says_itself_is_not_said_again(ours: str) -> None:
     voices = Voices(ManualClock())
     voices.hear("w1", ours)
     voices.hear("w1", "arm is cold")
-    assert voices.take() == [("w1", "arm is cold")]
+    assert heard(voices) == [("w1", "arm is cold")]
     assert voices.take() == []
 
 
@@ -36,16 +42,38 @@ def test_a_line_as_heddles_own_log_writes_it_is_known(form: str, monkeypatch: py
     assert voices.take() == []
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_an_environment_in_a_child_prints_is_taken_with_its_experiment_however_the_log_is_written(
+    form: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(FORMAT_ENV, form)
+    caplog.set_level(logging.INFO, PRINTED)
+    Printed({"experiment": "pole-1a2b", "shard": 7, "epoch": 17}, ManualClock()).take(b"epoch=3 | loss 0.5\n")
+    voices = Voices(ManualClock())
+    voices.hear("w1", formatter().format(caplog.records[0]))
+    assert [(line.experiment, line.worker, line.message) for line in voices.take()] == [
+        ("pole-1a2b", "w1", "epoch=3 | loss 0.5")
+    ]
+
+
+def test_one_trainer_that_prints_much_costs_no_other_its_lines() -> None:
+    voices = Voices(ManualClock())
+    for number in range(BURST + 7):
+        voices.hear("trainer", f"line {number}", "a-1")
+    voices.hear("trainer", "mine", "b-2")
+    assert [(line.experiment, line.message) for line in voices.take()][-1] == ("b-2", "mine")
+
+
 def test_of_a_flood_the_first_lines_are_kept_and_the_rest_is_counted_once_there_is_room() -> None:
     clock = ManualClock()
     voices = Voices(clock)
     for number in range(BURST + 7):
         voices.hear("w1", f"line {number}")
     voices.hear("w2", "mine")  # nobody else loses by it
-    assert [line for _, line in voices.take()] == [*(f"line {number}" for number in range(BURST)), "mine"]
+    assert [line for _, line in heard(voices)] == [*(f"line {number}" for number in range(BURST)), "mine"]
     clock.advance(1.0)
     voices.hear("w1", "later")
-    assert voices.take() == [("w1", "(left out 7 lines, they are in its log file) later")]
+    assert heard(voices) == [("w1", "(left out 7 lines, they are in its log file) later")]
 
 
 def test_while_the_broker_takes_nothing_what_is_kept_is_bounded_and_the_oldest_come_first() -> None:

@@ -1,7 +1,8 @@
-"""Output: the last of what a child prints, in a ring; the rest is read and forgotten."""
+"""Output: what a child prints: passed on as it comes, as far as that is wanted, and the last of it kept in a ring."""
 
 import fcntl
 import os
+from collections.abc import Callable
 
 from heddle.spec.last_words import kept, place
 
@@ -18,10 +19,14 @@ class Output:
 
     Attributes:
         fd: becomes readable when there is something to read; -1 once closed.
+
+    Args:
+        passed_on: told all that is read.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, passed_on: Callable[[bytes], None]) -> None:
         self.fd = fd
+        self._passed_on = passed_on
         self._last = b""
         os.set_blocking(fd, False)
         if _SET_PIPE_SIZE is not None:
@@ -41,6 +46,7 @@ class Output:
         except OSError:
             return False
         self._last = (self._last + data)[-KEPT_BYTES:]
+        self._passed_on(data)
         return bool(data)
 
     def lines(self) -> tuple[str, ...]:

@@ -23,9 +23,11 @@ from heddle.producers.isolation import census, frames
 from heddle.producers.isolation.block import BUSY, DONE, ENV
 from heddle.producers.isolation.home import HOME_ENV, Home
 from heddle.producers.isolation.output import Output
+from heddle.producers.isolation.printed import Printed
 from heddle.producers.isolation.spawn import greeting, shared_memory, signal_name, spawn
 from heddle.producers.isolation.telling import error_of
 from heddle.producers.mishap import Mishap
+from heddle.subject import here
 
 LOOK_S = 0.25
 """How often deadlines and memory are looked at while an answer is awaited."""
@@ -101,7 +103,8 @@ class EnvProcess:
             os.close(printed)
             os.close(block)
         self.pid = self._process.pid
-        self.output = Output(out)
+        self._printed = Printed(here(), self._clock)
+        self.output = Output(out, self._printed.take)
         _living.add(self)
         self._watch()
         self._send(greeting(), "make", START_S)
@@ -299,6 +302,7 @@ class EnvProcess:
         census.end_all(self.pid, f"{HOME_ENV}={self._home.path}")
         self._process.wait()
         self.output.close()
+        self._printed.close()
         self._link.close()
         if self._pidfd is not None:
             os.close(self._pidfd)

@@ -1,0 +1,191 @@
+"""JSON on standard output (`HEDDLE_LOG=json`): what a service, its children and the user code in it say, an object a
+line, for whoever collects the output of containers.
+
+It never touches the output of a command that is data. What children say waits in a bounded queue: whoever reads our
+output slowly, or not at all, keeps no child from its work.
+"""
+
+import io
+import json
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from heddle.cli.log_lines import JsonLines, is_json
+from heddle.subject import PRINTED
+
+MOST_WAITING_BYTES = 4 << 20
+LINE_CHARS = 16_000
+"""Of a line of user code; a longer one is cut there."""
+
+_writing = threading.local()
+_printed = logging.getLogger(PRINTED)
+_one_at_a_time = threading.RLock()
+_real: list[TextIO] = []
+"""Standard output while user code has another one."""
+
+
+def write_line(line: str) -> None:
+    """One line on standard output, whole."""
+    with _one_at_a_time:
+        out = _real[-1] if _real else sys.stdout
+        out.write(f"{line}\n")
+        out.flush()
+
+
+class JsonOut(logging.Handler):
+    """Log records of this process on its standard output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(JsonLines())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            write_line(self.format(record))
+        except Exception:  # noqa: BLE001  as any handler: whatever becomes of a log line ends nobody's work
+            self.handleError(record)
+
+
+class Relay:
+    """Passes on what children print, in order: JSON as it is, other lines as what they are, user code's.
+
+    Attributes:
+        left_out: lines for which there was no room.
+    """
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._lines: deque[str] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+        self._thread.start()
+
+    def pass_on(self, subject: Mapping[str, str], line: str) -> None:
+        """A child printed a line; `subject` says which one. Never waits."""
+        if not line.strip():
+            return
+        line = line if is_log_line(line) else _as_json(line[:LINE_CHARS], subject)
+        with self._changed:
+            if self._bytes + len(line) > MOST_WAITING_BYTES:
+                self.left_out += 1
+                return
+            self._lines.append(line)
+            self._bytes += len(line)
+            self._changed.notify()
+
+    def hear_worker(self, worker: str, line: str) -> None:
+        """As `pass_on`, of a worker."""
+        self.pass_on({"worker": worker}, line)
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """Write what there is, within that time."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (line := self._next()) is not None:
+            try:
+                write_line(line)
+            except (OSError, ValueError):  # nobody reads it any more
+                self.left_out += 1
+
+    def _next(self) -> str | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._is_ending)
+            if not self._lines:
+                return None
+            line = self._lines.popleft()
+            self._bytes -= len(line)
+            left_out, self.left_out = self.left_out, 0
+        return f"{line}\n{_as_json(f'left out {left_out} lines', {})}" if left_out else line
+
+
+@contextmanager
+def relay() -> Iterator[Relay | None]:
+    """What passes on the lines of children within; None where HEDDLE_LOG does not ask for it. Raises UsageError."""
+    if not is_json():
+        yield None
+        return
+    made = Relay()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@contextmanager
+def prints_are_logged() -> Iterator[None]:
+    """Within it what Python code prints is logged with what its thread is at work on; nothing where HEDDLE_LOG does not
+    ask for it. Raises UsageError."""
+    if not is_json():
+        yield
+        return
+    before = sys.stdout, sys.stderr
+    _real.append(sys.stdout)
+    sys.stdout, sys.stderr = _Logged(sys.stdout), _Logged(sys.stderr)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        _real.pop()
+
+
+class _Logged(io.TextIOBase):
+    """Stands for standard output or error: a line that is over is a log line."""
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def __init__(self, real: TextIO) -> None:
+        self._real = real
+        self._begun = threading.local()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._real.fileno()
+
+    def write(self, text: str) -> int:
+        if getattr(_writing, "now", False):  # a handler that fails says so here
+            return self._real.write(text)
+        *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
+        if len(rest) > LINE_CHARS:
+            lines, rest = [*lines, rest], ""
+        self._begun.text = rest
+        _writing.now = True
+        try:
+            for line in lines:
+                if said := line[:LINE_CHARS].rstrip():
+                    _printed.info("%s", said, extra={"printed": said})
+        finally:
+            _writing.now = False
+        return len(text)
+
+
+def is_log_line(line: str) -> bool:
+    """Whether a line is one of `JsonLines`, and not JSON that user code printed."""
+    if not line.startswith("{"):
+        return False
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and str(told.get("logger", "")).startswith("heddle") and "message" in told
+
+
+def _as_json(line: str, subject: Mapping[str, str]) -> str:
+    about: dict[str, object] = {"name": PRINTED, "levelno": logging.INFO, "levelname": "INFO", "msg": "%s"}
+    return JsonLines().format(logging.makeLogRecord({**about, "args": (line,), "printed": line, "subject": subject}))

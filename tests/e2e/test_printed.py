@@ -1,0 +1,111 @@
+"""What users' code prints, wherever it runs, is in the log that everybody reads, and in the JSON of a service."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heddle.broker.server import start_server
+from tests.e2e.shell import heddle, heddle_json, started
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
+
+CODE = """
+import os
+import gymnasium
+
+
+class Arm(gymnasium.Wrapper):
+    def reset(self, **kwargs):
+        print("arm is at rest", flush=True)
+        os.write(2, b"motor says hello\\n")
+        return super().reset(**kwargs)
+
+
+def make(env_index):
+    return Arm(gymnasium.make("CartPole-v1"))
+"""
+LEARNER = """
+from heddle.consumers.learners.none import NoLearner
+
+
+class Loud(NoLearner):
+    def update(self, *args, **kwargs):
+        print("gradients look fine", flush=True)
+        return super().update(*args, **kwargs)
+"""
+SPEC = """
+[experiment]
+name = "arms"
+[env]
+id = "arms:make"
+num_envs = 2
+envs_per_shard = 1
+{how}
+[policy]
+hidden = [8]
+[rollout]
+steps = 16
+[trainer]
+learner = "loud:Loud"
+[budget]
+env_steps = 100_000_000
+"""
+
+
+def heard(*, cwd: Path, url: str) -> dict[str, set[str]]:
+    """What `heddle logs` has of user code, by who printed it: "trainer" or "worker"."""
+    lines = heddle_json("logs", "arms", "--role", "user", "-n", "1000", cwd=cwd, url=url)["lines"]
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        found.setdefault("trainer" if line["worker"] == "trainer" else "worker", set()).add(line["message"])
+    return found
+
+
+def hears_all(*, cwd: Path, url: str) -> bool:
+    found = heard(cwd=cwd, url=url)
+    environments = {"arm is at rest", "motor says hello"} <= found.get("worker", set())
+    return environments and "gradients look fine" in found.get("trainer", set())
+
+
+def written(folder: Path, how: str) -> None:
+    (folder / "arms.py").write_text(CODE)
+    (folder / "loud.py").write_text(LEARNER)
+    (folder / "exp.toml").write_text(SPEC.format(how=how))
+
+
+def test_environments_in_a_child_and_a_learner_are_heard_in_a_run(tmp_path: Path) -> None:
+    written(tmp_path, 'isolation = "process"')
+    with (
+        start_server(tmp_path / "broker") as server,
+        started("run", "exp.toml", "--no-check", "-n", "1", cwd=tmp_path, url=server.url) as run,
+    ):
+        eventually(lambda: hears_all(cwd=tmp_path, url=server.url), timeout_s=90, every_s=0.5)
+        run.says("motor says hello", timeout_s=30)
+        run.interrupt()
+        assert run.ends(timeout_s=90) == 130
+
+
+def test_a_service_says_everything_as_json_with_experiment_worker_shard_and_epoch(tmp_path: Path) -> None:
+    written(tmp_path, 'stepping = "processes"\nprocesses = 1')
+    with start_server(tmp_path / "broker") as server:
+        as_json = {"HEDDLE_LOG": "json"}
+        with started("up", "-n", "1", cwd=tmp_path, url=server.url, extra=as_json, errors_apart=True) as up:
+            experiment = heddle("enqueue", "exp.toml", "--no-check", cwd=tmp_path, url=server.url).stdout.strip()
+            eventually(lambda: hears_all(cwd=tmp_path, url=server.url), timeout_s=90, every_s=0.5)
+            up.says("gradients look fine", timeout_s=30)
+            up.says("motor says hello", timeout_s=30)
+            up.interrupt()
+            up.ends(timeout_s=90)
+        told = [json.loads(line) for line in up.output().splitlines()]
+    printed = [line for line in told if line["logger"] == "heddle.printed"]
+    (arm, *_) = [line for line in printed if line["message"] == "motor says hello"]
+    (learner, *_) = [line for line in printed if line["message"] == "gradients look fine"]
+    (claim, *_) = [line for line in told if line["message"].startswith("claimed shard=")]
+    assert arm["experiment"] == learner["experiment"] == claim["experiment"] == experiment
+    claims = [line for line in told if line["message"].startswith("claimed shard=")]
+    assert (arm["worker"], arm["shard"], arm["epoch"]) in {(c["worker"], c["shard"], c["epoch"]) for c in claims}
+    assert {"heddle.coordinator", "heddle.supervisor", "heddle.trainers", "heddle.trainer"} <= {
+        line["logger"] for line in told
+    }

@@ -1,0 +1,132 @@
+"""JSON on standard output: one object a line, whoever printed it, and nobody waits for who reads it."""
+
+import io
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from heddle import subject
+from heddle.cli import json_out, root
+from heddle.cli.json_out import JsonOut, Relay, prints_are_logged, relay
+from heddle.cli.log_lines import FORMAT_ENV
+from tests.helpers import eventually
+
+
+@pytest.fixture(autouse=True)
+def as_json(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Logs of `heddle` as a service sets them up, and as they were afterwards."""
+    monkeypatch.setenv(FORMAT_ENV, "json")
+    monkeypatch.setattr(subject, "_process", {})
+    logger = logging.getLogger("heddle")
+    before, logger.handlers = logger.handlers, []
+    level, propagate = logger.level, logger.propagate
+    root.set_up_logs(logging.INFO, is_service=True)
+    yield
+    logger.handlers, logger.propagate = before, propagate
+    logger.setLevel(level)
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_service_logs_to_standard_output_and_a_command_whose_output_is_data_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logging.getLogger("heddle.worker").info("claimed shard=%s epoch=%d", "pole-1/3", 17)
+    logging.getLogger("heddle").handlers = []
+    root.set_up_logs(logging.INFO)
+    logging.getLogger("heddle.worker").info("to the other one")
+    out, err = capsys.readouterr()
+    assert [(line["message"], line["experiment"], line["shard"]) for line in lines_of(out)] == [
+        ("claimed shard=pole-1/3 epoch=17", "pole-1", 3)
+    ]
+    assert [line["message"] for line in lines_of(err)] == ["to the other one"]
+
+
+def test_what_user_code_prints_is_an_object_that_names_shard_and_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    subject.this_process_is(worker="w1")
+    with prints_are_logged():
+        with subject.about({"experiment": "pole-1", "shard": 3, "epoch": 17}):
+            print("arm", "is", "cold")
+            print("epoch=5 begun, ", end="", file=sys.stderr)
+            print("and over\n\nnext", file=sys.stderr)
+        print("outside")
+    print("as ever")
+    out, err = capsys.readouterr()
+    *told, last = out.splitlines()
+    shown = [(line["message"], line.get("shard"), line.get("epoch"), line["worker"]) for line in map(json.loads, told)]
+    assert shown == [
+        ("arm is cold", 3, 17, "w1"),
+        ("epoch=5 begun, and over", 3, 17, "w1"),
+        ("next", 3, 17, "w1"),
+        ("outside", None, None, "w1"),
+    ]
+    assert (last, err) == ("as ever", "")
+
+
+def test_lines_of_children_are_passed_on_whole_in_order_and_said_to_be_whose_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = json.dumps({"logger": "heddle.worker", "message": "claimed", "worker": "w1"})
+    users = json.dumps({"logger": "mine", "message": "heddle"})
+    with relay() as passed:
+        assert passed is not None
+        passed.hear_worker("w1", own)
+        passed.hear_worker("w1", users)
+        passed.pass_on({"experiment": "pole-1"}, "epoch=5")
+        passed.hear_worker("w1", "  ")
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == own
+    second, third = lines_of("\n".join(out[1:]))
+    assert (second["worker"], second["message"], second["logger"]) == ("w1", users, subject.PRINTED)
+    assert (third["experiment"], third["message"]) == ("pole-1", "epoch=5") and "epoch" not in third
+
+
+class Stuck(io.StringIO):
+    """A reader that takes nothing until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.goes.wait(20)
+        return super().write(text)
+
+
+def test_while_nobody_reads_nobody_waits_what_is_kept_is_bounded_and_what_was_left_out_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(json_out, "MOST_WAITING_BYTES", 2_000)
+    out = Stuck()
+    monkeypatch.setattr(sys, "stdout", out)
+    passed = Relay()
+    for number in range(200):
+        passed.hear_worker("w1", f"line {number}")
+    assert passed.left_out > 100
+    out.goes.set()
+    eventually(lambda: not passed._lines)
+    passed.hear_worker("w1", "later")
+    passed.stop()
+    told = [line["message"] for line in lines_of(out.getvalue())]
+    assert told[0] == "line 0" and "later" in told
+    left_out = sum(int(line.split()[2]) for line in told if line.startswith("left out"))
+    assert left_out + sum(line.startswith("line") for line in told) == 200
+
+
+def test_a_line_that_cannot_be_written_ends_nobodys_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError("nobody is there")
+
+    monkeypatch.setattr(sys, "stdout", Broken())
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    with prints_are_logged():
+        print("into the void")
+    JsonOut().handle(logging.makeLogRecord({"msg": "neither"}))
