@@ -101,12 +101,12 @@ class Relay:
     def _next(self) -> str | None:
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._is_ending)
-            if not self._lines:
-                return None
-            line = self._lines.popleft()
-            self._bytes -= len(line)
+            lines = [self._lines.popleft()] if self._lines else []
+            self._bytes -= sum(map(len, lines))
             left_out, self.left_out = self.left_out, 0
-        return f"{line}\n{_as_json(f'left out {left_out} lines', {})}" if left_out else line
+        if left_out:
+            lines.append(_as_json(f"left out {left_out} lines", {}))
+        return "\n".join(lines) or None
 
 
 @contextmanager
