@@ -22,6 +22,8 @@ log = logging.getLogger("heddle.broker")
 
 BLOB_TTL_MS = 60_000
 """How long a batch waits, stored but not accepted, for its append; every FULL answer starts it again."""
+HEALTHY_BATCHES = 100
+"""So many accepted since a shard's last failure, and the next one does not follow it any more."""
 NONCE = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
@@ -160,6 +162,7 @@ class Leases(Tickets):
         forgotten_steps: int = 0,
         accepted: int | None = None,
         stuck_env: int | None = None,
+        early: bool = False,
     ) -> bool:
         """Give a shard back: queued with a new ticket; stopped when the experiment was; works when memory is full.
 
@@ -170,6 +173,9 @@ class Leases(Tickets):
             accepted: the last seq that the broker should know; None for whatever it does.
             stuck_env: the environment that failed and gave nothing, though others did: owners in a row that failed with
                 the same one count towards its quarantine, too.
+            early: what failed had not finished an episode since the shard was claimed: it then follows the failure
+                before, however many batches lie between, and so does one after fewer than `HEALTHY_BATCHES`. As many
+                in a row as `faults.env_failures` says quarantine the shard.
 
         Returns:
             False when it was not the caller's any more (nothing is counted then; see `report_forgotten`).
@@ -181,7 +187,7 @@ class Leases(Tickets):
         experiment, p, shard = lease.experiment, lease.partition, lease.shard
         args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, error or "", int(barren)]
         args += [forgotten_batches, forgotten_steps, "" if accepted is None else accepted]
-        args += ["" if stuck_env is None else stuck_env]
+        args += ["" if stuck_env is None else stuck_env, "" if early else HEALTHY_BATCHES]
         reply = self._conn.script("release", shard_keys(experiment, p, shard), args)
         if text(reply[0]) == "GAP":
             raise BatchesForgotten(f"{experiment}: the broker forgot batches of shard {shard}", seq=integer(reply[1]))

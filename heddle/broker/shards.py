@@ -10,7 +10,7 @@ from typing import Any
 from heddle.broker import keys
 from heddle.broker.failures import Failures
 from heddle.broker.faults import Damaged
-from heddle.broker.leases import Leases, shard_keys
+from heddle.broker.leases import HEALTHY_BATCHES, Leases, shard_keys
 from heddle.broker.records import integer, text, texts
 from heddle.broker.types import Reaped, ShardState
 from heddle.errors import Conflict, Gone, LeaderLost, NotFound
@@ -171,25 +171,31 @@ class Shards(Leases, Failures):
 
     # ---- for supervisors
 
-    def release_worker(self, worker: str, *, error: str | None = None) -> list[Reaped]:
+    def release_worker(self, worker: str, *, error: str | None = None, crashed: bool = False) -> list[Reaped]:
         """Free every shard of a worker that is dead for certain, at once, with urgent tickets.
 
         A barren death counts as when a lease runs out. Only the parent of the process may call this.
+
+        Args:
+            error: what to say of its death.
+            crashed: its process brought that upon itself: it is a failure of the shard that it was stepping, then.
         """
         freed: list[Reaped] = []
         for member in self._conn.main.zrange(keys.EXPERIMENTS, 0, -1):
             try:
-                freed += self._release_worker(text(member), 0, worker, error)
+                freed += self._release_worker(text(member), 0, worker, error, HEALTHY_BATCHES if crashed else "")
             except (Gone, Damaged) as trouble:  # of that experiment alone
                 log.info("freed nothing of experiment=%s error=%s", text(member), trouble)
         return freed
 
     # ---- inside
 
-    def _release_worker(self, experiment: str, p: int, worker: str, error: str | None) -> list[Reaped]:
+    def _release_worker(
+        self, experiment: str, p: int, worker: str, error: str | None, within: int | str
+    ) -> list[Reaped]:
         leased = [integer(text(shard)) for shard in self._conn.main.zrange(keys.due(experiment, p), 0, -1)]
         mine = self._played_by(experiment, p, leased, worker)
-        reaped = self._reap(experiment, p, mine, ["", worker, ""], error)
+        reaped = self._reap(experiment, p, mine, ["", worker, ""], error, asked=("", "", within))
         self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
         return reaped
 
@@ -208,7 +214,7 @@ class Shards(Leases, Failures):
         args: Sequence[str | int],
         error: str | None = None,
         *,
-        asked: tuple[str | int, str | int] = ("", ""),
+        asked: Sequence[str | int] = ("", ""),
     ) -> list[Reaped]:
         if not shards:
             return []
@@ -243,6 +249,7 @@ def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
         steps=integer(fields.get("steps")),
         given=integer(fields.get("given")),
         deaths=integer(fields.get("deaths")),
+        failures=integer(fields.get("failures", "").partition(":")[0] or "0"),
         stepping=fields.get("stepping") == "1",
         parked_bytes=integer(fields.get("parked")),
         lease_ms=max(0, lease_ms) if leased else 0,

@@ -225,6 +225,7 @@ def _ctl_fields(submission: Submission) -> dict[str, str]:
         "max_entries": _whole(limits, "max_entries", 1024),
         "max_bytes": _whole(limits, "max_bytes", 512 << 20),
         "barren_deaths": _whole(faults, "barren_deaths", 5),
+        "env_failures": _whole(faults, "env_failures", 10),
         "outcome": "",
         "reason": "",
         "versions": "",

@@ -227,6 +227,7 @@ class ShardState:
         last_worker: who held it last, or holds it.
         snapshot_seq: the batch after which its snapshot was taken; 0 without one.
         no_snapshot: why its environments cannot be snapshotted; "" when they can, or nobody tried.
+        failures: in a row, of its environments or of the policy in them, whether batches came between or not.
     """
 
     shard: int
@@ -250,6 +251,7 @@ class ShardState:
     last_worker: str = ""
     snapshot_seq: int = 0
     no_snapshot: str = ""
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

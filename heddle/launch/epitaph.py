@@ -3,10 +3,13 @@
 It never looks at a process by itself: the child has been seen to end.
 """
 
-from heddle.launch.process import Child, describe_exit
+from heddle.errors import BrokerError, Denied
+from heddle.launch.process import CRASHES, Child, describe_exit
 from heddle.spec.last_words import place, telling
 
 SHOWN_LINES = 5
+NOT_OF_ENVIRONMENTS = frozenset({BrokerError.exit_code, Denied.exit_code})
+"""Exit codes of a worker that cannot use its broker."""
 
 
 def epitaph(child: Child, lost: str) -> str:
@@ -40,6 +43,14 @@ def kind(child: Child, lost: str = "") -> str:
     if lost:
         return "silent"
     return "left" if not child.code else "signal" if child.code < 0 else "exit"
+
+
+def has_crashed(child: Child, lost: str = "") -> bool:
+    """It ended by itself, through a crash in native code or `os._exit`: nobody asked it to or killed it."""
+    code = child.code or 0
+    if lost or child.ending:
+        return False
+    return -code in CRASHES or (code > 0 and code not in NOT_OF_ENVIRONMENTS)
 
 
 def how(child: Child, lost: str = "") -> str:

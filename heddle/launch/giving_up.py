@@ -6,7 +6,6 @@ crashed, or that the system killed for want of memory, is.
 
 import os
 import re
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,11 @@ from heddle.checkpoint import highest_epoch
 from heddle.errors import BrokerError, Conflict, Denied, Gone, NotFound, SpecError
 from heddle.launch.children import Ending
 from heddle.launch.left_behind import free_seat
+from heddle.launch.process import CRASHES
 from heddle.spec import spec_from_json
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 """What differs between two tellings of one failure: addresses, times, counts."""
-CRASHES = frozenset(
-    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
-)
-"""Signals that a process brings upon itself: batches that crash a learner only together do so again and again."""
 SEAT_MS = 2_000
 MOST_CHARS = 400
 TRIED_ALONE = 2

@@ -74,7 +74,7 @@ class Liaison:
         self._is_eager = False
         self._next_beat = 0.0
         self._next_sweep = 0.0
-        self._to_release: deque[tuple[str, str | None, str, str]] = deque()
+        self._to_release: deque[tuple[str, str | None, str, str, bool]] = deque()
         self._to_tell: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
         self._voices = Voices(self._clock)
         self._wake = threading.Event()
@@ -121,16 +121,17 @@ class Liaison:
         with self._lock:
             return self._hearing.silence(worker, self._clock.monotonic())
 
-    def release(self, worker: str, why: str | None = None, *, how: str, kind: str = "") -> None:
+    def release(self, worker: str, why: str | None = None, *, how: str, kind: str = "", crashed: bool = False) -> None:
         """Have the shards of a dead worker freed, and the worker shown as dead; asked again until the broker answers.
 
         Args:
             why: how it died, kept with a shard that is to blame for it.
             how: how it ended, for the list of workers.
             kind: in one word, to be counted; "" for one that ended because it was asked to.
+            crashed: it brought its death upon itself.
         """
         with self._lock:
-            self._to_release.append((worker, why, how, kind))
+            self._to_release.append((worker, why, how, kind, crashed))
         self._wake.set()
 
     def tell(self, level: str, worker: str, message: str) -> None:
@@ -203,8 +204,8 @@ class Liaison:
 
     def _free(self) -> None:
         while self._to_release:
-            worker, why, how, kind = self._to_release[0]
-            freed = self._broker.shards.release_worker(worker, error=why)
+            worker, why, how, kind, crashed = self._to_release[0]
+            freed = self._broker.shards.release_worker(worker, error=why, crashed=crashed)
             if at := next((shard for shard in freed if shard.stepping), None):
                 how = f"{how}, while it stepped {at.experiment}/{at.shard}"
             self._bury(worker, how, kind)

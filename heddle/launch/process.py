@@ -54,6 +54,12 @@ def use_one_thread() -> None:
         os.environ.setdefault(key, value)
 
 
+CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
+)
+"""Signals that a process brings upon itself."""
+
+
 def describe_exit(code: int) -> str:
     """An exit status in words: "exit code 5" or "signal SIGKILL"."""
     if code >= 0:

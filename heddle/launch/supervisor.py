@@ -16,7 +16,7 @@ import numpy as np
 from heddle.broker import Broker, open_broker
 from heddle.clock import Clock, SystemClock
 from heddle.launch import process
-from heddle.launch.epitaph import cause, epitaph, how, kind
+from heddle.launch.epitaph import cause, epitaph, has_crashed, how, kind
 from heddle.launch.forks import Forks, may_fork
 from heddle.launch.host import HostWatch, cores
 from heddle.launch.liaison import Liaison
@@ -241,7 +241,8 @@ class Supervisor:
                 continue
             slot.child, killed_for, slot.lost = None, slot.lost, ""
             told = {"how": how(child, killed_for), "kind": "" if child.ending else kind(child, killed_for)}
-            self._liaison.release(child.name, cause(child, killed_for), **told)
+            crashed = has_crashed(child, killed_for)
+            self._liaison.release(child.name, cause(child, killed_for), crashed=crashed, **told)
             if child.lifetime_s() >= HEALTHY_S:
                 slot.failures = 0
             level = logging.WARNING if child.code else logging.INFO

@@ -21,6 +21,7 @@ class Episodes:
         seeds: that the running episodes were reset with.
         wanted: episodes each environment has yet to end; None: it plays on for ever.
         one_is_done: since this was last set to False some environment has ended all that is wanted.
+        finished: environments that have ended an episode.
     """
 
     def __init__(self, chance: Sequence[EpisodeSeeds], first: int) -> None:
@@ -29,6 +30,7 @@ class Episodes:
         self.seeds = [0] * len(chance)
         self.wanted: list[int] | None = None
         self.one_is_done = False
+        self.finished: set[int] = set()
         self.rewind(first)
 
     def rewind(self, first: int) -> None:
@@ -54,6 +56,7 @@ class Episodes:
 
     def ended(self, env: int) -> None:
         """One episode of `env` counts as played."""
+        self.finished.add(env)
         if self.wanted is not None:
             self.wanted[env] = max(0, self.wanted[env] - 1)
             self.one_is_done |= not self.wanted[env]

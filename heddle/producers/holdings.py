@@ -80,6 +80,7 @@ class Holding:
         forgotten: batches and steps that the broker had accepted and does not know any more.
         error: why it is given back, in one line; None when nothing is wrong with it.
         stuck_env: the environment that it failed with and that gave nothing, though others may have; None otherwise.
+        early: what it failed with had not finished an episode since the claim.
         lane: the thread that plays it, where its environments run in a child.
         evaluation, evaluating: the evaluation that is being played, None between two; of which version.
     """
@@ -101,6 +102,7 @@ class Holding:
     forgotten: tuple[int, int] = (0, 0)
     error: str | None = None
     stuck_env: int | None = None
+    early: bool = False
     lane: "Lane[Parcel | None] | None" = None
     evaluation: "Iterator[tuple[Segments, bool]] | None" = None
     evaluating: int = 0

@@ -49,6 +49,7 @@ class PlayError(EnvError):
         replay: what playing it again takes; None when that is not known.
         stuck_env: the environment that it was, within the experiment, where that one gave no step since the shard was
             claimed although others may have; None where it gave some.
+        early: what failed had not finished an episode since its environments were made.
     """
 
     def __init__(self, reason: str, failure: Failure, replay: Replay | None = None, **problem: Any) -> None:
@@ -56,3 +57,4 @@ class PlayError(EnvError):
         self.failure = failure
         self.replay = replay
         self.stuck_env: int | None = None
+        self.early = True

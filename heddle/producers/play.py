@@ -82,10 +82,10 @@ class Play(ABC):
         self._envs, n = envs, plan.lanes
         self._chance = [EpisodeSeeds(seed, plan.index, env) for env in range(n)]
         self._choose = choices_for(layout.action)
-        self._report = Reporter(plan, spec, track)
         self._tape = tape = self._tape_kind(policy.noise, self._chance)
         self._tally = tally = Tally(n, layout.steps)
         self._episodes = episodes = Episodes(self._chance, first_episode)
+        self._report = Reporter(plan, spec, track, episodes.finished)
         state, of = fresh_state(policy, n, spec), identity_of(plan, spec, seed, n)
         self.standing = Standing(of, layout, self._envs, tally, episodes, tape, state)
         self._fresh_state = fresh_state(policy, 1, spec)
@@ -189,6 +189,7 @@ class Play(ABC):
         if self.standing.now:
             self._report.track.resume(b"", self._episodes.seeds, self._episodes.begun_at)
         self._bounds = other._bounds
+        self._episodes.finished |= other._episodes.finished
 
     def recycle(self, segments: Segments) -> None:
         """Give back what `play` returned, to be overwritten: it has been encoded."""

@@ -4,6 +4,7 @@ It never decides what follows, and it asks the environments nothing: they are of
 """
 
 import traceback
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 import numpy as np
@@ -32,10 +33,13 @@ class Reporter:
     Attributes:
         track: what its environments did.
         version: of the policy that plays; 0 before any does.
+        finished: lanes that have ended an episode.
     """
 
-    def __init__(self, plan: ShardPlan, spec: ExperimentSpec, track: Track | VectorTrack) -> None:
-        self._plan, self._spec = plan, spec
+    def __init__(
+        self, plan: ShardPlan, spec: ExperimentSpec, track: Track | VectorTrack, finished: AbstractSet[int]
+    ) -> None:
+        self._plan, self._spec, self.finished = plan, spec, finished
         self.track: Track | VectorTrack = track
         self.version = 0
 
@@ -49,12 +53,12 @@ class Reporter:
         if doing == "act":
             reason = f"failed to act for shard {self._plan.index} at step {row} of a segment{self._played()}: {what}"
             failure = self._failure(cause, what, doing, -1, None, trace, output)
-            return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
+            return self._error(reason, failure, key="policy.id", value=self._spec.policy.id)
         spot = self._spot(doing, env, row, reel)
         failure = self._failure(cause, what, doing, env, spot, trace, output)
         at = f", in call {row + 1} of a segment" if env < 0 and doing == "step" else ""
         reason = f"{self._name(env)} failed in {doing}{at}: {what}{self._where(failure)}"
-        return PlayError(reason, failure, _replay(spot), value=self._spec.env.id)
+        return self._error(reason, failure, _replay(spot), value=self._spec.env.id)
 
     def bad_number(self, problem: BadNumber, reel: Reel) -> PlayError:
         """A value that nobody can learn from, found when a segment was over."""
@@ -65,7 +69,7 @@ class Reporter:
             said = f"{verb} {which} = {problem.value}, which {problem.reason}, {where}"
             reason = f"{said}, in {self._name(problem.env)}{self._played()}"
             failure = self._failure("answer", reason, "act", problem.env, None, "", ())
-            return PlayError(reason, failure, key="policy.id", value=self._spec.policy.id)
+            return self._error(reason, failure, key="policy.id", value=self._spec.policy.id)
         env, row = problem.env, problem.step  # the observation in row r is what step r - 1 gave, or a reset
         of_reset = problem.name != "reward" and not problem.is_final and self.track.reset(env, row) is not None
         spot = self.track.reset(env, row) if of_reset else None
@@ -75,7 +79,7 @@ class Reporter:
         what = f"gave {problem.name}{value} {problem.reason}"
         failure = self._failure("answer", what, "reset" if of_reset else "step", env, spot, "", ())
         reason = f"{self._name(env)} {what}{self._where(failure)}"
-        return PlayError(reason, failure, _replay(spot), value=self._spec.env.id)
+        return self._error(reason, failure, _replay(spot), value=self._spec.env.id)
 
     def endless(self, env: int, most_steps: int) -> str:
         """For people: an evaluation waits no longer for `env`."""
@@ -98,7 +102,15 @@ class Reporter:
         """A call that lasts too long, told from another thread while it still lasts."""
         spot = self._spot(doing, env, row, reel)
         failure = self._failure("timeout", what, doing, -1 if spot is None else env, spot, trace, ())
-        return PlayError(what, failure, _replay(spot))
+        return self._error(what, failure, _replay(spot))
+
+    def _error(self, reason: str, failure: Failure, replay: Replay | None = None, **problem: Any) -> PlayError:
+        """As it is raised: what failed is early while it, or for all of the shard each of them, finished no episode."""
+        agents, env = self._plan.agents, failure.env
+        first = max(0, env - self._plan.first_env) * agents
+        error = PlayError(reason, failure, replay, **problem)
+        error.early = self.finished.isdisjoint(range(self._plan.lanes) if env < 0 else range(first, first + agents))
+        return error
 
     def _where(self, failure: Failure) -> str:
         if not failure.episode:

@@ -30,6 +30,11 @@ def reason_of(error: EnvError) -> str:
     return " ".join(reason.split())[:REASON_CHARS]
 
 
+def _is_early(error: EnvError | None) -> bool:
+    """It failed before an episode was finished: where they were made, or at their first step, nothing is known."""
+    return error.early if isinstance(error, PlayError) else error is not None
+
+
 class Returns:
     """Gives shards back for one worker."""
 
@@ -46,7 +51,9 @@ class Returns:
         """Give a shard back; False while the broker is away: it stays, unplayed, and is released in a later round."""
         try:
             barren = holding.error is not None and holding.barren
-            owned = self._give_back(holding, error=holding.error, barren=barren, stuck_env=holding.stuck_env)
+            owned = self._give_back(
+                holding, error=holding.error, barren=barren, early=holding.early, stuck_env=holding.stuck_env
+            )
         except BrokerError as error:
             log.info("cannot release yet shard=%s error=%s", holding.lease.named, error)
             return False
@@ -65,7 +72,9 @@ class Returns:
             self._desk.lose(holding.lease)
         return True
 
-    def _give_back(self, holding: Holding, *, error: str | None, barren: bool, stuck_env: int | None = None) -> bool:
+    def _give_back(
+        self, holding: Holding, *, error: str | None, barren: bool, early: bool, stuck_env: int | None = None
+    ) -> bool:
         """Whether it was still this worker's; what the broker forgot is counted as the broker has it by then."""
         while True:
             batches, steps = holding.forgotten
@@ -78,6 +87,7 @@ class Returns:
                     forgotten_steps=steps,
                     accepted=holding.known,
                     stuck_env=stuck_env,
+                    early=early,
                 )
             except BatchesForgotten as forgot:
                 self._desk.note_forgotten(holding, forgot.seq)
@@ -128,6 +138,7 @@ class Returns:
         """Its environment or policy failed: it leaves with the reason, and this worker lives on."""
         holding.error = reason_of(error)
         holding.stuck_env = error.stuck_env if isinstance(error, PlayError) else None
+        holding.early = _is_early(error)
         log.error("giving back shard=%s because %s", holding.lease.named, holding.error)
         self._desk.counters.env_errors += 1
         self._desk.leave([holding], holding.error)
@@ -161,7 +172,8 @@ class Returns:
             if blamed and error is not None:
                 self._note(holding, error)
             try:
-                self._give_back(holding, error=reason if blamed else None, barren=blamed and holding.barren)
+                barren, early = blamed and holding.barren, blamed and _is_early(error)
+                self._give_back(holding, error=reason if blamed else None, barren=barren, early=early)
             except HeddleError as failure:
                 log.info("could not release shard=%s error=%s", holding.lease.named, failure)
 

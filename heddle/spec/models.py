@@ -222,6 +222,9 @@ class Faults(Frozen):
     Attributes:
         lease_ttl: seconds without a renewal after which a shard may be given to another worker.
         barren_deaths: workers that may die on a shard without a single batch before it is quarantined.
+        env_failures: failures in a row of one shard's environments, or of the policy in them, before it is quarantined
+            although it gives batches; 0: any number. One follows another where fewer than 100 batches were accepted
+            between them, or where what failed had not finished an episode.
         on_quarantine: go on with the other shards, or fail the experiment.
         trainer_failures: trainers that may end in a row with the same error and nothing trained between them before
             the experiment fails with it; 0: any number.
@@ -231,6 +234,7 @@ class Faults(Frozen):
 
     lease_ttl: Seconds = Field(default=10.0, ge=0.2, le=3600)
     barren_deaths: int = Field(default=5, ge=1)
+    env_failures: int = Field(default=10, ge=0)
     on_quarantine: Literal["continue", "fail"] = "continue"
     trainer_failures: int = Field(default=10, ge=0)
     snapshot_every: Annotated[

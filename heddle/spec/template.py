@@ -61,7 +61,8 @@ env_steps = 100_000
 
 [faults]
 # lease_ttl = "10s"           # a dead worker's shards are played again after this long
-# on_quarantine = "continue"  # or "fail": when a shard kills every worker that plays it
+# env_failures = 10           # in a row, after which a shard is set aside (quarantined); 1: after the first one
+# on_quarantine = "continue"  # or "fail": what a shard does to the run that was set aside
 # snapshot_every = "auto"     # batches; 1: whoever takes over a shard always continues exactly where it was; 0: never
 
 [limits]

@@ -21,7 +21,9 @@ def judge_shard(
     """How a shard is: playing, waiting, stalled, paused, quarantined or stopped."""
     subject, command = f"shard {facts.id}/{shard.shard}", facts.status.command
     if shard.state == "quarantined":
-        why = f"{shard.deaths} owners in a row failed with it: {shard.last_error or 'they died while stepping it'}"
+        count = max(shard.deaths, shard.failures)
+        who = "its last owner" if count == 1 else f"{count} owners in a row"
+        why = f"{who} failed with it: {shard.last_error or 'they died while stepping it'}"
         do = "" if facts.status.ended else f"mend that, then: heddle shards release {facts.id}/{shard.shard}"
         return Judgement(subject, "quarantined", why, do, since_ms=shard.since_ms)
     if shard.state == "stopped" or facts.status.ended:

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from heddle.broker import Broker, keys
+from heddle.broker.leases import HEALTHY_BATCHES
 from heddle.broker.types import Claim, Lease, Ticket
 from heddle.errors import BatchesForgotten, BrokerFull, Conflict, Gone, LeaderLost, NotFound
 from heddle.shard import ShardPlan
@@ -771,6 +772,60 @@ def test_only_the_same_environment_in_a_row_counts_as_stuck(any_broker: Broker) 
     admit(any_broker, shards=1, barren_deaths=2)
     assert [stuck(any_broker, env) for env in (0, 1, 0, None, 0)] == ["queued"] * 5
     assert stuck(any_broker, 0) == "quarantined"
+
+
+def fail_after(broker: Broker, batches: int, *, early: bool = False, error: str | None = "it slipped") -> str:
+    """An owner gives so many batches, and the shard back; the state it is in then."""
+    lease, seq = (claim := claim_next(broker)).lease, claim.seq
+    for one in range(seq + 1, seq + batches + 1):
+        assert append(broker, lease, one).status == "OK"
+    broker.shards.release(lease, error=error, early=early)
+    return broker.shards.shards(E, 0)[0].state
+
+
+def test_a_shard_that_fails_again_and_again_although_it_gives_batches_is_quarantined(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, env_failures=3, max_entries=1_000)
+    few, enough = 2, HEALTHY_BATCHES
+    assert [fail_after(any_broker, few), fail_after(any_broker, few)] == ["queued"] * 2
+    assert fail_after(any_broker, few, error=None) == "queued", "who gives it back whole says nothing of it"
+    assert fail_after(any_broker, enough) == "queued", "those before are forgiven"
+    assert any_broker.shards.shards(E, 0)[0].failures == 1
+    assert fail_after(any_broker, enough, early=True) == "queued", "no episode was finished: nothing is forgiven"
+    assert fail_after(any_broker, few) == "quarantined"
+    (state,) = any_broker.shards.shards(E, 0)
+    assert (state.failures, state.deaths, state.last_error) == (3, 0, "it slipped")
+    any_broker.shards.lift_quarantine(E, 0, 0)
+    any_broker.shards.queue_tickets(E, 0, [0], POOL)
+    assert fail_after(any_broker, few) == "queued", "whoever lifts a quarantine forgives"
+
+
+@pytest.mark.parametrize(("failures", "state"), [(1, "quarantined"), (0, "queued")])
+def test_one_failure_may_be_one_too_many_and_none_may_be(any_broker: Broker, failures: int, state: str) -> None:
+    admit(any_broker, shards=1, env_failures=failures)
+    assert fail_after(any_broker, 1) == state
+
+
+def test_a_failure_after_stop_ends_the_shard_as_any_release_does(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, env_failures=2)
+    lease = claim_next(any_broker).lease
+    ctl(any_broker, command="stop")
+    any_broker.shards.release(lease, error="it slipped")
+    assert states(any_broker) == ["stopped"]
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+def test_a_worker_that_crashes_on_a_shard_that_gave_batches_is_a_failure_and_one_that_was_killed_is_none(
+    any_broker: Broker, crashed: bool
+) -> None:
+    admit(any_broker, shards=1, env_failures=2)
+    for _ in range(2):
+        claim = claim_next(any_broker)
+        append(any_broker, claim.lease, claim.seq + 1)
+        any_broker.shards.renew(E, 0, [(claim.lease, True)], ttl_ms=TTL_MS)
+        any_broker.shards.release_worker("w1", error="it ended with SIGSEGV", crashed=crashed)
+    (state,) = any_broker.shards.shards(E, 0)
+    assert (state.state, state.failures) == (("quarantined", 2) if crashed else ("queued", 0))
+    assert ("SIGSEGV" in state.last_error) is crashed
 
 
 def test_a_supervisor_frees_all_shards_of_a_dead_child_at_once(any_broker: Broker) -> None:

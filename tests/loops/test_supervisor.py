@@ -54,6 +54,7 @@ class FakeBroker:
     supervisors: tuple[str, ...] = ("me",)
     away: bool = False
     released: list[str] = field(default_factory=list)
+    crashed: list[str] = field(default_factory=list)
     buried: list[tuple[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     printed: list[tuple[str, str, str]] = field(default_factory=list)
@@ -98,9 +99,10 @@ class FakeBroker:
         self.beats += not self.silent
         return {worker: Pulse(self.beats) for worker in workers if worker not in self.unborn}
 
-    def _release(self, worker: str, **_: Any) -> list[Any]:
+    def _release(self, worker: str, *, error: str | None, crashed: bool) -> list[Any]:
         self._answer()
         self.released.append(worker)
+        self.crashed += [worker] * crashed
         return []
 
     def _log_all(self, lines: Sequence[Line]) -> bool:
@@ -320,6 +322,22 @@ def test_it_says_why_a_worker_ended_with_its_last_lines_and_backs_off(begin: Beg
     assert all("exit code 3" in line and "cannot find my arm" in line for line in ends())
     running.stop.wait(0.5)
     assert len(ends()) <= 6
+
+
+@either_way
+def test_a_worker_that_ended_of_itself_has_crashed_and_one_that_was_killed_or_asked_to_end_has_not(
+    begin: Begin,
+) -> None:
+    broker = FakeBroker()
+    running = begin(broker, wants=3)
+    eventually(lambda: len(running.pids()) == 3)
+    crashing, killed, _ = running.supervisor.children()
+    os.kill(crashing.pid, signal.SIGSEGV)
+    os.kill(killed.pid, signal.SIGKILL)
+    eventually(lambda: {crashing.worker, killed.worker} <= set(broker.released))
+    running.stop.request("enough")
+    running.thread.join(20)
+    assert broker.crashed == [crashing.worker]
 
 
 def test_what_user_code_prints_in_a_worker_is_in_the_log_and_what_heddle_says_there_is_not_said_twice(

@@ -127,6 +127,25 @@ def test_so_is_one_in_a_child(make: Maker, lie: str, closing: list[Play]) -> Non
     assert given < AFTER
 
 
+@pytest.mark.parametrize("make", [inline, threads, isolated])
+def test_a_failure_says_whether_the_environment_that_failed_had_finished_an_episode(
+    make: Maker, closing: list[Play]
+) -> None:
+    soon, later, number = make("list", False, EPISODE - 1), make("list", False, AFTER), make("nan", False, AFTER)
+    closing.extend([soon, later, number])
+    assert lied(soon)[0].early
+    assert not lied(later)[0].early and not lied(number)[0].early
+
+
+def test_an_episode_that_its_neighbour_finished_is_none_of_the_environment_that_failed() -> None:
+    endless = Liar("list", EPISODE + 5)
+    step = endless.step
+    endless.step = lambda action: (*step(action)[:2], False, False, {})  # type: ignore[method-assign]
+    with pytest.raises(PlayError, match="environment 7") as told:
+        Player(*scene(), envs=[Liar(), endless]).play(7)
+    assert told.value.early
+
+
 def test_the_ten_thousandth_step_is_looked_at_like_the_first(closing: list[Play]) -> None:
     for lie in ("list", "nan", "reward text", "terminated None", "info None", "action space"):
         player = Player(*scene(n=1), envs=[Liar(lie, 10_000)])

@@ -1,5 +1,6 @@
 -- Take a shard from an owner that died: its lease key is gone, or the one who started the worker vouches for its death.
--- A death counts only if the shard was being stepped and its owner got no batch accepted; too many: quarantined.
+-- A death counts only if the shard was being stepped and its owner got no batch accepted; a crash of its process also
+-- after batches, as a failure given back does. Too many of either: quarantined.
 -- Runs when the memory is full: ZREM comes first.
 -- Totals for people: `reaped` counts leases that ran out, `vouched` deaths that a parent saw, `quarantined` shards.
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
@@ -8,9 +9,10 @@
 --       4 barren deaths that quarantine, "" for the experiment's own  5 what to say of the death
 --       6 server ms at which the lease was found over, "" when vouched  7 ms for which that is worth something: a server
 --       that was frozen meanwhile kept every owner from renewing
+--       8 vouched, and its process crashed: it follows the failure before if fewer batches lie between; "" for none
 -- Reply {"OK", state now, worker, epoch, error, "1" when it was being stepped} | {"ALIVE"} | {"NO"}: not leased, or not by that worker
 --     | {"FENCED"}: another coordinator leads | {"LATE"}: look again | {"GONE"}
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'barren_deaths')
+local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'barren_deaths', 'env_failures')
 if not ctl[1] then
   return {'GONE'}
 end
@@ -22,7 +24,7 @@ local at = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 if ARGV[6] ~= '' and at - tonumber(ARGV[6]) > tonumber(ARGV[7]) then
   return {'LATE'}
 end
-local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error', 'snapshot')
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error', 'snapshot', 'failures')
 if s[1] ~= 'leased' then
   redis.call('ZREM', KEYS[4], ARGV[1])
   return {'NO'}
@@ -44,6 +46,17 @@ local state = ctl[1] == 'stop' and 'stopped' or 'queued'
 if s[4] == s[5] and s[6] == '1' then
   deaths, said = deaths + 1, ARGV[5]
   if deaths >= tonumber(ARGV[4] ~= '' and ARGV[4] or ctl[3] or '5') then
+    state = 'quarantined'
+  end
+end
+local within, most_failures = ARGV[8] or '', tonumber(ctl[4] or '0')
+if within ~= '' and s[6] == '1' then
+  local count, before = string.match(s[11] or '', '^(%d+):(%d+)$')
+  local follows = count and tonumber(s[4]) - tonumber(before) < tonumber(within)
+  local failures = follows and tonumber(count) + 1 or 1
+  redis.call('HSET', KEYS[2], 'failures', string.format('%.0f:%s', failures, s[4]))
+  said = ARGV[5]
+  if most_failures > 0 and failures >= most_failures then
     state = 'quarantined'
   end
 end
