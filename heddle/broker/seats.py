@@ -54,6 +54,19 @@ class SeatHolder:
     left_ms: int
 
 
+def wants_trainer(outcome: str, in_flight: int) -> bool:
+    """Whether there is something for a trainer to do in an experiment that is not over.
+
+    One that ended well may have batches in flight again: its broker was killed and forgot that they had been acked,
+    and its trainer died before it saw that. What a failed one leaves is nobody's to train.
+
+    Args:
+        outcome: what its trainer said of its end; "" until then.
+        in_flight: batches between workers and trainer.
+    """
+    return not outcome or (outcome != "failed" and in_flight > 0)
+
+
 class Seats:
     """Every call about seats, on one connection."""
 

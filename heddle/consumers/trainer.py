@@ -15,7 +15,7 @@ import numpy as np
 from heddle.broker import Broker, open_broker
 from heddle.broker.faults import Damaged
 from heddle.broker.plane_sweep import sweep_home
-from heddle.broker.seats import SEAT_TTL_MS
+from heddle.broker.seats import SEAT_TTL_MS, wants_trainer
 from heddle.checkpoint import highest_epoch
 from heddle.clock import Clock, SystemClock
 from heddle.consumers import ending
@@ -23,7 +23,7 @@ from heddle.consumers.building import Source, build
 from heddle.consumers.data.source import DataSource
 from heddle.consumers.loop import Loop
 from heddle.consumers.offline import OfflineLoop, offline_setting, open_source
-from heddle.consumers.parts import Interrupted, Trains
+from heddle.consumers.parts import PARTITION, Interrupted, Trains
 from heddle.consumers.patience import GivenUp, Patience
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
@@ -162,7 +162,7 @@ class Trainer:
         waiting = False
         while not self._stop.draining:
             status = self._patience.call("read status", lambda: broker.experiments.status(self._experiment))
-            if status.ended or status.outcome:
+            if status.ended or not wants_trainer(status.outcome, self._in_flight(broker) if status.outcome else 0):
                 log.info("nothing to train experiment=%s is %s", self._experiment, status.outcome or status.state)
                 return None
             seat = self._patience.call("claim the seat", partial(self._claim_once, broker), full_too=True)
@@ -174,6 +174,10 @@ class Trainer:
                 log.info("waiting, another trainer holds the seat experiment=%s", self._experiment)
             self._stop.wait(ASK_EVERY_S * (0.5 + self._rng.random()))
         return None
+
+    def _in_flight(self, broker: Broker) -> int:
+        read = partial(broker.experience.flow, self._experiment, PARTITION)
+        return self._patience.call("read flow", read).entries
 
     def _claim_once(self, broker: Broker) -> Seat | None:
         return Seat.claim(

@@ -51,8 +51,10 @@ class Coordinator:
         self._rng = rng or np.random.default_rng()
         self.id = coordinator_id or f"{socket.gethostname()}-{os.getpid()}-{int(self._rng.integers(1 << 24)):06x}"
         self._contact_since_ms = 0
+        self._floor_ms = 0
         self._last_ms: int | None = None
         self._blind = False
+        self._was_away = False
         self._born_ms = 0
         self._away_at = 0.0
         self._fenced = 0
@@ -120,9 +122,7 @@ class Coordinator:
             try:
                 now_ms = self._touch(broker)
                 leader.contact_since_ms = self._contact_since_ms
-                if self._blind:
-                    leader.was_blind(now_ms)
-                    self._blind = False
+                leader.in_touch_since(self._floor_ms)
                 if not has_taken_over:
                     leader.take_over(now_ms)
                     has_taken_over = True
@@ -157,7 +157,13 @@ class Coordinator:
         else:
             self._contact_since_ms = contact_since(self._contact_since_ms, self._last_ms, now_ms, LEADER_TTL_MS)
         if self._blind:
-            self._contact_since_ms = now_ms
+            self._floor_ms = now_ms
+        elif self._was_away:
+            # Started again with what it had saved before the last renewals, however quickly: nobody could renew there.
+            self._floor_ms = now_ms - broker.conn.uptime_ms()
+        self._blind = self._was_away = False
+        self._floor_ms = min(self._floor_ms, now_ms)  # a clock that stepped back
+        self._contact_since_ms = max(self._contact_since_ms, self._floor_ms)
         self._last_ms = now_ms
         return now_ms
 
@@ -165,6 +171,7 @@ class Coordinator:
         """Wait with full jitter; returns how often it has failed in a row now."""
         failures += 1
         self._blind = self._blind or isinstance(error, BrokerBlocked)
+        self._was_away = self._was_away or isinstance(error, BrokerError)
         if failures == 1:
             self._away_at = self._clock.monotonic()
             log.warning("waits for broker coordinator=%s error=%s", self.id, error)

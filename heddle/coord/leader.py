@@ -144,10 +144,10 @@ class Leader:
         """The queue cannot be read; nothing else waits for that."""
         self._tell.amiss(error, now_ms)
 
-    def was_blind(self, now_ms: int) -> None:
-        """Until now nobody could renew a lease, though the broker answered: contact with everybody begins anew."""
+    def in_touch_since(self, floor_ms: int) -> None:
+        """Before `floor_ms` nobody could renew a lease, though no gap shows: contact with everybody begins there."""
         for watched in self._watched.values():
-            watched.contact_since_ms = now_ms
+            watched.contact_since_ms = max(watched.contact_since_ms, floor_ms)
 
     def wait(self, now_ms: int) -> None:
         """Sleep until something is due or an experiment is submitted, and admit those that are."""

@@ -155,21 +155,29 @@ def plan_experiment(facts: ExperimentFacts) -> list[Action]:
 
 
 def plan_end(facts: ExperimentFacts, failure: str) -> SetStatus | None:
-    """The final status, once stop was commanded, every shard was released and the trainer has left."""
+    """The final status, once stop was commanded, every shard was released and the trainer has left.
+
+    One that left batches behind, killed before it had settled them, is waited for, whatever it told before.
+    """
     if facts.command != "stop" or facts.seat_held or any(shard.state == "leased" for shard in facts.shards):
         return None
+    has_waited = facts.seat_free_ms >= (TRAINER_GRACE_MS if facts.seat_epoch else NO_TRAINER_GRACE_MS)
+    left = f"{facts.in_flight} batches were left untrained" if facts.in_flight else ""
+    if facts.outcome in ("completed", "stopped") and left and not has_waited:
+        return None
     if facts.outcome == "completed":
-        return SetStatus("completed", facts.outcome_reason)
+        return SetStatus("completed", _joined(facts.outcome_reason, left))
     if failure:
         return SetStatus("failed", failure)
     if facts.outcome == "failed":
         return SetStatus("failed", facts.outcome_reason or "the trainer gave no reason")
     if facts.outcome == "stopped":
-        return SetStatus("stopped", facts.outcome_reason)
-    if facts.seat_free_ms < (TRAINER_GRACE_MS if facts.seat_epoch else NO_TRAINER_GRACE_MS):
-        return None
-    left = f"; {facts.in_flight} batches were left untrained" if facts.in_flight else ""
-    return SetStatus("stopped", f"no trainer was there to end it{left}")
+        return SetStatus("stopped", _joined(facts.outcome_reason, left))
+    return SetStatus("stopped", _joined("no trainer was there to end it", left)) if has_waited else None
+
+
+def _joined(*reasons: str) -> str:
+    return "; ".join(reason for reason in reasons if reason)
 
 
 def why_failed(facts: ExperimentFacts) -> str:

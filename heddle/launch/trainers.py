@@ -13,6 +13,8 @@ from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.faults import Damaged
+from heddle.broker.records import Status
+from heddle.broker.seats import wants_trainer
 from heddle.launch.children import Ending, Role
 from heddle.launch.giving_up import Repeats, has_given_up
 from heddle.launch.role_host import OnLine, RoleHost
@@ -24,6 +26,7 @@ log = logging.getLogger("heddle.trainers")
 _STAMP = re.compile(r"^\d\d:\d\d:\d\d (?:INFO +)?")
 
 LOOK_S = 0.5
+PARTITION = 0
 WANTED = frozenset({"queued", "running", "paused", "stopping"})
 DONE_CODES = (0, 4, 8)
 """Ended or left cleanly, removed meanwhile, seat taken by another: nothing to start again at once."""
@@ -80,9 +83,8 @@ class TrainerHost(RoleHost):
 
     def missing(self, broker: Broker) -> dict[str, Role]:
         """One for each active experiment whose seat is free; those of others that wait to be started again leave."""
-        active = [
-            one.experiment for one in reversed(broker.experiments.ls()) if one.state in WANTED and not one.outcome
-        ]
+        known = [one for one in reversed(broker.experiments.ls()) if one.state in WANTED]
+        active = [one.experiment for one in known if wants_trainer(one.outcome, _left(broker, one))]
         seated = [experiment for experiment in active if _is_seated(broker, experiment)]
         for experiment in self._repeats.keys() - set(active):
             del self._repeats[experiment]
@@ -122,6 +124,15 @@ class TrainerHost(RoleHost):
         else:
             log.info("%s | %s", experiment, _STAMP.sub("", line))
         self._speaking.hear("trainer", experiment, line)
+
+
+def _left(broker: Broker, told: Status) -> int:
+    """Batches in flight of an experiment whose trainer has told its end; 0 before that: nobody needs to know."""
+    try:
+        return broker.experience.flow(told.experiment, PARTITION).entries if told.outcome else 0
+    except Damaged as error:
+        log.debug("starting no trainer experiment=%s error=%s", told.experiment, error)
+        return 0
 
 
 def _is_seated(broker: Broker, experiment: str) -> bool:

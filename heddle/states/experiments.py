@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from heddle import markup
 from heddle.broker.records import Status
+from heddle.broker.seats import wants_trainer
 from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
 from heddle.states.judgement import Judgement, ids, newest, unknown
@@ -110,7 +111,10 @@ def _stopping(facts: Facts, picture: Picture) -> Judgement:
     else:
         why = "its trainer trains on what is left and saves"
     if facts.status.outcome:
+        left = facts.flow.entries
         why = "a coordinator writes down how it ended"
+        if wants_trainer(facts.status.outcome, left):
+            why = f"{left} batches came back with a killed broker; a trainer settles them, else they stay untrained"
     if picture.leader.state == "absent":
         because.append(picture.leader)
     do = next((one.do for one in because if one.do), "")

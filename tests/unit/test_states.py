@@ -145,6 +145,13 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     ("stopping", {"status": {"command": "stop", "state": "stopping"}}, "stopping", "", "shards 0, 1"),
     (
+        "stopped by its trainer, with batches back whose acks a killed broker forgot",
+        {"status": {"command": "stop", "state": "stopping", "outcome": "stopped"}, "flow": replace(FLOW, entries=2)},
+        "stopping",
+        "",
+        "2 batches came back",
+    ),
+    (
         "stopping without a trainer",
         {"status": {"command": "stop", "state": "stopping"}, "shards": (shard(0, "stopped"),), "sitter": Sitter()},
         "stopping",
