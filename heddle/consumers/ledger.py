@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from heddle.broker import Broker
 from heddle.broker.experience_types import Pointer, Settled
-from heddle.broker.pointers import identity_of
+from heddle.broker.pointers import batch_name, identity_of
 from heddle.consumers.marks import Key, Mark, key_of
-from heddle.consumers.ordering import Ordering
+from heddle.consumers.ordering import Hole, Ordering
 from heddle.consumers.shelf import Shelf
 from heddle.errors import BrokerFull, BrokerUnreachable
 
@@ -22,6 +22,9 @@ ACK_AT_ONCE = 256
 """Entries in one ack script: some 2 ms of the server's thread."""
 ASIDE_KEPT = 1024
 """Of so many batches, those set aside last, the outcome is remembered: what a broker forgets is its newest."""
+
+PASSED = "passed"
+"""Of a batch of which only that is known: an earlier trainer acked it, and no manifest holds it."""
 
 
 class Ledger:
@@ -108,6 +111,17 @@ class Ledger:
             self._owe(pointer, usual)
         else:
             self._held.append((pointer, usual))
+
+    def passed_over(self, hole: Hole) -> None:
+        """An earlier trainer dealt with these, and no manifest says how: then it did not train them.
+
+        A broker that goes back to an old backup may give them out once more.
+        """
+        first, after = (hole.before.seq if hole.before else 0) + 1, hole.after
+        owners = {(mark.epoch, mark.nonce) for mark in (hole.before, after) if mark is not None}
+        for seq in range(max(first, after.seq - ASIDE_KEPT), after.seq):
+            for epoch, nonce in owners:
+                self._aside.setdefault(batch_name(hole.shard, epoch, nonce, seq), (PASSED, ""))
 
     def rewind(self, pointer: Pointer) -> None:
         """The broker has forgotten this entry before it could be used: what was taken for a repeat of it, or of what
@@ -204,6 +218,8 @@ class Ledger:
     def _owe(self, pointer: Pointer, outcome: Settled) -> None:
         """Ack it at the next flush: as what it was set aside for, if it was."""
         aside, reason = self._aside.get(identity_of(pointer), (outcome, ""))
+        if aside == PASSED:
+            aside = "evaluated" if pointer.kind == "eval" else "stale"
         if aside == "dead":
             self._dead[key_of(pointer)] = (pointer, reason)
         else:

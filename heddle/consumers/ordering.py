@@ -21,8 +21,8 @@ class Hole:
         before: the batch consumed last, None when nothing was.
         after: the next one that is there.
         missing: how many batches are missing at least; 0 where another owner goes on, maybe at a lower seq.
-        resumed: nothing of this shard was consumed since the marks were loaded, so what is missing may well have been
-            dealt with by an earlier trainer.
+        resumed: since the marks were loaded nothing of this shard was consumed but what an earlier trainer had been
+            given, so what is missing may well have been dealt with by that one.
     """
 
     shard: int
@@ -72,6 +72,11 @@ class Ordering(Generic[P]):
             shard: _Line(cursor=mark, mark=mark) for shard, mark in (marks or {}).items()
         }
         self._in_hand: set[Key] = set()
+        self._inherited: set[Key] = set()
+
+    def inherit(self, pointers: Iterable[P]) -> None:
+        """These were given to an earlier trainer: it may have dealt with others before, between and behind them."""
+        self._inherited.update(map(key_of, pointers))
 
     def offer(self, pointers: Iterable[P]) -> list[P]:
         """Take note of entries that were read, in any order and as often as may be.
@@ -99,8 +104,10 @@ class Ordering(Generic[P]):
         for line in self._lines.values():
             while (mark := line.next()) is not None and line.is_open_to(mark):
                 pointer = line.waiting.pop(mark)
-                line.cursor, line.moved = mark.after(line.cursor), True
-                line.open[key_of(pointer)] = pointer
+                key = key_of(pointer)
+                line.cursor, line.moved = mark.after(line.cursor), line.moved or key not in self._inherited
+                self._inherited.discard(key)
+                line.open[key] = pointer
                 given.append(pointer)
         return sorted(given, key=lambda pointer: entry_order(pointer.entry_id))
 

@@ -109,6 +109,7 @@ class Reader:
         self._probe = probe
         self._suspects: Mapping[str, bool] = {}
         self._stranded = True
+        self._has_inherited = False
         self._looked_at = clock.monotonic()
         self._look_again_s = LOOK_AGAIN_FIRST_S
         self.last_read = ""
@@ -193,9 +194,13 @@ class Reader:
 
     def _take_over(self) -> list[Pointer]:
         self._looked_at = self._clock.monotonic()
-        return self._patience.call(
+        found = self._patience.call(
             "take over pending entries", lambda: self._experience.take_over(*self._at, self._group, self._consumer)
         )
+        if not self._has_inherited:  # before this one read anything
+            self._has_inherited = True
+            self._ledger.ordering.inherit(found)
+        return found
 
     def _offer(self, pointers: Sequence[Pointer]) -> None:
         for pointer in self._ledger.ordering.offer(pointers):
@@ -212,6 +217,7 @@ class Reader:
                 log.info("reading on where the broker lost its tail shard=%d %s", hole.shard, hole)
             elif hole.resumed:
                 self.losses.settled += hole.missing
+                self._ledger.passed_over(hole)
                 log.info("passed over batches that an earlier trainer settled shard=%d %s", hole.shard, hole)
             else:
                 self.losses.missing += hole.missing

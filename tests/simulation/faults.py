@@ -6,6 +6,7 @@ It never decides what happens when; the plan does.
 from typing import TYPE_CHECKING
 
 from heddle.broker import keys
+from tests.simulation.hub import Process
 from tests.simulation.net import Weather
 from tests.simulation.plan import Fault
 from tests.simulation.roles import Running
@@ -106,7 +107,11 @@ class Faults:
             return
         process = target.process
         process.pause()
-        self._later(fault, process.go_on)
+        self._later(fault, lambda: self._wake(process))
+
+    def _wake(self, process: Process) -> None:
+        process.go_on()
+        self._world.net.link(process).whole_since = self._world.hub.now
 
     def _cut(self, fault: Fault) -> None:
         if (target := self._target(fault)) is None:
@@ -118,6 +123,7 @@ class Faults:
     def _mend(self, process: object) -> None:
         link = self._world.net.link(process)  # type: ignore[arg-type]
         link.up = link.down = True
+        link.whole_since = self._world.hub.now
 
     def _weather(self, fault: Fault) -> None:
         rng, net = self._world.hub.rng, self._world.net

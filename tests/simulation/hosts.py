@@ -56,7 +56,7 @@ class Hosts:
         if process is None or not process.alive or process.paused or now - net.back_at >= LEASE_TTL_S:
             return False
         link = net.link(process)
-        return link.up and link.down
+        return link.up and link.down and link.whole_since <= net.back_at
 
     def stop_all(self) -> None:
         """SIGTERM to everybody; nobody is started any more."""

@@ -48,10 +48,11 @@ class Weather:
 
 @dataclass(slots=True)
 class Link:
-    """One process's way to the server: whether packets pass, each way."""
+    """One process's way to the server: whether packets pass, each way, and when it last began to be of use."""
 
     up: bool = True
     down: bool = True
+    whole_since: float = -1e9
 
 
 @dataclass(slots=True, eq=False)

@@ -74,6 +74,28 @@ def test_a_hole_declared_lost_lets_the_rest_pass() -> None:
     assert ordering.holes() == []
 
 
+def test_a_hole_among_what_an_earlier_trainer_was_given_is_told_apart() -> None:
+    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 4)})
+    left = line((1, 5), (1, 7), (1, 9))
+    ordering.inherit(left)
+    ordering.offer(left)
+    for given, missing in ([5], 1), ([7], 1):
+        assert [entry.seq for entry in ordering.ready()] == given
+        (hole,) = ordering.holes()
+        assert hole.resumed and hole.missing == missing
+        ordering.declare_lost([hole])
+    # and behind it, too: the broker may have been told of 10 and 11 before that trainer died
+    ordering.offer(line((1, 12)))
+    assert [entry.seq for entry in ordering.ready()] == [9]
+    (hole,) = ordering.holes()
+    assert hole.resumed and hole.missing == 2
+    # but what is missing between two batches that were read by this one is lost
+    ordering.declare_lost([hole])
+    ordering.offer(line((1, 14)))
+    assert [entry.seq for entry in ordering.ready()] == [12]
+    assert not ordering.holes()[0].resumed
+
+
 def test_a_hole_right_after_a_resume_is_told_apart() -> None:
     ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 4)})
     ordering.offer(line((1, 6)))
