@@ -138,3 +138,25 @@ def test_a_coordinator_writes_down_that_it_failed(broker: Broker, tmp_path: Path
 def _over(broker: Broker, experiment: str) -> str:
     ctl = broker.experiments.ctl(experiment)
     return ctl.reason if ctl.outcome == "failed" else ""
+
+
+def test_one_that_ended_with_batches_back_in_flight_gets_a_trainer_and_one_that_is_settled_none(
+    redis_server: LocalServer, broker: Broker, tmp_path: Path
+) -> None:
+    # Given an experiment whose trainer told its end, and whose broker then came back with a batch that had been acked
+    fleet = Fleet(broker, submit(broker, rollout={"sync": False}, limits={"max_entries": 100})).claim_all()
+    fleet.give(0, 1)
+    epoch = broker.seats.claim_seat(fleet.experiment, "t", ttl_ms=60_000)
+    assert epoch is not None
+    broker.experiments.finish(fleet.experiment, epoch, "completed", "the budget is used", {})
+    broker.seats.release_seat(fleet.experiment, epoch)
+    host = TrainerHost(redis_server.url, directory=tmp_path, stop=StopFlag())
+    assert list(host.missing(broker)) == [fleet.experiment]
+    # When the next one has settled it
+    epoch = broker.seats.claim_seat(fleet.experiment, "t2", ttl_ms=60_000)
+    assert epoch is not None
+    (batch,) = broker.experience.read(fleet.experiment, 0, "trainer", "t2", count=10, block_ms=0)
+    broker.experience.ack(fleet.experiment, 0, epoch, [(batch, "stale")])
+    broker.seats.release_seat(fleet.experiment, epoch)
+    # Then there is nothing left to do
+    assert not host.missing(broker)
