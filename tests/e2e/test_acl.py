@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from heddle.broker import keys
+from heddle.broker import keys, open_broker
 from heddle.broker.acl import ROLES
 from heddle.broker.server import LocalServer, start_server
 from tests.e2e.shell import heddle, process_of, started
@@ -135,3 +135,19 @@ def test_no_role_may_do_what_it_need_not(role: str, server: LocalServer, urls: d
         with pytest.raises(redis.exceptions.NoPermissionError):
             client.execute_command(*command)
     client.close()
+
+
+def test_the_coordinator_may_drop_what_an_end_leaves_behind(
+    server: LocalServer, admin: Any, urls: dict[str, str]
+) -> None:
+    # Given a shard whose snapshot nobody will need: whether a run ends with one left is chance
+    snapshot = keys.snapshot("e", 0, 0, 1, "n", 1)
+    admin.hset(keys.ctl("e", 0), "shards", 1)
+    admin.hset(keys.shard("e", 0, 0), "snapshot", snapshot)
+    admin.set(snapshot, "bytes")
+    # When the coordinator ends the experiment
+    with open_broker(urls["coordinator"], role="coordinator") as broker:
+        broker.shards.drop_snapshots("e", 0)
+    # Then it is gone, and nothing was refused
+    assert not admin.exists(snapshot) and not admin.hexists(keys.shard("e", 0, 0), "snapshot")
+    assert refused(admin) == []
