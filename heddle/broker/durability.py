@@ -46,6 +46,12 @@ class Kept:
         return PROMISES[self.name]
 
 
+def why_empty(kept: Kept, uptime_ms: int) -> str:
+    """That a server holds no experiment, which somebody looks for, and what to do."""
+    why = f" (durability memory: all is lost when it ends, and it started {uptime_ms // 1000} s ago)"
+    return f"this broker has none{why if kept.name == 'memory' else ''}; submit one with: heddle enqueue exp.toml"
+
+
 def kept_by(client: "Client") -> Kept:
     """What the server behind `client` keeps. Raises BrokerUnreachable."""
     try:

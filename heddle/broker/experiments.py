@@ -12,6 +12,7 @@ import numpy as np
 
 from heddle.broker import census, keys, queue, removal, statuses, submission
 from heddle.broker.connection import Connection
+from heddle.broker.durability import why_empty
 from heddle.broker.records import (
     Command,
     Outcome,
@@ -105,7 +106,7 @@ class Experiments:
             if found.rpartition("-")[0] == name_or_id:
                 return found
         near = difflib.get_close_matches(name_or_id, ids, n=3)
-        hint = "heddle ls shows them all" if ids else "this broker has none; submit one with: heddle enqueue exp.toml"
+        hint = "heddle ls shows them all" if ids else why_empty(self._conn.kept(), self._conn.uptime_ms())
         hint = f"did you mean {', '.join(near)}?" if near else hint
         raise NotFound(f"no experiment {name_or_id!r}; {hint}")
 
