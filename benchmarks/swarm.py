@@ -3,7 +3,8 @@ heartbeat and its tickets, by the worker's own rules and at its pace.
 
     python -m benchmarks.swarm URL EXPERIMENT FIRST COUNT
 
-prints how many shards they hold, four times a second; ends with its input.
+prints how many shards they hold and which ones they claimed since the line before, four times a second; ends with its
+input.
 """
 
 import heapq
@@ -19,10 +20,9 @@ from heddle.broker import Broker, open_broker
 from heddle.broker.pools import WorkerBeat
 from heddle.broker.types import Claim, Lease
 from heddle.producers.claims import MOST_PER_LOOK
-from heddle.producers.heartbeat import BEAT_S
-from heddle.producers.quota import Quota, look_every_s, may_take_above, surplus, wants_more
+from heddle.producers.quota import BEAT_S, Quota, beat_every_s, look_every_s, may_take_above, surplus, wants_more
 
-THREADS = 8
+THREADS = 3
 POOL = "default"
 REPORT_S = 0.25
 
@@ -48,6 +48,7 @@ class Swarm:
     def __init__(self, broker: Broker, experiment: str, names: list[str], *, ttl_ms: int) -> None:
         self._broker, self._experiment, self._ttl_ms = broker, experiment, ttl_ms
         self.workers = [LightWorker(name, np.random.default_rng(place)) for place, name in enumerate(names)]
+        self._claimed: list[int] = []
         self._due: list[tuple[float, int, str]] = []
         now = CLOCK.monotonic()
         for place, worker in enumerate(self.workers):
@@ -58,6 +59,11 @@ class Swarm:
     def held(self) -> int:
         """Shards that they hold together."""
         return sum(len(worker.held) for worker in self.workers)
+
+    def claimed(self) -> list[int]:
+        """Shards that they got since this was asked last; from any thread."""
+        told, self._claimed = self._claimed, []
+        return told
 
     def run(self, until: float) -> None:
         """Do what falls due before `until`, monotonic seconds."""
@@ -91,7 +97,7 @@ class Swarm:
         if worker.held and surplus(len(worker.held), worker.quota, chance=worker.rng.random()):
             _, lease = worker.held.popitem()
             self._broker.shards.release(lease)
-        return BEAT_S
+        return beat_every_s(worker.quota, ttl_s=self._ttl_ms / 1000)
 
     def _renew(self, worker: LightWorker) -> float:
         leases = [(lease, False) for lease in worker.held.values()]
@@ -121,6 +127,7 @@ class Swarm:
         claim = shards.claim(ticket, worker=worker.name, nonce=worker.rng.bytes(8).hex(), ttl_ms=self._ttl_ms)
         if isinstance(claim, Claim):
             worker.held[ticket.shard] = claim.lease
+            self._claimed.append(ticket.shard)
         shards.drop_ticket(ticket)
         return True
 
@@ -150,7 +157,9 @@ def _forever(swarm: Swarm) -> None:
 
 def _report(swarms: list[Swarm]) -> None:
     while True:
-        print(sum(swarm.held for swarm in swarms), flush=True)
+        print(
+            sum(swarm.held for swarm in swarms), *(shard for swarm in swarms for shard in swarm.claimed()), flush=True
+        )
         CLOCK.sleep(REPORT_S)
 
 

@@ -19,7 +19,7 @@ FIRST_BEATS = 500
 """And of workers that have not been looked at yet."""
 FIRST = 500
 """And experiments."""
-QUIET_MS = 2_000
+QUIET_MS = 3_000
 """A worker whose heart was not heard for so long may have died: what is known of it is asked anew."""
 ENDED_KEPT = 200
 """So many of the experiments that are over are looked at."""

@@ -12,6 +12,7 @@ from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.presence import (
     BEAT_TTL_MS,
+    POOL_FIELDS,
     BeatReply,
     HostReport,
     PoolInfo,
@@ -64,9 +65,9 @@ class Pools:
         pipe = self._conn.pipeline()
         pipe.script("worker_beat", [keys.worker(beat.worker)], [PRUNE_MS, *fields])
         pipe.script("presence_beat", [keys.pool_workers(beat.pool)], [beat.worker, PRUNE_MS, ""])
-        pipe.hgetall(keys.pool(beat.pool))
+        pipe.hmget(keys.pool(beat.pool), POOL_FIELDS)
         drain, _, pool = pipe.execute()
-        info = read_pool(beat.pool, texts(pool))
+        info = read_pool(beat.pool, dict(zip(POOL_FIELDS, map(text, pool), strict=True)))
         return BeatReply(text(drain) == "1", info.desired, info.live, info.floor, info.ceil, info.below > 0)
 
     def bye(self, worker: str, pool: str = "default") -> None:

@@ -5,6 +5,7 @@ This module never talks to a server; it only reads the fields that a server answ
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as fields_of
 from typing import Any
 
 from heddle.broker import keys
@@ -12,7 +13,8 @@ from heddle.broker.records import integer, number, texts
 from heddle.errors import BrokerAmiss
 
 BEAT_TTL_MS = 15_000
-"""A worker that was silent for longer does not count as alive, whatever its leases say: fifteen beats."""
+"""A worker that was silent for longer does not count as alive, whatever its leases say: fifteen beats, six
+where a pool is so large that they are rarer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,11 @@ class WorkerBeat:
         """Environment steps per second since it first held a shard, its waits included; 0 before the first step."""
         busy_s = self.play_s + self.wait_s
         return self.steps / busy_s if busy_s > 0 else 0.0
+
+
+BEAT_FIELDS = tuple(each.name for each in fields_of(WorkerBeat))
+POOL_FIELDS = ("desired", "rev", "live", "floor", "ceil", "below", "leader_epoch")
+"""Of a pool's hash, which holds some for every supervisor beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +209,9 @@ def read_host(field: str) -> HostReport | None:
 def beat_fields(beat: WorkerBeat, ttl_ms: int) -> list[str | int | float]:
     """A heartbeat that counts for `ttl_ms` as field, value, ... for the worker's hash."""
     fields: list[str | int | float] = ["beat_ttl_ms", ttl_ms]
-    for name, value in asdict(beat).items():
-        if isinstance(value, dict):
+    for name in BEAT_FIELDS:
+        value = getattr(beat, name)
+        if isinstance(value, Mapping):
             value = " ".join(f"{what}={count}" for what, count in value.items())
         fields += [name, " ".join(value) if isinstance(value, tuple) else value]
     return fields

@@ -4,7 +4,8 @@ This module never decides who owns a shard: the shard's own hash does, and a tic
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -102,14 +103,9 @@ class Tickets:
         noted = {integer(shard): value.partition(" ") for shard, value in queued.items()}
         stream = keys.pool_tickets(self._pool_of(experiment))
         issued = [(shard, entry) for shard, (entry, _, _) in noted.items() if entry != "-"]
-        replies: list[Any] = []
-        for start in range(0, len(issued), BATCH):
-            pipe = self._conn.pipeline()
-            for _, entry in issued[start : start + BATCH]:
-                pipe.xrange(stream, entry, entry)
-                pipe.xpending_range(stream, keys.TICKET_GROUP, entry, entry, 1)
-            replies += pipe.execute(raise_on_error=False)
-        seen = {issued[i][0]: (replies[2 * i], replies[2 * i + 1]) for i in range(len(issued))}
+        entries = [entry for _, entry in issued]
+        found = (self._seen_each if len(entries) <= BATCH else self._seen_in_pages)(stream, entries)
+        seen = {shard: pair for (shard, _), pair in zip(issued, found, strict=True)}
         return [
             _queued(shard, "" if entry == "-" else entry, integer(since), seen.get(shard, ([], [])))
             for shard, (entry, _, since) in sorted(noted.items())
@@ -152,6 +148,34 @@ class Tickets:
         seconds, micros = now
         return found, int(seconds) * 1000 + int(micros) // 1000
 
+    def _seen_each(self, stream: str, entries: Sequence[str]) -> list[tuple[Any, Any]]:
+        """What XRANGE and XPENDING say of each of some tickets, asked one by one."""
+        pipe = self._conn.pipeline()
+        for entry in entries:
+            pipe.xrange(stream, entry, entry)
+            pipe.xpending_range(stream, keys.TICKET_GROUP, entry, entry, 1)
+        replies = pipe.execute(raise_on_error=False) if entries else []
+        return list(zip(replies[::2], replies[1::2], strict=True))
+
+    def _seen_in_pages(self, stream: str, entries: Sequence[str]) -> list[tuple[Any, Any]]:
+        """The same of many: whole pages of what lies between the first and the last of them."""
+        first, last = min(entries, key=_order), max(entries, key=_order)
+        there = {text(entry) for entry, _ in self._pages(partial(self._conn.main.xrange, stream), first, last)}
+        read = partial(self._conn.main.xpending_range, stream, keys.TICKET_GROUP)
+        try:
+            pending = {text(found["message_id"]): found for found in self._pages(read, first, last)}
+        except ResponseError as error:
+            if "NOGROUP" not in str(error):
+                raise
+            pending = {}
+        return [([entry] if entry in there else [], [pending[entry]] if entry in pending else []) for entry in entries]
+
+    def _pages(self, read: Callable[..., Any], first: str, last: str) -> Iterator[Any]:
+        while page := read(min=first, max=last, count=BATCH):
+            yield from page
+            newest = page[-1]
+            first = f"({text(newest['message_id'] if isinstance(newest, dict) else newest[0])}"
+
     def _make_group(self, stream: str) -> None:
         try:
             self._conn.main.xgroup_create(stream, keys.TICKET_GROUP, id="0", mkstream=True)
@@ -181,6 +205,12 @@ class Tickets:
         pipe.xdel(stream, *entries)
         pipe.xack(stream, keys.TICKET_GROUP, *entries)
         return int(pipe.execute()[0])
+
+
+def _order(entry: str) -> tuple[int, int]:
+    """Where an entry stands in its stream."""
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number or 0)
 
 
 def is_groupless(error: Exception) -> bool:

@@ -76,10 +76,10 @@ class Steward:
         watched.next_due_ms = shards.next_due_ms(watched.experiment, PARTITION)
         if watched.next_due_ms is None or watched.next_due_ms > now_ms:
             return
-        if not planner.may_reap(now_ms - watched.contact_since_ms, now_ms - self._born_ms, watched.ttl_ms):
-            watched.next_due_ms = None
-            return
         for _ in range(MOST_REAPS):
+            if not planner.may_reap(now_ms - watched.contact_since_ms, now_ms - self._born_ms, watched.ttl_ms):
+                watched.next_due_ms = None
+                return
             reaped = shards.reap(
                 watched.experiment,
                 PARTITION,
@@ -93,6 +93,8 @@ class Steward:
             self._tell.reaped(watched.experiment, reaped)
             if len(reaped) < REAP_LIMIT:
                 break
+            now_ms = self._broker.conn.now_ms()
+            self._heard(now_ms)  # a thousand workers' shards take seconds: that is no silence of the broker
         following = shards.next_due_ms(watched.experiment, PARTITION)
         # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
         watched.next_due_ms = None if following is None else max(following, now_ms + RETRY_REAP_MS)

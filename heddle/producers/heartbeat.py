@@ -1,4 +1,4 @@
-"""The heartbeat: once a second a worker says how it is and hears its quota and whether it shall drain.
+"""The heartbeat: about once a second a worker says how it is and hears its quota and whether it shall drain.
 
 It never claims or releases; it writes the quota down at the desk and asks the stop flag.
 """
@@ -15,14 +15,13 @@ from heddle.lease import Action
 from heddle.producers.claims import DEFAULT_TTL_MS
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, reason_to_wait
-from heddle.producers.quota import Quota
+from heddle.producers.quota import Quota, beat_every_s
 from heddle.stop import StopFlag
 from heddle.usage import cpu_seconds, resident_bytes
 from heddle.version import __version__
 
 log = logging.getLogger("heddle.worker")
 
-BEAT_S = 1.0
 SUPERVISOR_ENV = "HEDDLE_SUPERVISOR"
 
 
@@ -142,10 +141,14 @@ class Heartbeat:
         if reply.drain:
             self._stop.drain("drained on request")
 
+    def _pause_s(self) -> float:
+        ttl_ms = min((holding.ttl_ms for holding in self._desk.holdings()), default=DEFAULT_TTL_MS)
+        return beat_every_s(self._desk.quota, ttl_s=ttl_ms / 1000)
+
     def _run(self) -> None:
         try:
             while not self._ending:
-                self._wake.wait(BEAT_S)
+                self._wake.wait(self._pause_s())
                 self._wake.clear()
                 if not self._ending:
                     self.beat()

@@ -22,10 +22,20 @@ class Quota:
     live: int = 1
 
 
+BEAT_S = 1.0
+BEATS_PER_S = 500.0
+LONGEST_BEAT_S = 2.5
+"""Half of the silence that is taken for odd (`states/workers.py`), which is 5 s with the default TTL."""
 OLD_TICKET_TTLS = 0.5
 BELOW_EVERY_S = 0.05
+READS_PER_S = 1_000.0
 PEEKS_PER_S = 500.0
 PEEK_AT_LEAST_S = 0.2
+
+
+def beat_every_s(quota: Quota, *, ttl_s: float) -> float:
+    """Seconds between two heartbeats: one, and more where a pool has more than 500 workers."""
+    return max(BEAT_S, min(LONGEST_BEAT_S, ttl_s / 4.0, quota.live / BEATS_PER_S))
 
 
 def wants_more(held: int, quota: Quota) -> bool:
@@ -57,8 +67,8 @@ def surplus(held: int, quota: Quota, *, chance: float) -> int:
 def look_every_s(held: int, quota: Quota, *, ttl_s: float) -> float:
     """Seconds between two looks at the tickets.
 
-    Below quota often; at quota all workers of a pool together look about 500 times a second at most.
+    All workers of a pool together look a bounded number of times a second, those below quota twice as often.
     """
     if wants_more(held, quota):
-        return BELOW_EVERY_S
+        return max(BELOW_EVERY_S, min(ttl_s / 4.0, quota.live / READS_PER_S))
     return max(PEEK_AT_LEAST_S, min(ttl_s / 4.0, quota.live / PEEKS_PER_S))

@@ -14,7 +14,7 @@ SLOW_CALLS = 3
 
 
 def quiet_after_ms(ttl_ms: int) -> int:
-    """How long a worker that beats once a second may be silent before that is odd."""
+    """How long a worker that beats once a second, in large pools every 2.5 s, may be silent before that is odd."""
     return min(5_000, max(2_000, ttl_ms // 2))
 
 

@@ -9,6 +9,7 @@ import redis
 
 from heddle.broker import Broker, keys
 from heddle.broker.leases import HEALTHY_BATCHES
+from heddle.broker.shards import BATCH
 from heddle.broker.types import Claim, Lease, Ticket
 from heddle.errors import BatchesForgotten, BrokerFull, Conflict, Gone, LeaderLost, NotFound
 from heddle.shard import ShardPlan
@@ -133,6 +134,24 @@ def test_a_ticket_that_left_the_stream_can_be_told(any_broker: Broker) -> None:
     any_broker.shards.drop_ticket(take_ticket(any_broker))
     (waiting,) = any_broker.shards.tickets_of(E, 0)
     assert waiting.entry_id and not waiting.in_stream
+
+
+def test_of_more_tickets_than_fit_a_page_each_is_told_as_of_a_few(broker: Broker) -> None:
+    # Given more tickets than are asked for one by one, of which one was read, one has gone and one was never issued
+    count = BATCH + 20
+    admit(broker, shards=count)
+    read, gone = take_ticket(broker), take_ticket(broker, "w2")
+    broker.shards.drop_ticket(gone)
+    broker.conn.main.hset(keys.queued(E, 0), "7", "- 1")
+    # When they are looked at
+    told = {ticket.shard: ticket for ticket in broker.shards.tickets_of(E, 0)}
+    # Then each is as it is, also where nobody ever read any
+    assert sorted(told) == list(range(count))
+    lacking = {shard for shard, ticket in told.items() if not ticket.in_stream}
+    assert lacking == {gone.shard, 7}
+    assert [shard for shard, ticket in told.items() if ticket.read_ms_ago is not None] == [read.shard]
+    broker.conn.main.xgroup_destroy(keys.pool_tickets(POOL), keys.TICKET_GROUP)
+    assert {ticket.read_ms_ago for ticket in broker.shards.tickets_of(E, 0)} == {None}
 
 
 def test_dropping_tickets_takes_only_those_of_the_experiment(any_broker: Broker) -> None:

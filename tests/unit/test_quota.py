@@ -2,7 +2,8 @@
 
 import pytest
 
-from heddle.producers.quota import Quota, look_every_s, may_take_above, surplus, wants_more
+from heddle.producers.quota import Quota, beat_every_s, look_every_s, may_take_above, surplus, wants_more
+from heddle.states.workers import quiet_after_ms
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,16 @@ def test_all_workers_of_a_pool_together_look_at_tickets_a_bounded_number_of_time
         each = look_every_s(2, Quota(1, 2, live=live), ttl_s=10.0)
         assert 0.2 <= each <= 2.5
         assert live / each <= 500.0
+    for live in (1, 50, 2_000):
+        assert live / look_every_s(1, Quota(1, 2, live=live), ttl_s=10.0) <= 1_000.0
+
+
+@pytest.mark.parametrize(
+    ("live", "ttl_s", "every_s"),
+    [(1, 10.0, 1.0), (500, 10.0, 1.0), (1_000, 10.0, 2.0), (2_000, 10.0, 2.5), (2_000, 2.0, 1.0), (9_999, 60.0, 2.5)],
+)
+def test_a_worker_beats_once_a_second_and_less_often_in_a_large_pool_but_never_so_rarely_that_it_seems_silent(
+    live: int, ttl_s: float, every_s: float
+) -> None:
+    assert beat_every_s(Quota(1, 2, live=live), ttl_s=ttl_s) == pytest.approx(every_s)
+    assert 2 * every_s * 1_000 <= quiet_after_ms(round(1_000 * ttl_s))

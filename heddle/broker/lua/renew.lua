@@ -10,7 +10,7 @@ end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 local deadline = string.format('%.0f', now + tonumber(ARGV[1]))
-local reply = {'OK', ctl[1], ctl[2] or '0', ctl[3] or '0'}
+local reply, due = {'OK', ctl[1], ctl[2] or '0', ctl[3] or '0'}, {}
 for i = 3, #KEYS, 2 do
   local at = 2 + (i - 3) / 2 * 5
   local s = redis.call('HMGET', KEYS[i], 'state', 'worker', 'epoch', 'nonce', 'seq', 'stepping')
@@ -19,7 +19,11 @@ for i = 3, #KEYS, 2 do
       redis.call('HSET', KEYS[i + 1], 'worker', s[2], 'epoch', s[3])
       redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
     end
-    redis.call('ZADD', KEYS[2], deadline, ARGV[at])
+    due[#due + 1], due[#due + 2] = deadline, ARGV[at]
+    if #due == 1000 then
+      redis.call('ZADD', KEYS[2], unpack(due))
+      due = {}
+    end
     if s[6] ~= ARGV[at + 4] then
       redis.call('HSET', KEYS[i], 'stepping', ARGV[at + 4])
     end
@@ -28,5 +32,8 @@ for i = 3, #KEYS, 2 do
     reply[#reply + 1] = 'FENCED'
   end
   reply[#reply + 1] = s[5] or '0'
+end
+if #due > 0 then
+  redis.call('ZADD', KEYS[2], unpack(due))
 end
 return reply
