@@ -1,6 +1,7 @@
-"""W2's environment and policy: stacked images that cost nothing to make, and a small network that looks at some pixels.
+"""W2's environments and policy: images that cost nothing to make, and a small network that looks at some pixels.
 
-Its observations are frames of a fixed set; an episode lasts 500 steps.
+Their observations are of a fixed set; an episode lasts 500 steps. Those of `Stacked` are the last four frames, as a
+FrameStackObservation gives them, but for the time that one takes.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from heddle.policies.base import Acted, Array, Arrays
 from heddle.policies.mlp import MlpPolicy
 from heddle.spaces import Box, Space
 
-ID = "benchmarks.image_env:Images"
+ID, STACKED = "benchmarks.image_env:Images", "benchmarks.image_env:Stacked"
 POLICY = "benchmarks.image_env:Glance"
 EVERY = 64
 """Of so many numbers the policy looks at one."""
@@ -39,6 +40,18 @@ class Images(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._step += 1
         return self._frames[self._step % FRAMES], 1.0, self._step >= EPISODE, False, {}
+
+
+class Stacked(Images):
+    """Four frames of 84 by 84, of which each step shows one that is new."""
+
+    def __init__(self, env_index: int = 0) -> None:
+        super().__init__(env_index)
+        *size, depth = SHAPE
+        self.observation_space = gymnasium.spaces.Box(0, 255, (depth, *size), np.uint8)
+        drawn = np.random.default_rng(env_index).integers(0, 256, (FRAMES, *size), np.uint8)
+        film = np.concatenate([drawn, drawn[: depth - 1]])
+        self._frames = [film[first : first + depth] for first in range(FRAMES)]
 
 
 class Glance(MlpPolicy):

@@ -35,6 +35,7 @@ class Shape:
         plane: how batches travel.
         durability: of the server.
         stepping: of a shard's environments.
+        frames: how stacked observations travel.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Shape:
     plane: str = "redis"
     durability: Durability = "fast"
     stepping: str = "inline"
+    frames: str = "auto"
 
     @property
     def batch(self) -> int:
@@ -59,11 +61,14 @@ SHAPES = {"large": LARGE, "small": SMALL}
 IMAGES = Shape(
     "images, batches of 512", PROCESSES, 8, 64, env=image_env.ID, policy=image_env.POLICY, durability="memory"
 )
-PLANES = {"shm": replace(IMAGES, plane="shm"), "redis": IMAGES}
+STACKED = replace(IMAGES, env=image_env.STACKED)
+PLANES = {"shm": replace(IMAGES, plane="shm"), "redis": IMAGES, "once": STACKED}
+"""Of images that share nothing, and of stacks of which each frame is sent once."""
+ONCE_SHARED = replace(STACKED, plane="shm", frames="once")
 WAITING = Shape(
     "64 environments that wait 10 ms", PROCESSES, 32, 32, env="benchmarks.waiting_env:Waiting", stepping="threads"
 )
-ALL = SHAPES | PLANES | {"waiting": WAITING}
+ALL = SHAPES | PLANES | {"waiting": WAITING, "once-shm": ONCE_SHARED}
 
 
 def w1_source(shape: Shape) -> dict[str, Any]:
@@ -77,7 +82,7 @@ def w1_source(shape: Shape) -> dict[str, Any]:
             "stepping": shape.stepping,
         },
         "policy": {"id": shape.policy},
-        "rollout": {"steps": shape.steps, "plane": shape.plane},
+        "rollout": {"steps": shape.steps, "plane": shape.plane, "frames": shape.frames},
         "trainer": {"learner": "none"} if shape.policy != "mlp" else {},
         "budget": {"env_steps": 10**12},
     }

@@ -1,17 +1,18 @@
-"""Batch bytes: Segments to an Arrow IPC stream of one record batch and back, and with `columns.py` the only place
-that knows Arrow.
+"""Batch bytes: Segments to an Arrow IPC stream of one record batch and back, and with `codec.py` and `columns.py` the
+only place that knows Arrow.
 
 It never trusts what it reads: until size, checksum, schema, structure and contents are right, nobody sees an array.
 
 One row is one segment; `columns.py` says how each array of it travels. Final observations of truncated episodes are
-list columns: `final_step` and `final.<leaf>`, as many entries as the segment has such endings. No extension type is
-registered from Python, and nothing is ever unpickled.
+list columns: `final_step` and `final.<leaf>`, as many entries as the segment has such endings. Observations that are
+stacks of frames may travel with each frame once, as `codec.py` says. No extension type is registered from Python, and
+nothing is ever unpickled.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,12 +20,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heddle.checksums import checksum, spot_check
-from heddle.columns import Coded, FixedColumn, coded, fixed, list_array, list_lengths, list_of, ragged
+from heddle.codec import END, Codec, codec_of, frames_of, index_of
+from heddle.columns import FixedColumn
 from heddle.errors import BatchError
+from heddle.folding import Folded, stackable
 from heddle.layout import Column, ColumnLike, Layout, Per, Segments, make_layout
 from heddle.placer import Placer
 from heddle.segment_checks import first_problem
-from heddle.stencil import Stencil, stencil_of
+from heddle.stacks import Stack, in_turn
+from heddle.stencil import Fill, Stencil
 from heddle.wire import declared_bytes
 
 __all__ = [
@@ -35,18 +39,15 @@ __all__ = [
     "Segments",
     "checksum",
     "decode",
+    "decode_stacks",
     "encode",
+    "encode_folded",
     "encode_into",
     "finish_in",
     "make_layout",
     "places",
     "spot_check",
 ]
-
-_FORMAT = b"2"
-STENCILS = 64
-"""Sizes of batches of which one layout's are known."""
-_END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream; a reader would also take a cut for the end
 
 # What Arrow raises on bytes that are not what they claim to be; seen by flipping and cutting bytes.
 _VALUES = (ValueError, TypeError, LookupError, OverflowError, NotImplementedError, StopIteration)
@@ -59,8 +60,7 @@ def encode(layout: Layout, segments: Segments, *, compression: Literal["lz4", "z
     Raises:
         ValueError: an array is missing or has another shape or dtype than the layout says.
     """
-    codec = _codec(layout)
-    batch = pa.RecordBatch.from_arrays(list(_arrow_columns(codec, segments)), schema=codec.schema)
+    codec, batch = _record_batch(layout, segments)
     if compression is not None:
         sink = pa.BufferOutputStream()
         _write(sink, batch, compression)
@@ -78,12 +78,33 @@ def encode_into(layout: Layout, segments: Segments, take: Callable[[int], memory
     Raises:
         ValueError: as `encode` does.
     """
-    codec = _codec(layout)
-    batch = pa.RecordBatch.from_arrays(list(_arrow_columns(codec, segments)), schema=codec.schema)
+    codec, batch = _record_batch(layout, segments)
     size = codec.framing_bytes + pa.ipc.get_record_batch_size(batch)
     memory = take(size)[:size]
     _write(pa.PythonFile(Placer(memory), mode="w"), batch, None)
     return memory.toreadonly()
+
+
+def _record_batch(layout: Layout, segments: Segments) -> tuple[Codec, pa.RecordBatch]:
+    codec = codec_of(layout, tuple(sorted(segments.stacks)))
+    return codec, pa.RecordBatch.from_arrays(list(codec.arrow_columns(segments)), schema=codec.schema)
+
+
+def encode_folded(
+    layout: Layout, folded: Folded, take: Callable[[int], memoryview], scratch: Callable[[int], memoryview]
+) -> memoryview:
+    """As `encode_into`, each frame of a stack once.
+
+    Args:
+        scratch: gives memory that is needed no longer than this takes.
+    """
+    stencil = _folded_stencil(layout, folded.segments.rows, folded.stacks) if folded.is_even else None
+    if stencil is None:
+        return encode_into(layout, folded.gathered(scratch), take)
+    arrays: dict[str, NDArray[Any] | Fill] = {**folded.others()}
+    for name, part in folded.parts.items():
+        arrays |= {index_of(name): part.index, frames_of(name): part.stack}
+    return stencil.write(arrays, take(stencil.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +126,30 @@ class Places:
 @functools.lru_cache(maxsize=64)
 def places(layout: Layout, rows: int) -> Places:
     """Of batches of `rows` segments."""
-    codec = _codec(layout)
+    codec = codec_of(layout)
     data = encode(layout, Segments.empty(layout, rows))
     begin = np.frombuffer(data, np.uint8).ctypes.data
-    segments = _views(codec, _read(codec, data, len(data)))
+    arrays, counts = codec.taken_from(_read(layout, data, len(data))[1])
     steady = itertools.takewhile(lambda column: isinstance(column, FixedColumn), codec.columns)
     plain = [c.name for c in steady if isinstance(c, FixedColumn) and c.is_plain]
-    arrays = segments.arrays
     offsets = {name: arrays[name].ctypes.data - begin for name in plain if arrays[name].size}
-    return Places(len(data), offsets, stencil_of(codec.columns, segments, data))
+    return Places(len(data), offsets, codec.stencil(arrays, counts, data))
+
+
+@functools.lru_cache(maxsize=64)
+def _folded_stencil(layout: Layout, rows: int, stacks: tuple[str, ...]) -> Stencil | None:
+    """Of batches of `rows` segments whose stacks are even and of which no episode was cut off."""
+    segments = Segments.empty(layout, rows)
+    for name in stacks:
+        shown = segments.arrays.pop(name)
+        k, final = shown.shape[2], segments.arrays.pop(f"final.{name}")
+        counts = np.full(rows, layout.steps + k, np.int64)
+        index = np.broadcast_to(in_turn(layout.steps + 1, k), shown.shape[:3]).astype(np.int32)
+        frames = np.zeros((int(counts.sum()), *shown.shape[3:]), shown.dtype)
+        segments.stacks[name] = Stack(frames, counts, index, np.zeros((len(final), k), np.int32))
+    data = encode(layout, segments)
+    codec, batch = _read(layout, data, len(data))
+    return codec.stencil(*codec.taken_from(batch), data)
 
 
 def finish_in(layout: Layout, segments: Segments, memory: memoryview) -> memoryview | None:
@@ -130,6 +166,8 @@ def finish_in(layout: Layout, segments: Segments, memory: memoryview) -> memoryv
 def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_cap: int) -> Segments:
     """Read-only arrays over `data`, without copying where alignment allows; `data` must outlive them unchanged.
 
+    Observations that came as stacks of frames are put together: views of the frames where that is possible.
+
     Args:
         crc32: what `checksum` gave the writer; None when it is not known.
         size_cap: most bytes that `data`, and what it unpacks to, may have.
@@ -137,75 +175,38 @@ def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_
     Raises:
         BatchError: anything at all is off; the message is one line that names it.
     """
+    return decode_stacks(layout, data, crc32=crc32, size_cap=size_cap).whole()
+
+
+def decode_stacks(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_cap: int) -> Segments:
+    """As `decode`, but observations of which no view can be made stay stacks: see `Segments.whole`."""
     if len(data) > size_cap:
         raise BatchError(f"the batch has {len(data)} bytes, more than the cap of {size_cap}")
     if crc32 is not None and (actual := checksum(data)) != crc32:
         raise BatchError(f"the checksum is {actual:08x}, announced was {crc32:08x}")
-    codec = _codec(layout)
-    stencil = codec.stencils.get(len(data))
+    codec, stencil = codec_of(layout).stencils.get(len(data), (None, None))
     fitting = stencil if stencil is not None and stencil.fits(data) else None
-    batch = _read(codec, data, size_cap) if fitting is None else None
+    batch = None
+    if codec is None or fitting is None:
+        codec, batch = _read(layout, data, size_cap)
     try:
-        segments = _views(codec, batch) if fitting is None else fitting.read(layout, data)
+        arrays, counts = (fitting.read(data), fitting.counts) if fitting else codec.taken_from(batch)
+        _demand_below(codec, arrays, size_cap)
+        segments = codec.segments(arrays, counts)
     except _REFUSALS as error:
         raise BatchError(f"the batch cannot be laid out: {_one_line(error)}") from error
     if fitting is None:
-        codec.learn(segments, data)
+        codec.learn(arrays, counts, data)
     if problem := first_problem(segments):
         raise BatchError(problem)
     return segments
 
 
-@dataclass(frozen=True, slots=True)
-class _Codec:
-    """What is worked out once for a layout: `framing_bytes` is all of the stream but the record batch.
-
-    Attributes:
-        stencils: of batches that Arrow has read, by their bytes.
-    """
-
-    layout: Layout
-    columns: tuple[Coded, ...]
-    finals: tuple[Coded, ...]
-    schema: pa.Schema
-    framing_bytes: int
-    stencils: dict[int, Stencil] = field(default_factory=dict, compare=False)
-
-    def learn(self, segments: Segments, data: bytes | memoryview) -> None:
-        """Others that are like this batch, which is sound, need not be read by Arrow."""
-        if not segments.num_finals and (found := stencil_of(self.columns, segments, data)) is not None:
-            if len(self.stencils) >= STENCILS:
-                self.stencils.clear()
-            self.stencils[len(data)] = found
-
-
-@functools.lru_cache(maxsize=64)
-def _codec(layout: Layout) -> _Codec:
-    columns = [coded(column, layout.steps) for column in layout.columns]
-    finals: list[Coded] = [fixed("final_step", "int32", ())]
-    for leaf in layout.observation_leaves:
-        name = f"final.{leaf.name}"
-        finals.append(ragged(name, leaf, None) if leaf.ragged else fixed(name, leaf.space.dtype, leaf.space.shape))
-    fields = [column.field(column.arrow_type) for column in columns]
-    fields += [column.field(list_of(column.arrow_type)) for column in finals]
-    schema = pa.schema(fields, metadata={b"heddle.format": _FORMAT, b"heddle.steps": str(layout.steps).encode()})
-    return _Codec(layout, tuple(columns), tuple(finals), schema, schema.serialize().size + len(_END))
-
-
-def _arrow_columns(codec: _Codec, segments: Segments) -> Iterator[pa.Array]:
-    rows, arrays = segments.rows, segments.arrays
-    for column in codec.columns:
-        yield column.to_arrow(arrays.get(column.name), rows)
-    final_row, final_step = arrays["final_row"], arrays["final_step"]
-    if len(final_row) and (final_row.min() < 0 or final_row.max() >= rows):
-        raise ValueError(f"final_row is outside 0..{rows - 1}")
-    counts = np.bincount(final_row, minlength=rows)
-    order = np.lexsort((final_step, final_row))
-    in_order = bool((order[1:] > order[:-1]).all())
-    for column in codec.finals:
-        values = arrays.get(column.name)
-        items = column.to_arrow(values if in_order or values is None else values[order], len(order))
-        yield list_array(list_of(column.arrow_type), counts, items)
+def _demand_below(codec: Codec, arrays: dict[str, Any], size_cap: int) -> None:
+    """A few frames that are shown again and again must not ask for all of memory."""
+    size = codec.layout.bytes_of(len(arrays["length"]), len(arrays["final_row"]))
+    if codec.stacks and size > size_cap:
+        raise BatchError(f"the batch unpacks to {size} bytes, more than the cap of {size_cap}")
 
 
 def _write(sink: Any, batch: pa.RecordBatch, compression: str | None) -> None:
@@ -214,12 +215,13 @@ def _write(sink: Any, batch: pa.RecordBatch, compression: str | None) -> None:
         writer.write_batch(batch)
 
 
-def _read(codec: _Codec, data: bytes | memoryview, size_cap: int) -> pa.RecordBatch:
-    """The one record batch in `data`, structurally valid and of exactly the layout's schema."""
+def _read(layout: Layout, data: bytes | memoryview, size_cap: int) -> tuple[Codec, pa.RecordBatch]:
+    """The one record batch in `data`, structurally valid and of exactly the layout's schema, whole or with stacks."""
     try:
         source = pa.BufferReader(pa.py_buffer(data))
         messages = pa.ipc.MessageReader.open_stream(source)
         schema = pa.ipc.read_schema(_next(messages, "schema"))
+        codec = codec_of(layout, _stacks_in(layout, schema))
         if not schema.equals(codec.schema, check_metadata=True):
             raise BatchError(f"the schema is not this experiment's: {_schema_difference(codec.schema, schema)}")
         message = _next(messages, "record batch")
@@ -231,7 +233,13 @@ def _read(codec: _Codec, data: bytes | memoryview, size_cap: int) -> pa.RecordBa
     except _REFUSALS as error:
         raise BatchError(f"not a whole Arrow stream of one batch: {_one_line(error)}") from error
     _expect_end(messages, source, data)
-    return batch
+    return codec, batch
+
+
+def _stacks_in(layout: Layout, schema: pa.Schema) -> tuple[str, ...]:
+    """The leaves that a schema says are stacks."""
+    names = set(schema.names)
+    return tuple(name for name in stackable(layout) if frames_of(name) in names)
 
 
 def _next(messages: Any, kind: str) -> Any:
@@ -248,31 +256,12 @@ def _expect_end(messages: Any, source: Any, data: bytes | memoryview) -> None:
     except StopIteration:
         if source.tell() != len(data):
             raise BatchError(f"{len(data) - source.tell()} bytes follow the end of the stream") from None
-        if bytes(data[-len(_END) :]) != _END:
+        if bytes(data[-len(END) :]) != END:
             raise BatchError("the stream has no end mark: it was cut") from None
         return
     except _REFUSALS as error:
         raise BatchError(f"not a whole Arrow stream of one batch: {_one_line(error)}") from error
     raise BatchError(f"a {extra.type} message follows the record batch")
-
-
-def _views(codec: _Codec, batch: pa.RecordBatch) -> Segments:
-    rows = batch.num_rows
-    arrays: dict[str, NDArray[Any]] = {}
-    for place, column in enumerate(codec.columns):
-        arrays[column.name] = column.from_arrow(batch.column(place))
-    lengths: NDArray[np.int64] | None = None
-    for place, column in enumerate(codec.finals, start=len(codec.columns)):
-        lists = batch.column(place)
-        mine = list_lengths(lists, column.name)
-        if lengths is not None and not np.array_equal(lengths, mine):
-            raise ValueError(f"{column.name} has other lengths than final_step")
-        lengths = mine
-        arrays[column.name] = column.from_arrow(lists.values)
-    assert lengths is not None
-    arrays["final_row"] = np.repeat(np.arange(rows, dtype=np.int32), lengths)
-    arrays["final_row"].flags.writeable = False
-    return Segments(codec.layout, rows, arrays)
 
 
 def _schema_difference(expected: pa.Schema, found: pa.Schema) -> str:

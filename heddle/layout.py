@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from heddle.spaces import ACTION, OBSERVATION, Leaf, Space, Text, leaves
 from heddle.spaces.cells import blank_cell, boxed, fill
+from heddle.stacks import Stack
 
 Per: TypeAlias = Literal["step", "step+1", "segment"]
 
@@ -101,6 +102,11 @@ class Layout:
         """Bytes of one segment's fixed columns, uncompressed; final observations and framing come on top."""
         return sum(column.row_bytes(self.steps) for column in self.columns)
 
+    def bytes_of(self, rows: int, finals: int) -> int:
+        """Bytes of the arrays of so many segments and final observations."""
+        observation = sum(leaf.space.size * np.dtype(leaf.space.dtype).itemsize for leaf in self.observation_leaves)
+        return self.segment_bytes * rows + observation * finals
+
     @property
     def observation_leaves(self) -> list[Leaf]:
         """Leaves of the observation space."""
@@ -163,12 +169,14 @@ class Segments:
         rows: R.
         arrays: by name.
         owner: whose memory the arrays are, while it may want them back.
+        stacks: observation leaves, by name, that were not put together yet: `arrays` lacks them. See `whole`.
     """
 
     layout: Layout
     rows: int
     arrays: dict[str, NDArray[Any]]
     owner: object | None = field(default=None, repr=False, compare=False)
+    stacks: dict[str, Stack] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def empty(cls, layout: Layout, rows: int) -> "Segments":
@@ -201,6 +209,13 @@ class Segments:
         """[R, T] bool: which steps count."""
         valid: NDArray[np.bool_] = np.arange(self.layout.steps) < self.arrays["length"][:, None]
         return valid
+
+    def whole(self) -> "Segments":
+        """The same with all observations in `arrays`; itself where they are."""
+        if not self.stacks:
+            return self
+        made = {name: stack.observations() for name, stack in self.stacks.items()}
+        return Segments(self.layout, self.rows, self.arrays | made, self.owner)
 
     def set_finals(self, finals: Sequence[tuple[int, int, Mapping[str, Any]]]) -> None:
         """Store the final observations of truncated episodes, given as (row, step, {leaf: array})."""

@@ -45,6 +45,10 @@ def _numbers(segments: Segments) -> str | None:
     for column in layout.columns:
         if np.dtype(column.dtype).kind != "f" or column.name == "episode_return" or column.name.startswith("info."):
             continue
+        if (stack := segments.stacks.get(column.name)) is not None:
+            if not np.isfinite(stack.frames).all():
+                return f"{column.name} has a frame that is not a finite number"
+            continue
         array = arrays[column.name]
         # -inf is a fair log-probability or logit of a forbidden action, NaN never is
         good = ~np.isnan(array) if column.name.startswith(("out.", "state.")) else np.isfinite(array)

@@ -4,7 +4,8 @@ Bytes that have exactly that around their arrays hold the same arrays in the sam
 them takes Arrow. It never looks at the numbers; whoever makes a stencil of a batch has read that one with every check.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,76 +13,103 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.columns import Coded, FixedColumn
-from heddle.layout import Layout, Segments, no_finals
 
+Fill = Callable[[NDArray[Any]], object]
+"""Writes an array to where it shall lie."""
 MOST_AROUND = 128 << 10
 """Bytes around arrays beyond which a batch has no stencil: it was made by somebody else, or has next to no steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stencil:
-    """Of batches of `rows` segments and `size` bytes, without final observations.
+    """Of batches of `size` bytes, without final observations.
 
     Attributes:
-        columns: every one, and where its array begins.
+        columns: every one, where its array begins, and how many values it holds: one a segment, or all frames.
         around: all other bytes, in runs, and where they begin.
         finals: the arrays of final observations, of which there are none.
+        counts: how many frames each segment has, by leaf that travels as a stack.
     """
 
-    rows: int
     size: int
-    columns: tuple[tuple[FixedColumn, int], ...]
+    columns: tuple[tuple[FixedColumn, int, int], ...]
     around: tuple[tuple[int, bytes], ...]
     finals: dict[str, NDArray[Any]]
+    counts: dict[str, NDArray[np.int64]]
 
     def fits(self, data: bytes | memoryview) -> bool:
         """Whether `data` is such a batch."""
         return len(data) == self.size and all(bytes(data[at : at + len(own)]) == own for at, own in self.around)
 
-    def read(self, layout: Layout, data: bytes | memoryview) -> Segments:
+    def read(self, data: bytes | memoryview) -> dict[str, NDArray[Any]]:
         """The arrays in `data`, which fits, read-only. Raises ValueError for a number that its column cannot hold."""
-        arrays = {column.name: column.from_bytes(data, at, self.rows) for column, at in self.columns}
-        return Segments(layout, self.rows, arrays | self.finals)
+        return {column.name: column.from_bytes(data, at, rows) for column, at, rows in self.columns} | self.finals
 
     def write_around(self, arrays: Mapping[str, NDArray[Any]], memory: memoryview) -> memoryview | None:
         """The batch in `memory`, in which each of these arrays lies in its place; None where one does not."""
         if len(memory) < self.size:
             return None
         begin = _address(np.frombuffer(memory, np.uint8))
-        for column, at in self.columns:
+        for column, at, rows in self.columns:
             array = arrays[column.name]
-            if array.shape != (self.rows, *column.shape) or array.dtype != column.dtype:
+            if array.shape != (rows, *column.shape) or array.dtype != column.dtype:
                 return None
             if array.size and (_address(array) != begin + at or not array.flags.c_contiguous):
                 return None
+        return self._around(memory)
+
+    def write(self, arrays: Mapping[str, NDArray[Any] | Fill], memory: memoryview) -> memoryview:
+        """The batch in `memory`, to which each array is copied, or which it fills.
+
+        Raises:
+            ValueError: one is not as it must be; what is in `memory` is of no use then.
+        """
+        for column, at, rows in self.columns:
+            shape, given = (rows, *column.shape), arrays[column.name]
+            place = np.frombuffer(memory, column.dtype, math.prod(shape), at).reshape(shape)
+            if not isinstance(given, np.ndarray):
+                given(place)
+            elif given.shape != shape or given.dtype != column.dtype:
+                raise ValueError(f"{column.name} is {given.dtype}{list(given.shape)}, not {column.dtype}{list(shape)}")
+            else:
+                place[...] = given
+        return self._around(memory)
+
+    def _around(self, memory: memoryview) -> memoryview:
         for at, own in self.around:
             memory[at : at + len(own)] = own
         return memory[: self.size].toreadonly()
 
 
-def stencil_of(columns: Sequence[Coded], segments: Segments, data: bytes | memoryview) -> Stencil | None:
+def stencil_of(
+    columns: Sequence[Coded],
+    arrays: Mapping[str, NDArray[Any]],
+    data: bytes | memoryview,
+    *,
+    finals: dict[str, NDArray[Any]],
+    counts: dict[str, NDArray[np.int64]],
+) -> Stencil | None:
     """Of a batch without final observations that was read from `data`; None where an array does not lie there as it is.
 
     Args:
-        columns: all of its layout.
+        columns: all of them, but for final observations.
+        arrays: what was read.
+        finals, counts: as of the Stencil.
     """
-    begin, placed = _address(np.frombuffer(data, np.uint8)), list[tuple[FixedColumn, int]]()
+    begin, placed = _address(np.frombuffer(data, np.uint8)), list[tuple[FixedColumn, int, int]]()
     for column in columns:
-        array = segments.arrays[column.name]
+        array = arrays[column.name]
         if not isinstance(column, FixedColumn) or not column.is_plain:
             return None
         at = _address(array) - begin if array.size else 0
         if at < 0 or at + array.nbytes > len(data):
             return None
-        placed.append((column, at))
-    spans = sorted((at, at + segments.arrays[column.name].nbytes) for column, at in placed)
+        placed.append((column, at, len(array)))
+    spans = sorted((at, at + arrays[column.name].nbytes) for column, at, _ in placed)
     around = tuple((start, bytes(data[start:end])) for start, end in _between(spans, len(data)))
     if sum(len(own) for _, own in around) > MOST_AROUND:
         return None
-    finals = no_finals(segments.layout)
-    for array in finals.values():
-        array.flags.writeable = False
-    return Stencil(segments.rows, len(data), tuple(placed), around, finals)
+    return Stencil(len(data), tuple(placed), around, finals, counts)
 
 
 def _between(spans: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:

@@ -63,7 +63,11 @@ class Assembler:
         for batch in batches:
             stop = start + batch.rows
             for column in self._columns:
-                np.copyto(self._views[column.name][start:stop], batch.arrays[column.name], casting="unsafe")
+                target = self._views[column.name][start:stop]
+                if (stack := batch.stacks.get(column.name)) is not None:
+                    stack.write(target)
+                else:
+                    np.copyto(target, batch.arrays[column.name], casting="unsafe")
             start = stop
         self._fill_unplayed(rows)
         columns = {column.name: self._tensors[column.name][:rows] for column in self._columns}

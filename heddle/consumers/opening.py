@@ -6,7 +6,7 @@ It never reads a stream and never decides what becomes of a batch that cannot be
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heddle.batch import decode, spot_check
+from heddle.batch import decode_stacks, spot_check
 from heddle.broker.experience_types import Pointer
 from heddle.errors import BatchError
 from heddle.layout import Layout, Segments
@@ -17,16 +17,16 @@ VERSIONS_AHEAD = 1_000_000
 
 
 def decode_as(pointer: Pointer, layout: Layout, blob: bytes | memoryview, *, size_cap: int) -> Segments:
-    """`batch.decode`, with the checksum that the pointer announces.
+    """`batch.decode_stacks`, with the checksum that the pointer announces.
 
     Raises:
-        BatchError: as `decode` does.
+        BatchError: as that does.
     """
     if pointer.location == "redis":
-        return decode(layout, blob, crc32=pointer.crc32, size_cap=size_cap)
+        return decode_stacks(layout, blob, crc32=pointer.crc32, size_cap=size_cap)
     if len(blob) <= size_cap and (found := spot_check(blob)) != pointer.crc32:
         raise BatchError(f"the checksum is {found:08x}, announced was {pointer.crc32:08x}")
-    return decode(layout, blob, crc32=None, size_cap=size_cap)
+    return decode_stacks(layout, blob, crc32=None, size_cap=size_cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Opener:
         return cls(layout, {plan.index: plan for plan in plans}, size_cap)
 
     def open(self, pointer: Pointer, blob: bytes | memoryview, *, latest: int | None = None) -> Segments:
-        """The arrays of a batch.
+        """The arrays of a batch, of which some observations may be stacks still: see `Segments.whole`.
 
         Args:
             latest: newest policy version that is known; None when it is not looked at.

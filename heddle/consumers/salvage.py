@@ -87,7 +87,7 @@ def _opened(setting: Setting, batch: DeadBatch, data: bytes | None) -> Segments:
     if data is None:
         raise BatchError("its bytes are not kept")
     opener = Opener.of(setting.layout, setting.plans, setting.spec.limits.batch_bytes)
-    return opener.open(batch.pointer, data)
+    return opener.open(batch.pointer, data).whole()
 
 
 def _objection(setting: Setting, ctl: Ctl, batch: DeadBatch) -> str:

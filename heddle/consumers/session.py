@@ -125,7 +125,7 @@ class TrainerSession:
     def __iter__(self) -> Iterator[SessionBatch]:
         while (batches := self._next()) is not None:
             yield SessionBatch(
-                segments=[item.segments for item in batches],
+                segments=[item.segments.whole() for item in batches],
                 shards=[item.pointer.shard for item in batches],
                 epochs=[item.pointer.epoch for item in batches],
                 num_steps=sum(item.pointer.steps for item in batches),

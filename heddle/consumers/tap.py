@@ -214,7 +214,7 @@ class Tap:
             return None
         size_cap = self._setting.spec.limits.batch_bytes
         try:
-            segments = decode_as(pointer, self._setting.layout, blob, size_cap=size_cap)
+            segments = decode_as(pointer, self._setting.layout, blob, size_cap=size_cap).whole()
         except BatchError as error:
             self.refused += 1
             log.warning("passed over a batch shard=%s reason=%s", pointer.named, error)

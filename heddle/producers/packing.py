@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.batch import checksum, encode, encode_into, finish_in, places, spot_check
+from heddle.batch import checksum, encode, encode_folded, encode_into, finish_in, places, spot_check
+from heddle.blocks import Blocks
 from heddle.errors import BrokerError, Denied, PlaneError
+from heddle.folding import Folded
 from heddle.layout import Layout, Segments
 from heddle.plane import Home, Ring, Slot
 from heddle.plane.ring import REUSED_FROM
+from heddle.producers.folds import Folds
 from heddle.producers.pieces import Piece, Pieces
 from heddle.producers.play import Play
 from heddle.producers.reel import Reel
@@ -64,7 +67,8 @@ class Packer:
         self._least = least_shared(spec)
         self._home = home
         self._ring: Ring | None = None
-        self._pieces = Pieces()
+        self._pieces, self._scratch = Pieces(), Blocks()
+        self._folds = Folds(spec)
         self._reels: dict[Slot | Piece, Reel] = {}
         self._broken = False
         self._said = ""
@@ -94,13 +98,37 @@ class Packer:
 
     def _own(self, layout: Layout, segments: Segments, slot: Slot | Piece | None) -> Packed:
         """In memory of our own: where it was played, if it lies there as it is sent."""
-        if isinstance(slot, Piece) and (done := finish_in(layout, segments, slot.view())) is not None:
+        folded = self._folds.fold(layout, segments, is_shared=False)
+        done = finish_in(layout, segments, slot.view()) if isinstance(slot, Piece) and folded is None else None
+        if isinstance(slot, Piece) and done is not None:
             crc32 = checksum(done)
             return Packed(slot.sent(len(done)), crc32)
+        if folded is not None and self._compression is None:
+            packed = self._own_folded(layout, folded)
+        else:
+            sent = segments if folded is None else folded.gathered(self._scratch.take)
+            blob = encode(layout, sent, compression=self._compression)
+            packed = Packed(blob, checksum(blob))
         if slot is not None:
             slot.discard()
-        blob = encode(layout, segments, compression=self._compression)
-        return Packed(blob, checksum(blob))
+        return packed
+
+    def _own_folded(self, layout: Layout, folded: Folded) -> Packed:
+        """Each frame once, in memory that is used again."""
+        used: list[Piece] = []
+
+        def take(size: int) -> memoryview:
+            used.append(self._pieces.take(size))
+            return used[0].view()
+
+        try:
+            blob = encode_folded(layout, folded, take, self._scratch.take)
+        except BaseException:
+            for piece in used:
+                piece.discard()
+            raise
+        crc32 = checksum(blob)
+        return Packed(used[0].sent(len(blob)), crc32)
 
     def lend(self, player: Play, layout: Layout, plane: str) -> None:
         """Have the player play its next batch where it will lie or be sent from, if it is large.
@@ -109,7 +137,9 @@ class Packer:
             plane: as of `pack`.
         """
         size = layout.segment_bytes * player.plan.lanes
-        if self._least is not None and plane != "" and size >= max(self._least, IN_PLACE_FROM):
+        if self._folds.is_folding:  # it is copied anyway
+            player.shared = _none
+        elif self._least is not None and plane != "" and size >= max(self._least, IN_PLACE_FROM):
             player.shared = partial(self._reel, player, layout, plane)
         elif self._compression is None and size >= IN_PLACE_FROM:
             player.shared = partial(self._own_reel, player, layout)
@@ -156,16 +186,21 @@ class Packer:
 
     def _share(self, layout: Layout, segments: Segments, ring: Ring, own: Slot | None) -> Packed:
         """Into `own`, where its arrays lie already, if there is room for its final observations; else into another."""
-        if own is not None and (done := finish_in(layout, segments, own.view())) is not None:
+        folded = self._folds.fold(layout, segments, is_shared=True)
+        if folded is None and own is not None and (done := finish_in(layout, segments, own.view())) is not None:
             return Packed(done, spot_check(done), own)
         used: list[Slot] = []
 
         def take(size: int) -> memoryview:
-            used.append(own if own is not None and size <= own.size else ring.take(size))
+            is_room = own is not None and folded is None and size <= own.size
+            used.append(own if own is not None and is_room else ring.take(size))
             return used[0].view()
 
         try:
-            blob = encode_into(layout, segments, take)
+            if folded is None:
+                blob = encode_into(layout, segments, take)
+            else:
+                blob = encode_folded(layout, folded, take, self._scratch.take)
         except PlaneError:  # its caller goes on with `own`
             raise
         except BaseException:

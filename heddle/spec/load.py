@@ -106,14 +106,19 @@ def load_leniently(
 def spec_from_json(text: str) -> ExperimentSpec:
     """The spec that `canonical_json` or `model_dump_json` wrote.
 
+    One of a version without `rollout.frames` has whole observations: readers of that version know no others.
+
     Raises:
         SpecError: the text is no spec of this version.
     """
     try:
-        return ExperimentSpec.model_validate_json(text)
+        spec = ExperimentSpec.model_validate_json(text)
     except ValidationError as error:
         faults = [explain(dict(detail)) for detail in error.errors()]
         raise SpecError([_plain(fault) for fault in faults]) from error
+    if "frames" in spec.rollout.model_fields_set:
+        return spec
+    return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"frames": "whole"})})
 
 
 def _read(source: Path | str | Mapping[str, Any]) -> _Source:

@@ -155,6 +155,8 @@ class Rollout(Frozen):
         compression: of batches on the wire.
         plane: how batches travel: auto, through shared memory where worker and trainer are on one host and the batch
             has 128 KiB or more, else through the broker; shm, as auto, whatever their size; redis, through the broker.
+        frames: how stacked observations travel (FrameStackObservation): once, each frame once wherever the bytes of a
+            batch show that they are stacks; whole, as they are; auto, once through the broker, whole in shared memory.
     """
 
     steps: int = Field(default=32, ge=1, le=1_000_000)
@@ -164,6 +166,7 @@ class Rollout(Frozen):
     info_keys: Annotated[tuple[Word, ...], Field(strict=False)] = ()
     compression: Annotated[Literal["lz4", "zstd"] | None, BeforeValidator(_none_compression)] = None
     plane: Literal["auto", "shm", "redis"] = "auto"
+    frames: Literal["auto", "once", "whole"] = "auto"
 
 
 class Data(Frozen):

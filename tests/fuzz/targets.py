@@ -19,16 +19,18 @@ from typing import Any, Literal
 import numpy as np
 
 from heddle.batch import checksum, decode, encode
+from heddle.blocks import Blocks
 from heddle.broker import keys, open_broker
 from heddle.broker.server import start_server
 from heddle.checkpoint import Checkpoint, load
 from heddle.checkpoint import encode as encode_checkpoint
 from heddle.clock import SystemClock
 from heddle.errors import BatchError, CheckpointError
-from heddle.layout import Segments
+from heddle.layout import Layout, Segments
 from heddle.policies.factory import make_policy
 from heddle.policies.weights import WeightsError, pack, unpack
 from heddle.spaces import Box, Discrete
+from heddle.stacks import Stack
 from tests.fuzz.lawful import unlawful
 from tests.fuzz.mutate import mutated
 
@@ -47,24 +49,31 @@ class Target:
     trial: Callable[[bytes], None]
 
 
-def batch(_folder: Path) -> Target:
-    """The decoder of batches: with the checksum announced, and with one that fits the mutant."""
+def _batches() -> list[tuple[Layout, Segments, bytes]]:
+    """Batches of all kinds, compressed and not, with their segments."""
     from tests.space_zoo import everything, shown
+    from tests.unit import test_stacks
     from tests.unit.test_batch import NESTED, PLAIN, layout_of, played
     from tests.unit.test_every_space import layout_of as layout_showing
 
-    kinds: list[tuple[Any, Any, bytes]] = []
+    found: list[tuple[Layout, Segments, bytes]] = []
     codecs: tuple[Literal["lz4", "zstd"] | None, ...] = (None, None, "zstd", "lz4")
-    for observation in (PLAIN, NESTED, Discrete(5, 2)):
-        layout = layout_of(observation)
-        for seed, codec in enumerate(codecs):
-            segments = played(layout, rows=1 + seed, seed=seed)
-            kinds.append((layout, segments, bytes(encode(layout, segments, compression=codec))))
     every = everything()
     for seed, codec in enumerate(codecs):
-        layout = layout_showing(every)
-        segments = shown(layout, every, 1 + seed, seed)
-        kinds.append((layout, segments, bytes(encode(layout, segments, compression=codec))))
+        some = [played(layout_of(observation), rows=1 + seed, seed=seed) for observation in (PLAIN, NESTED)]
+        some.append(played(layout_of(Discrete(5, 2)), rows=1 + seed, seed=seed))
+        some.append(shown(layout_showing(every), every, 1 + seed, seed))
+        layout = test_stacks.layout_of(k=2 + seed, beside=bool(seed % 2))
+        stacking = test_stacks.played(layout, 1 + seed, seed=seed, ending=0.2)
+        some.append(test_stacks.folded_of(stacking).gathered(Blocks().take))
+        for segments in some:
+            found.append((segments.layout, segments, bytes(encode(segments.layout, segments, compression=codec))))
+    return found
+
+
+def batch(_folder: Path) -> Target:
+    """The decoder of batches: with the checksum announced, and with one that fits the mutant."""
+    kinds = _batches()
     samples = [data for *_, data in kinds]
 
     def mutant(rng: np.random.Generator) -> bytes:
@@ -99,16 +108,22 @@ def batch(_folder: Path) -> Target:
 def _spoiled(segments: Segments, rng: np.random.Generator) -> Segments:
     """The same with one to three numbers that may well be wrong."""
     arrays = {name: array.copy() for name, array in segments.arrays.items()}
-    names = [name for name, array in arrays.items() if array.size and name != "final_row"]
+    stacks = {name: _copied(stack) for name, stack in segments.stacks.items()}
+    every = [array for name, array in arrays.items() if array.size and name != "final_row"]
+    every += 3 * [part for stack in stacks.values() for part in (stack.index, stack.finals, stack.frames) if part.size]
     for _ in range(1 + int(rng.integers(3))):
-        array = arrays[names[int(rng.integers(len(names)))]]
+        array = every[int(rng.integers(len(every)))]
         if array.dtype == object:
             place = int(rng.integers(array.size))
             array.reshape(-1)[place] = _spoiled_cell(array.reshape(-1)[place], rng)
             continue
         flat = array.reshape(-1).view(np.uint8 if array.dtype == bool else array.dtype)
         _put_odd(flat, rng)
-    return Segments(segments.layout, segments.rows, arrays)
+    return Segments(segments.layout, segments.rows, arrays, stacks=stacks)
+
+
+def _copied(stack: Stack) -> Stack:
+    return Stack(stack.frames.copy(), stack.counts.copy(), stack.index.copy(), stack.finals.copy())
 
 
 def _put_odd(flat: Any, rng: np.random.Generator) -> None:

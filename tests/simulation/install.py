@@ -149,4 +149,4 @@ def _play(swap: Installed, nature: play.Nature) -> None:
         swap.put(one, "make_policy", lambda *args, **options: play.SimPolicy())
     swap.put(stage, "hold_torch_to_one_thread", lambda: None)
     swap.put(packing, "encode", play.encode)
-    swap.put(module["heddle.consumers.opening"], "decode", play.decode)
+    swap.put(module["heddle.consumers.opening"], "decode_stacks", play.decode)

@@ -39,6 +39,9 @@ class SimSegments:
     name: tuple[int, int]
     owner: None = None
 
+    def whole(self) -> "SimSegments":
+        return self
+
 
 @dataclass(slots=True)
 class Nature:
@@ -172,7 +175,7 @@ def encode(layout: Layout, segments: SimSegments, *, compression: str | None = N
 
 
 def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_cap: int) -> SimSegments:
-    """Stands for `batch.decode`. Raises BatchError."""
+    """Stands for `batch.decode_stacks`. Raises BatchError."""
     if len(data) > size_cap:
         raise BatchError(f"the batch has {len(data)} bytes, more than the cap of {size_cap}")
     if crc32 is not None and zlib.crc32(data) != crc32:

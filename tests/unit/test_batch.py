@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.batch import _codec, checksum, decode, encode, finish_in, places, spot_check
+from heddle.batch import checksum, decode, encode, finish_in, places, spot_check
+from heddle.codec import codec_of
 from heddle.errors import BatchError
 from heddle.layout import Layout, Segments, has_blanks, make_layout
 from heddle.segment_checks import first_problem
@@ -431,10 +432,10 @@ def test_a_batch_like_one_that_was_read_is_read_without_arrow_and_has_the_same_a
 ) -> None:
     layout = layout_of(observation)
     batches = alike(layout)
-    _codec(layout).stencils.clear()
+    codec_of(layout).stencils.clear()
     plain = [decode(layout, data, crc32=None, size_cap=CAP) for data in batches[:1]]
     for data in batches[1:]:
-        _codec(layout).stencils.clear()
+        codec_of(layout).stencils.clear()
         plain.append(decode(layout, data, crc32=None, size_cap=CAP))
     monkeypatch.setattr("heddle.batch._read", unread)
     for data, expected in zip(batches, plain, strict=True):
@@ -463,11 +464,11 @@ def test_bytes_are_judged_alike_whether_arrow_reads_them_or_not(observation: Spa
         data = bytearray(others[trial % 3])
         for _ in range(rng.integers(0, 3)):
             data[rng.integers(len(data))] ^= 1 << rng.integers(8)
-        _codec(layout).stencils.clear()
+        codec_of(layout).stencils.clear()
         expected = outcome(layout, bytes(data))
-        _codec(layout).stencils.clear()
+        codec_of(layout).stencils.clear()
         decode(layout, first, crc32=None, size_cap=CAP)  # sound, so that others like it need no Arrow
-        assert _codec(layout).stencils
+        assert codec_of(layout).stencils
         found = outcome(layout, bytes(data))
         kinds.add(expected if isinstance(expected, str) else "")
         if isinstance(expected, Segments) and isinstance(found, Segments):
@@ -500,9 +501,9 @@ def test_batches_whose_arrays_do_not_lie_in_them_as_they_are_have_no_stencil(cas
     else:
         assert segments.num_finals
     data = bytes(encode(layout, segments, compression="zstd" if case == "compressed" else None))
-    _codec(layout).stencils.clear()
+    codec_of(layout).stencils.clear()
     decode(layout, data, crc32=None, size_cap=CAP)
-    assert not _codec(layout).stencils
+    assert not codec_of(layout).stencils
 
 
 def test_a_batch_is_finished_around_its_arrays_exactly_as_it_is_encoded() -> None:

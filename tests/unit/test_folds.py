@@ -1,0 +1,269 @@
+"""Folds: a worker sends the frames of stacked observations once, and whoever reads sees what was played."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from heddle.batch import decode, encode
+from heddle.layout import Layout, Segments, make_layout
+from heddle.plane import Home, file_of, open_plane
+from heddle.producers import folds
+from heddle.producers.envs import check_env
+from heddle.producers.packing import Packed, Packer
+from heddle.producers.play import Play
+from heddle.producers.player import Player
+from heddle.producers.ready_player import ReadyPlayer
+from heddle.producers.vector_check import check_vector
+from heddle.producers.vector_player import VectorPlayer
+from heddle.shard import plan_shards
+from heddle.spec import ExperimentSpec, load_spec, spec_from_json
+from tests.plane_kit import HERE
+from tests.unit.fake_envs import Drawn
+
+STEPS, ENVS = 20, 3
+STACK = {"id": "FrameStackObservation", "kwargs": {"stack_size": 4}}
+NORMALIZED = {"id": "NormalizeObservation"}
+
+
+class Camera(gymnasium.Env[Any, Any]):
+    """Shows noise; episodes end, or every third is cut off, after a few steps or many."""
+
+    def __init__(self, env_index: int = 0, longest: int = 9) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 255, (16, 17), np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(3)
+        self._episode, self._step, self._longest = env_index, 0, longest
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._step = self._episode + 1, 0
+        return self._show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        over = self._step >= 1 + (7 * self._episode) % self._longest
+        cut = self._episode % 3 == 0
+        return self._show(), 1.0, over and not cut, over and cut, {}
+
+    def _show(self) -> Any:
+        return self.np_random.integers(0, 256, (16, 17), np.uint8)
+
+
+class Liar(gymnasium.wrappers.FrameStackObservation):
+    """Stacks, but for some time all of its frames are others at every step."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        seen, *others = super().step(action)
+        self._count = getattr(self, "_count", 0) + 1
+        lies = 3 * STEPS < self._count <= 6 * STEPS
+        return (seen + np.uint8(self._count) if lies else seen, *others)
+
+
+def stacked_vector(num_envs: int, mode: str, longest: int = 9) -> Any:
+    """Several of them, stacked, as one."""
+
+    def make(index: int) -> Callable[[], Any]:
+        return lambda: gymnasium.wrappers.FrameStackObservation(Camera(index, longest), 4)
+
+    made = [make(index) for index in range(num_envs)]
+    return gymnasium.vector.SyncVectorEnv(made, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+
+
+class Scene:
+    """A player of stacked observations, and a packer."""
+
+    def __init__(self, root: Path, **changes: Any) -> None:
+        env = {
+            "id": "tests.unit.test_folds:Camera",
+            "num_envs": ENVS,
+            "envs_per_shard": ENVS,
+            "wrappers": [STACK],
+        } | changes.pop("env", {})
+        source = {
+            "experiment": {"name": "folds", "seed": 3},
+            "env": env,
+            "rollout": {"steps": STEPS} | changes.pop("rollout", {}),
+            "trainer": {"minibatch": 1},
+            "budget": {"env_steps": 1000},
+            **changes,
+        }
+        self.spec: ExperimentSpec = load_spec(source).spec
+        self.home = Home(open_plane(root, HERE), "b1", "folds-1")
+        observation, action = (check_vector if self.spec.env.vector else check_env)(self.spec)
+        policy: Any = Drawn()
+        self.layout: Layout = make_layout(observation, action, steps=STEPS, outputs=dict(policy.outputs))
+        make: type[Player | VectorPlayer | ReadyPlayer] = VectorPlayer if self.spec.env.vector else Player
+        if self.spec.env.stepping != "inline":
+            make = ReadyPlayer
+        self.player: Play = make(plan_shards(self.spec)[0], self.spec, policy, self.layout)
+        self.packer = Packer(self.spec, lambda: self.home)
+        self.made = 0
+
+    def play(self, plane: str = "") -> tuple[bytes, Packed]:
+        """The next batch: whole, and as it was packed."""
+        self.packer.lend(self.player, self.layout, plane)
+        segments = self.player.play(1)
+        whole = bytes(encode(self.layout, segments.whole()))
+        packed = self.packer.pack(self.layout, segments, plane)
+        self.player.recycle(segments)
+        return whole, packed
+
+    def settle(self, packed: Packed) -> None:
+        """As appender and reader do."""
+        assert packed.slot is not None
+        self.made += 1
+        name = file_of(0, 1, "n", self.made)
+        packed.slot.offer(name)
+        packed.slot.close()
+        self.home.remove(name)
+
+    def read(self, data: bytes | memoryview) -> Segments:
+        return decode(self.layout, bytes(data), crc32=None, size_cap=1 << 24)
+
+
+@pytest.fixture(autouse=True)
+def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers of every size are played in, and used again."""
+    monkeypatch.setattr("heddle.plane.ring.REUSED_FROM", 0)
+    monkeypatch.setattr("heddle.producers.packing.IN_PLACE_FROM", 0)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+    made: list[Scene] = []
+
+    def make(**changes: Any) -> Scene:
+        made.append(Scene(tmp_path / "memory", **changes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.player.close()
+        one.packer.close()
+
+
+def assert_same(one: Segments, other: Segments) -> None:
+    assert one.arrays.keys() == other.arrays.keys()
+    for name, array in one.arrays.items():
+        theirs = other.arrays[name]
+        assert (array.dtype, array.shape, array.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes()), name
+
+
+VECTOR = {"id": "tests.unit.test_folds:stacked_vector", "vector": True, "wrappers": []}
+WAYS: dict[str, dict[str, Any]] = {
+    "inline": {},
+    "zero padding": {"wrappers": [{"id": STACK["id"], "kwargs": {"stack_size": 4, "padding_type": "zero"}}]},
+    "two frames": {"wrappers": [{"id": STACK["id"], "kwargs": {"stack_size": 2}}]},
+    "one long episode": {"kwargs": {"longest": 10_000}},
+    "threads": {"stepping": "threads"},
+    "a vector environment, next step": VECTOR | {"kwargs": {"mode": "NextStep"}},
+    "a vector environment, same step": VECTOR | {"kwargs": {"mode": "SameStep"}},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_sent_with_each_frame_once_is_read_as_the_plain_path_brings_it(
+    scene: Callable[..., Scene], way: str
+) -> None:
+    # Given one that sends frames once, and its twin that sends whole observations
+    one, twin = scene(env=WAYS[way]), scene(env=WAYS[way], rollout={"frames": "whole"})
+    held: list[tuple[memoryview, bytes]] = []
+    finals = saved = 0
+    for number in range(25):
+        if number % 8 == 7 and one.spec.env.stepping == "inline":
+            one.player.cut()
+            twin.player.cut()
+        own, packed = one.play()
+        whole, other = twin.play()
+        # Then the twin sends what is encoded anywhere, and readers of both see the same
+        assert bytes(other.blob) == whole
+        seen = one.read(packed.blob)
+        assert_same(seen, one.read(own))
+        if one.spec.env.stepping == "inline":  # threads cut batches where they happen to be
+            assert_same(seen, twin.read(other.blob))
+        finals += seen.num_finals
+        saved += len(packed.blob) < 0.85 * len(own)
+        held.append((packed.blob, bytes(packed.blob)))  # and what is on its way stays as it is
+        assert all(bytes(blob) == kept for blob, kept in held[-3:])
+        del held[:-3]
+    assert saved > 10, way
+    assert finals > 3 or "long" in way
+
+
+def test_frames_once_in_shared_memory_need_less_of_it_and_auto_leaves_whole_observations_there(
+    scene: Callable[..., Scene],
+) -> None:
+    long = {"kwargs": {"longest": 10_000}}
+    one = scene(env=long, rollout={"plane": "shm", "frames": "once"})
+    auto = scene(env=long, rollout={"plane": "shm"})
+    sizes = []
+    for _ in range(8):
+        _, packed = one.play(one.home.token)
+        whole, other = auto.play(auto.home.token)
+        assert packed.slot is not None
+        assert other.slot is not None
+        assert bytes(other.blob) == whole
+        assert_same(one.read(packed.blob), auto.read(other.blob))
+        sizes.append(packed.slot.size)
+        one.settle(packed)
+        auto.settle(other)
+    assert max(sizes[-4:]) < 0.4 * len(whole)
+
+
+def test_with_a_normalizer_above_the_stack_observations_travel_whole_and_are_hardly_ever_looked_at(
+    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = scene(env={"wrappers": [STACK, NORMALIZED], "deterministic": False})
+    looked = list[int]()
+    monkeypatch.setattr(folds, "fold", lambda segments: looked.append(1))
+    for _ in range(40):
+        whole, packed = one.play()
+        assert bytes(packed.blob) == whole
+    assert 3 < len(looked) < 8
+
+
+def test_a_stack_that_turns_into_something_else_is_sent_whole_from_then_on_and_once_again_when_it_is_one(
+    scene: Callable[..., Scene],
+) -> None:
+    one = scene(env={"wrappers": [{"id": "tests.unit.test_folds:Liar", "kwargs": {"stack_size": 4}}]})
+    kinds = ""
+    for _ in range(14):
+        whole, packed = one.play()
+        assert_same(one.read(packed.blob), one.read(whole))
+        kinds += "w" if bytes(packed.blob) == whole else "o"
+    assert kinds.startswith("ooowww")
+    assert kinds.endswith("ooo")
+
+
+def test_a_batch_that_is_whole_above_the_cap_is_not_made_to_fit_for_no_reader_would_take_it(
+    scene: Callable[..., Scene],
+) -> None:
+    limits = {"batch_bytes": "64KiB", "max_bytes": "64MiB"}
+    one = scene(env={"kwargs": {"longest": 10_000}}, limits=limits)
+    assert one.layout.bytes_of(ENVS, 0) > one.spec.limits.batch_bytes
+    whole, packed = one.play()
+    assert bytes(packed.blob) == whole
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_frames_once_are_compressed_too(scene: Callable[..., Scene], compression: str) -> None:
+    one = scene(rollout={"compression": compression})
+    for _ in range(5):
+        whole, packed = one.play()
+        assert_same(one.read(packed.blob), one.read(whole))
+        assert len(packed.blob) < 0.85 * len(whole)
+
+
+def test_an_experiment_of_a_version_that_knew_no_stacks_is_played_with_whole_observations(
+    scene: Callable[..., Scene],
+) -> None:
+    spec = scene().spec
+    assert spec_from_json(spec.canonical_json()) == spec
+    assert spec.rollout.frames == "auto"
+    stored = json.loads(spec.canonical_json())
+    del stored["rollout"]["frames"]
+    assert spec_from_json(json.dumps(stored)).rollout.frames == "whole"
