@@ -70,11 +70,14 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
     from heddle.cli.accounts import accounting, accounting_line
     from heddle.cli.facts import latest_metrics, troubles
     from heddle.states.look import look_at
+    from heddle.states.slow import RECENT, slow_shards
     from heddle.states.stepping import stepping_lines, stepping_of
 
     with connect(redis_url) as client:
         broker, found = client.broker, client.experiment(experiment or _only_active(client))
         facts, picture = look_at(broker, found.id)
+        recent = [] if facts.status.ended else broker.events.metrics_recent(found.id, count=RECENT)
+        slow = slow_shards([(one.update, one.values) for one in recent], facts.shards)
         latest = latest_metrics(broker, found.id)
         told = broker.events.find(
             lambda one: one.experiment == found.id and one.level != "debug" and one.role != PRINTED, count=5
@@ -85,7 +88,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
     if output == "json":
         shown = {**status_as_json(now, judged, now_ms), "because": judged.as_json(now_ms)["because"]}
         wrong = troubles(facts.shards, out_of_memory=facts.out_of_memory, blocked=facts.blocked)
-        shown |= {"troubles": wrong, "metrics": latest}
+        shown |= {"troubles": wrong, "metrics": latest, "slow_shards": slow.as_json() if slow else []}
         shown |= {
             "accounting": accounting(facts.flow),
             "mapped": facts.flow.mapped,
@@ -111,6 +114,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
             ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
             *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
             ("waits", _waits(latest)),
+            ("slow", f"{slow.line}; what to do: heddle why {found.id}" if slow else ""),
             *(("stepping", told) for told in stepping_lines(facts)),
             ("stream", _stream(facts)),
             ("batches", accounting_line(facts.flow)),

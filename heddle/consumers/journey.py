@@ -6,13 +6,16 @@ broker has is known from its last answer.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
+from heddle.broker.experience_types import Pointer
 from heddle.clock import Clock
 from heddle.consumers.reader import Loaded
 from heddle.consumers.traced import Traces
 
 STAGES = ("rollout", "append", "stream", "queue")
 """What every batch goes through before its update; "append" is from when it is ready until it is accepted."""
+QUANTILES = (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
 KEPT = 64
 """Published versions that nobody was seen to use yet."""
 
@@ -25,6 +28,17 @@ class _Update:
     number: int
     began: float
     ended: float
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so large a share of them does not exceed."""
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)]
+
+
+def play_step_metrics(pointers: Sequence[Pointer]) -> dict[str, float]:
+    """Seconds that playing one environment step took, policy and encoding included: quantiles over batches."""
+    took = [pointer.played_ms / 1000 / pointer.steps for pointer in pointers if pointer.steps]
+    return {f"play_step_{name}_seconds": round(quantile(took, share), 7) for name, share in QUANTILES} if took else {}
 
 
 class Journeys:
@@ -48,18 +62,21 @@ class Journeys:
             self._traces.first(version, self._clock.monotonic())
 
     def of(self, batches: Sequence[Loaded], *, update: int, began: float, ended: float) -> dict[str, float]:
-        """Metrics of an update on `batches`: seconds by stage, mean over them, and those of the slowest one."""
+        """Metrics of an update on `batches`: seconds by stage, mean and 95th percentile over them, and of the slowest;
+        seconds that shards took for a step."""
         self._last = _Update(batches, update, began, ended)
         spent = [self._stages(item, began) for item in batches]
         if not spent:
             return {}
         told = {f"{stage}_seconds": sum(one[stage] for one in spent) / len(spent) for stage in spent[0]}
+        told |= {f"{stage}_p95_seconds": quantile([one[stage] for one in spent], 0.95) for stage in spent[0]}
         place = max(range(len(spent)), key=lambda at: sum(spent[at].values()))
         slowest, pointer = spent[place], batches[place].pointer
         told |= {f"slowest_{stage}_seconds": seconds for stage, seconds in slowest.items()}
         longest = max(range(len(spent)), key=lambda at: spent[at]["rollout"])
         told |= {"longest_rollout_seconds": spent[longest]["rollout"]} | self._first_use(batches)
         told = {name: round(seconds, 4) for name, seconds in told.items()}
+        told |= play_step_metrics([item.pointer for item in batches])
         names = {"slowest_shard": pointer.shard, "slowest_epoch": pointer.epoch, "slowest_seq": pointer.seq}
         names["longest_shard"] = batches[longest].pointer.shard
         return told | {name: float(number) for name, number in names.items()}

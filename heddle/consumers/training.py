@@ -19,7 +19,7 @@ from heddle.consumers.assemble import Assembler
 from heddle.consumers.budget import progress as budget_progress
 from heddle.consumers.evaluation import note_episodes
 from heddle.consumers.learners import Learner, TrainBatch, make_learner, resolve_device
-from heddle.consumers.learners.base import device_bytes
+from heddle.consumers.learners.gpu import Gpu
 from heddle.consumers.learners.suspects import suspect
 from heddle.consumers.oddities import where_of
 from heddle.consumers.progress import Progress
@@ -56,6 +56,7 @@ class Training:
         self._experiment = setting.stored.experiment
         self._sides, self._complaint = Sides.of(setting.spec.policy), ""
         self._device = resolve_device(device or setting.spec.trainer.device)
+        self._gpu = Gpu(self._device)
         self.learner: Learner = make_learner(
             setting.spec, setting.policy, device=self._device, seed=setting.spec.experiment.seed
         )
@@ -146,9 +147,8 @@ class Training:
         self._asked()  # of what is forgotten again, nobody needs to hear
 
     def _device_metrics(self) -> dict[str, float]:
-        """What it holds on its device; {} where that is the host's memory."""
-        held = device_bytes(self._device)
-        return {} if held is None else {"gpu_bytes": float(held)}
+        """What it holds on its device, and how busy that is; {} where that is no GPU."""
+        return self._gpu.metrics()
 
     def complaint(self) -> str:
         """Why the experiment shall pause after the last update, told once; "" for nothing."""

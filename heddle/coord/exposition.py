@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from heddle.broker import Broker, open_broker
 from heddle.broker.faults import Damaged
 from heddle.broker.fleet import Fleet, FleetReader
+from heddle.coord.phases import Phases
 from heddle.coord.series import Series, series_of
 from heddle.errors import BrokerError, Denied, Gone, MissingExtra, NotFound, UsageError
 
@@ -39,6 +40,7 @@ class Collector:
         self._reader: FleetReader | None = None
         self._latest: dict[str, dict[str, float]] = {}
         self._budgets: dict[str, float] = {}
+        self._phases = Phases()
         self._lock = threading.Lock()
 
     def collect(self) -> "Iterator[Metric]":
@@ -67,7 +69,8 @@ class Collector:
             self._reader = FleetReader(self._broker)
         fleet = self._reader.read()
         self._remember(self._broker, fleet)
-        return series_of(fleet, self._coordinator, self._latest, self._budgets)
+        phases = self._phases.look(fleet.workers)
+        return series_of(fleet, self._coordinator, self._latest, self._budgets, phases)
 
     def _remember(self, broker: Broker, fleet: Fleet) -> None:
         """The last value of every metric of those that go on."""

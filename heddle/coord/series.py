@@ -29,12 +29,22 @@ MEASURED = {
     "checkpoint_seconds": ("heddle_checkpoint_seconds", "Time of the last checkpoint"),
     "cpu_seconds": ("heddle_trainer_cpu_seconds", "Processor time of the trainer's process"),
     "rss_bytes": ("heddle_trainer_memory_bytes", "Memory of the trainer's process"),
-    "gpu_bytes": ("heddle_trainer_gpu_memory_bytes", "Memory that the trainer holds on its GPU"),
+    "gpu_bytes": ("heddle_trainer_gpu_memory_bytes", "Memory that the trainer holds on its GPU; absent without one"),
+    "gpu_use": ("heddle_trainer_gpu_use_ratio", "Share of time in which that GPU was busy; absent without one"),
+    "longest_shard": (
+        "heddle_slowest_shard",
+        "Shard (its number) whose batch of the last update took longest to play",
+    ),
 }
 """Metrics of updates that become gauges."""
+STAGES = ("rollout", "append", "stream", "queue", "update", "publish", "first_use")
+"""What a batch goes through; of the first four there is one figure for each batch of an update."""
+STATS = {"mean": "{}_seconds", "p95": "{}_p95_seconds", "slowest": "slowest_{}_seconds"}
+"""How a stage's seconds are told, and the metric of that."""
 STATES = ("playing", "waiting", "idle", "draining", "silent", "dead")
 LAGS = 8
 QUANTILES = ((0.5, "0.5"), (0.95, "0.95"), (1.0, "1"))
+PLAY_STEP = {"0.5": "play_step_p50_seconds", "0.95": "play_step_p95_seconds", "1": "play_step_max_seconds"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +64,16 @@ class Series:
     samples: Sequence[Sample]
 
 
-def series_of(fleet: Fleet, coordinator: str, latest: Mapping[str, Values], budgets: Values) -> list[Series]:
+def series_of(
+    fleet: Fleet, coordinator: str, latest: Mapping[str, Values], budgets: Values, phases: Mapping[str, Values]
+) -> list[Series]:
     """Everything, of whoever leads; of others that they do not, so that nothing is there twice.
 
     Args:
         coordinator: id of whoever is asked.
         latest: last value of every metric, by experiment.
         budgets: steps of each experiment's budget, 0 without one.
+        phases: what workers spend their time on, shares by pool and phase.
     """
     leader = fleet.server.leader
     somebody = leader is not None and leader.left_ms > 0
@@ -78,8 +91,12 @@ def series_of(fleet: Fleet, coordinator: str, latest: Mapping[str, Values], budg
         *_experiments(fleet),
         *_flow(fleet),
         *_trainers(fleet, latest, budgets),
+        *_stages(fleet, latest),
         *_pools(fleet),
-    ]
+        _gauge("heddle_worker_time_ratio", "Share of its workers' time by phase; sending is another thread's",
+               ("pool", "phase"), [((pool, phase), share) for pool, some in phases.items()
+                                   for phase, share in some.items()]),
+    ]  # fmt: skip
 
 
 def _gauge(name: str, about: str, labels: tuple[str, ...], samples: Iterable[Sample]) -> Series:
@@ -184,6 +201,25 @@ def _trainers(fleet: Fleet, latest: Mapping[str, Values], budgets: Values) -> li
                [((one,), float(g.sitter.left_ms > 0)) for one, g in found]),
         _counter("heddle_trainer_seats_total", "How often a trainer took the seat", ("experiment",),
                  [((one,), float(g.seats)) for one, g in found]),
+    ]  # fmt: skip
+
+
+def _stages(fleet: Fleet, latest: Mapping[str, Values]) -> list[Series]:
+    """Where batches of the last update spent their time, and how fast shards play."""
+    known = [(one, latest.get(one, {})) for one, _ in _each(fleet)]
+    stages = [
+        ((one, stage, stat), values[metric])
+        for one, values in known
+        for stage in STAGES
+        for stat, form in STATS.items()
+        if (metric := form.format(stage)) in values
+    ]
+    steps = [((one, label), has[name]) for one, has in known for label, name in PLAY_STEP.items() if name in has]
+    about = "Time of a batch by stage, over the batches of the last update"
+    return [
+        _gauge("heddle_batch_stage_seconds", about, ("experiment", "stage", "stat"), stages),
+        _gauge("heddle_play_step_seconds", "Time a shard takes for one environment step, policy and encoding included",
+               ("experiment", "quantile"), steps),
     ]  # fmt: skip
 
 

@@ -106,6 +106,22 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Uneven:
+    """Shards that take much longer to play than the others: which, and seconds of their batches and of all."""
+
+    shards: tuple[int, ...]
+    seconds: float
+    mean: float
+
+    @property
+    def line(self) -> str:
+        """In words."""
+        names = ", ".join(map(str, self.shards))
+        which = f"shard {names} takes" if len(self.shards) == 1 else f"shards {names} take"
+        return f"{which} {self.seconds:.2f} s to play a batch, the mean is {self.mean:.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
 class Bottleneck:
     """Where the time goes.
 
@@ -116,7 +132,7 @@ class Bottleneck:
         who: trainer, workers, broker, policy, or nobody.
         verdict, do: one line each.
         slowest: the slowest batch of each update, slowest first.
-        uneven: shards that others wait for, since theirs takes much longer to play.
+        uneven: shards that others wait for, since theirs takes much longer to play; None for none.
     """
 
     updates: int
@@ -127,7 +143,7 @@ class Bottleneck:
     verdict: str
     do: str
     slowest: tuple[Slow, ...]
-    uneven: tuple[int, ...] = ()
+    uneven: Uneven | None = None
 
     @property
     def total(self) -> float:
@@ -150,8 +166,9 @@ def find_bottleneck(points: Points) -> Bottleneck | None:
         f"{worst.share:.0%} of the time {why}; the trainer learns {learning:.0%} of its time and waits {waiting:.0%}"
     )
     slowest = sorted((_slow(update, values) for update, values in told), key=lambda one: -one.total)
-    shards, uneven = _uneven(told) if who == "workers" else ((), "")
-    return Bottleneck(len(told), stages, learning, waiting, who, verdict + uneven, do, tuple(slowest), shards)
+    uneven = find_uneven(told) if who == "workers" else None
+    verdict += f"; {uneven.line}" if uneven is not None else ""
+    return Bottleneck(len(told), stages, learning, waiting, who, verdict, do, tuple(slowest), uneven)
 
 
 def _mean(points: Points, name: str) -> float | None:
@@ -174,19 +191,16 @@ def _slow(update: int, values: Values) -> Slow:
     return Slow(update, shard, epoch, seq, spent)
 
 
-def _uneven(points: Points) -> tuple[tuple[int, ...], str]:
-    """Shards that take much longer to play than the others, and the words for it; "" where none do."""
+def find_uneven(points: Points) -> Uneven | None:
+    """Shards that take much longer to play than the others, whether anybody waits for them or not; None for none."""
     longest = [
         (int(one["longest_shard"]), one["longest_rollout_seconds"]) for _, one in points if "longest_shard" in one
     ]
     counted = Counter(shard for shard, _ in longest).most_common(FEW)
     times = sum(count for _, count in counted)
     if not longest or times < MOST_TIMES * len(longest):
-        return (), ""
+        return None
     shards = sorted(shard for shard, count in counted if count * 2 * FEW >= len(longest))
     took = [seconds for shard, seconds in longest if shard in shards]
     seconds, mean = sum(took) / len(took), _mean(points, "rollout_seconds") or 0.0
-    if seconds < UNEVEN * mean:
-        return (), ""
-    which = f"shard {shards[0]} takes" if len(shards) == 1 else f"shards {', '.join(map(str, shards))} take"
-    return tuple(shards), f"; {which} {seconds:.2f} s to play a batch, the mean is {mean:.2f} s"
+    return Uneven(tuple(shards), seconds, mean) if seconds >= UNEVEN * mean else None

@@ -18,10 +18,8 @@ from heddle.states.facts import Facts
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at
 from heddle.states.read import PARTITION, sight
+from heddle.states.slow import RECENT, slow_of
 from heddle.states.workers import judge_worker
-
-RECENT = 50
-"""Updates that say where time goes now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +139,8 @@ def _time_of(broker: Broker, facts: Facts) -> str:
     found = find_bottleneck([(one.update, one.values) for one in recent])
     if found is None:
         return ""
-    players = {shard.shard: shard.last_worker for shard in facts.shards}
-    who = [f"{shard} by {players[shard]}" for shard in found.uneven if players.get(shard)]
-    played = f", played: {', '.join(who)}" if who else ""
-    return f"{found.verdict}{played}; {found.do.replace('EXP', facts.id)}"
+    slow = slow_of(found, facts.shards)
+    return f"{found.verdict}{slow.played if slow is not None else ''}; {found.do.replace('EXP', facts.id)}"
 
 
 def _events(broker: Broker, experiment: str) -> list[Event]:

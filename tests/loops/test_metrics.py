@@ -66,14 +66,19 @@ def experiment(broker: Broker) -> str:
     epoch = broker.seats.claim_seat(made, "t-1")
     values = ("return", "eval_return", "length", "steps_per_second", "update_seconds", "wait_seconds", "lag_0")
     more = ("worker_wait_seconds", "checkpoint_seconds", "cpu_seconds", "rss_bytes", "gpu_bytes", "env_steps")
-    broker.events.metrics_add(made, 1, dict.fromkeys((*values, *more), 1.5), seat_epoch=epoch)
+    stages = [f"{stage}{stat}_seconds" for stage in ("rollout", "append", "stream", "queue") for stat in ("", "_p95")]
+    stages += ["slowest_rollout_seconds", "play_step_p50_seconds", "play_step_p95_seconds", "play_step_max_seconds"]
+    given = (*values, *more, *stages, "gpu_use", "longest_shard")
+    broker.events.metrics_add(made, 1, dict.fromkeys(given, 1.5), seat_epoch=epoch)
     broker.experiments.set_command(made, "run")
     claim = claim_next(broker, "w1")
     assert append(broker, claim.lease, 1).status == "OK"
     run_out(broker, claim.lease)
     broker.shards.reap(made, 0, leader_epoch=1)
     broker.pools.bury("w1", "it ended with exit code 1", pool="default", kind="exit")
-    broker.pools.heartbeat(WorkerBeat("w2", steps=5, play_s=1.0, cpu_s=2.0, rss_bytes=9, state="playing"))
+    profile = {"env": 3, "encode": 1, "sending": 2}
+    beat = WorkerBeat("w2", steps=5, play_s=1.0, cpu_s=2.0, rss_bytes=9, state="playing", profile=profile)
+    broker.pools.heartbeat(beat)
     broker.pools.supervisor_beat("default", "s-1", 2, host=HostReport("h", 2, free_bytes=7))
     return made
 
@@ -104,6 +109,11 @@ def test_it_counts_what_happened(broker: Broker, experiment: str) -> None:
     assert value(told, "heddle_workers", pool="default", state="playing") == 1
     assert value(told, "heddle_pool_steps_per_second", pool="default") == 5
     assert value(told, "heddle_broker_used_bytes") > 0
+    assert value(told, "heddle_batch_stage_seconds", experiment=experiment, stage="append", stat="p95") == 1.5
+    assert value(told, "heddle_play_step_seconds", experiment=experiment, quantile="1") == 1.5
+    assert value(told, "heddle_trainer_gpu_use_ratio", experiment=experiment) == 1.5
+    assert value(told, "heddle_worker_time_ratio", pool="default", phase="encode") == 0.25
+    assert value(told, "heddle_worker_time_ratio", pool="default", phase="sending") == 0.5
 
 
 def test_there_are_as_many_series_with_hundreds_of_workers_as_with_one(broker: Broker, experiment: str) -> None:

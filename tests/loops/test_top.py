@@ -18,6 +18,7 @@ from heddle.broker import Broker, keys, open_broker
 from heddle.broker.pools import WorkerBeat
 from heddle.broker.server import LocalServer, start_server
 from heddle.cli.main import run
+from tests.broker_kit import claim_next
 from tests.helpers import eventually
 from tests.trainer_kit import submit
 
@@ -152,6 +153,36 @@ def test_once_prints_tables_and_json_and_ends(experiment: str, capsys: pytest.Ca
     assert (one["experiment"], one["return"], one["lag_mean"], one["state"]) == (experiment, 12.5, 1.5, "waiting")
     assert told["pools"][0]["alive"] == 1 and told["broker"]["durability"] == "memory"
     assert run(["top", "nobody"]) == 4
+
+
+def test_a_slow_shard_and_who_plays_it_are_named_by_top_and_by_status(
+    broker: Broker, experiment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a run whose updates wait for one shard
+    owner = claim_next(broker, "w-slow").lease.shard
+    waits = {"rollout_seconds": 0.3, "append_seconds": 0.0, "queue_seconds": 0.7, "update_seconds": 0.1}
+    waits |= {"wait_seconds": 0.9, "longest_shard": float(owner), "longest_rollout_seconds": 1.1}
+    for update in range(2, 8):
+        broker.events.metrics_add(experiment, update, waits)
+    said = f"shard {owner} takes 1.10 s to play a batch, the mean is 0.30 s, played: {owner} by w-slow"
+    # Then every way of asking says so
+    assert run(["status", experiment]) == 0
+    out = capsys.readouterr().out
+    assert said in out and f"heddle why {experiment}" in out
+    assert run(["top", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert said in out and f"slow shard {owner}" in out
+    named = [{"shard": owner, "worker": "w-slow", "seconds": 1.1, "mean_seconds": 0.3}]
+    assert run(["status", experiment, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["slow_shards"] == named
+    assert run(["top", "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["experiments"]
+    assert row["slow_shards"] == named
+    # And none is named when it is another one each time
+    for update in range(8, 58):
+        broker.events.metrics_add(experiment, update, waits | {"longest_shard": float(update)})
+    assert run(["status", experiment, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["slow_shards"] == []
 
 
 def test_where_the_output_is_no_terminal_it_is_lines(experiment: str, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from heddle.broker.experience_types import Pointer
+from heddle.consumers.journey import play_step_metrics, quantile
 from heddle.states.bottleneck import STAGES, find_bottleneck
 
 
@@ -84,3 +86,19 @@ def test_a_shard_that_plays_much_longer_than_the_others_is_named() -> None:
     chance = find_bottleneck([(n, one | {"longest_shard": float(n)}) for n, one in enumerate([points[0][1]] * 8)])
     assert chance is not None
     assert "shard" not in chance.verdict, "each time another one is chance"
+
+
+def test_quantiles_are_values_that_were_seen_and_an_empty_batch_has_no_time_of_a_step() -> None:
+    assert [quantile([3.0, 1.0, 2.0], share) for share in (0.01, 0.5, 0.95, 1.0)] == [1.0, 2.0, 3.0, 3.0]
+    pointers = [pointer(played_ms=ms, steps=steps) for ms, steps in ((10, 100), (20, 100), (900, 100), (5, 0))]
+    assert play_step_metrics(pointers) == {
+        "play_step_p50_seconds": 0.0002,
+        "play_step_p95_seconds": 0.009,
+        "play_step_max_seconds": 0.009,
+    }
+    assert play_step_metrics([pointer(played_ms=5, steps=0)]) == {}
+
+
+def pointer(*, played_ms: int, steps: int) -> Pointer:
+    zeros = {"version_min": 1, "version_max": 1, "segments": 1, "bytes": 1, "crc32": 0, "blob_key": "k"}
+    return Pointer("1-0", 0, 1, "n", 1, "train", steps=steps, played_ms=played_ms, **zeros)  # type: ignore[arg-type]

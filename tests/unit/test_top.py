@@ -13,7 +13,9 @@ from heddle.cli.top.layout import fit, score, short
 from heddle.cli.top.rows import ExperimentRow, PoolRow, Snapshot, WorkerRow, as_json
 from heddle.cli.top.screens import screen
 from heddle.cli.top.terminal import split_keys
+from heddle.states.bottleneck import Uneven
 from heddle.states.judgement import Judgement
+from heddle.states.slow import SlowShards
 
 NOW = 1_800_000_000_000
 NONE = Amount()
@@ -118,6 +120,20 @@ def test_an_opened_experiment_shows_its_shards_and_who_lost_them() -> None:
     shown = text(View(screen="experiment", subject="a-1"), 120, 40)
     for word in ("50 of 100 (50%)", "appended 9 = trained 6", "playing", "before: its worker ended", "line 29"):
         assert word in shown, word
+
+
+def test_a_slow_shard_is_named_in_the_list_below_it_and_on_its_experiments_screen() -> None:
+    slow = SlowShards(Uneven((7,), 1.1, 0.3), {7: "w-2"})
+    some = snapshot()
+    rows = (replace(some.experiments[0], slow=slow, age_ms=0), *some.experiments[1:])
+    now = replace(some, experiments=rows)
+    line = "shard 7 takes 1.10 s to play a batch, the mean is 0.30 s, played: 7 by w-2"
+    listed = "\n".join(one.plain for one in screen(View(), now, 120, 30))
+    assert "slow shard 7" in listed and line in listed
+    opened = "\n".join(one.plain for one in screen(View(screen="experiment", subject="a-1"), now, 120, 40))
+    assert line in opened
+    assert "slow shard 7" not in "\n".join(one.plain for one in screen(View(), some, 120, 30))
+    assert SlowShards(Uneven((1, 2), 1.1, 0.3), {1: "", 2: ""}).line.startswith("shards 1, 2 take 1.10 s")
 
 
 def test_an_opened_worker_shows_where_it_is_and_what_it_does() -> None:

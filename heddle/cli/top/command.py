@@ -12,7 +12,7 @@ import click
 
 from heddle.cli.completion import experiment_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
-from heddle.cli.tables import duration, number, print_table
+from heddle.cli.tables import duration, number, print_table, say
 
 if TYPE_CHECKING:
     from heddle.cli.top.gathering import Gathering
@@ -153,6 +153,9 @@ def print_once(snapshot: "Snapshot", containing: str = "") -> None:
     header = ("EXPERIMENT", "STATE", "STEPS/S", "STEPS", "RETURN", "LAG", "FULL", "SHARDS", "MOVED", "WAITS", "WHY")
     rows = [_row(row, snapshot.now_ms) for row in experiments]
     print_table(header, rows, empty="no experiments; submit one with: heddle enqueue exp.toml")
+    for one in experiments:
+        if one.slow is not None:
+            say(f"{one.experiment}: {one.slow.line}")
     for pool in snapshot.pools:
         click.echo(f"\n{pool_line(pool)}")
     workers = sorted_workers(snapshot.workers, "state", reverse=False, containing=containing)
@@ -214,7 +217,7 @@ def plain_lines(snapshot: "Snapshot", containing: str = "") -> list[str]:
         parts.append(f"lag {row.latest['lag_mean']:.1f}" if "lag_mean" in row.latest else "lag -")
         parts.append(f"full {row.full:.0%}" if row.full is not None else "full -")
         parts.append(f"shards {row.leased}/{row.shards} moved {row.moved}")
-        parts.append(f"waits {row.waits}")
+        parts.append(f"waits {row.waits}{f' ({row.slow.line})' if row.slow is not None else ''}")
         lines.append("  ".join(parts) + (f"  {row.judged.line(snapshot.now_ms)}" if row.judged.why else ""))
     return lines + [f"{clock} {pool_line(pool)}" for pool in snapshot.pools]
 

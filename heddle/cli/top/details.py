@@ -79,6 +79,7 @@ def _numbers(one: ExperimentRow, snapshot: Snapshot, width: int) -> list[Text]:
         room = f"   {one.flow.waiting} shards wait for room" if one.flow.waiting else ""
         lines += _fact("in flight", f"{one.flow.entries}{most} batches, {size(one.flow.bytes)}{cap}{full}{room}", width)
         lines += _fact("waits", _waits(one), width)
+        lines += _fact("slow", one.slow.line, width, "yellow") if one.slow is not None else []
         lines += _fact("batches", accounting_line(one.flow), width)
     moved = f"{one.moved} taken from workers that died" if one.moved else "none moved"
     lines += _fact("shards", f"{one.leased} of {one.shards} played, {moved}", width)

@@ -23,6 +23,7 @@ from heddle.states.facts import Facts, PoolFacts, Sight
 from heddle.states.judgement import Judgement
 from heddle.states.read import Watch
 from heddle.states.roles import judge_leader
+from heddle.states.slow import RECENT, SlowShards, slow_shards
 
 LOOK_MS_PER_SHARD = 10
 """The shards of an experiment cost about 0.1 ms each: looked at so rarely, that is a percent of a core."""
@@ -43,6 +44,9 @@ class _Kept:
     picture: Picture | None = None
     judged_at: float = -1e9
     new_ms: int = 0
+    points: deque[tuple[int, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    slow: SlowShards | None = None
+    slow_at: float = -1e9
     is_new: bool = True
 
 
@@ -128,11 +132,14 @@ class Gatherer:
         for metric in glance.metrics:
             kept.history.add_update(metric.update, metric.values)
             kept.new_ms = metric.time_ms
+            kept.points.append((metric.update, metric.values))
         latest = kept.history.latest
         every_s = LOOK_MS_PER_SHARD * glance.shards / 1000
         if kept.picture is None or now - kept.judged_at >= (min(1.0, every_s) if is_urgent else every_s):
             self._judge(glance, kept, fleet, seen, pools, blocked=blocked)
             kept.judged_at = now
+        if now - kept.slow_at >= SLOW_S:
+            kept.slow, kept.slow_at = slow_shards(kept.points, kept.shards), now
         judged = kept.picture.experiment if kept.picture is not None else judge_ended(status)
         holders = [one for one in fleet.workers.get(status.pool, {}).values() if status.experiment in
                    one.beat.experiments]  # fmt: skip
@@ -158,6 +165,7 @@ class Gatherer:
             workers_wait=workers_wait,
             age_ms=seen.now_ms - status.created_ms,
             doing=glance.sitter.doing,
+            slow=kept.slow,
         )
 
     def _begin(self, experiment: str) -> _Kept:

@@ -13,6 +13,7 @@ from heddle.broker.experience_types import Flow
 from heddle.broker.presence import HostReport, WorkerInfo
 from heddle.broker.types import ShardState
 from heddle.states.judgement import Judgement
+from heddle.states.slow import SlowShards
 
 Value = float | str
 
@@ -35,6 +36,7 @@ class ExperimentRow:
         age_ms: since it was submitted.
         result: what it left when it ended.
         doing: what its trainer does.
+        slow: shards that it waits for, None for none.
     """
 
     experiment: str
@@ -59,6 +61,7 @@ class ExperimentRow:
     age_ms: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     doing: str = ""
+    slow: SlowShards | None = None
 
     @property
     def last_return(self) -> float | None:
@@ -87,11 +90,13 @@ class ExperimentRow:
 
     @property
     def waits(self) -> str:
-        """Who waits for whom, and how much of the time."""
+        """Who waits for whom, and how much of the time; the shards that all wait for."""
         shares = {"trainer": self.trainer_waits or 0.0, "workers": self.workers_wait or 0.0}
         who = max(shares, key=lambda name: shares[name])
         if self.flow is not None and self.flow.waiting:
             return f"room {self.flow.waiting} shards"
+        if self.slow is not None:
+            return self.slow.short
         return f"{who} {shares[who]:.0%}" if shares[who] >= 0.05 else "-"
 
 
@@ -274,4 +279,5 @@ def _experiment_json(row: ExperimentRow, now_ms: int) -> dict[str, Any]:
         "reassigned": row.moved,
         "trainer_waits": row.trainer_waits,
         "workers_wait": row.workers_wait,
+        "slow_shards": row.slow.as_json() if row.slow is not None else [],
     }

@@ -84,7 +84,7 @@ HELP = (
     ("STEPS/S", "environment steps that were trained, per second, over the last 5 s"),
     ("LAG", "how many versions behind the weights of the last update's experience were"),
     ("FULL", "bytes in flight between workers and trainer, of the cap; at 100 % workers wait for room"),
-    ("WAITS", "who waits for whom: trainer (for experience), workers (for a policy), or room in the stream"),
+    ("WAITS", "who waits: trainer (for experience), workers (for a policy), for room, or for a slow shard"),
     ("MOVED", "how often a shard was taken from a worker that died, and given to another"),
 )
 
@@ -208,7 +208,8 @@ def _reason(chosen: ExperimentRow | WorkerRow | None, snapshot: Snapshot, width:
     if isinstance(chosen, ExperimentRow) and not line and not chosen.ended:
         moved = f", {chosen.moved} taken from workers that died" if chosen.moved else ""
         told = f"  waits: {chosen.waits}; {chosen.leased} of {chosen.shards} shards played{moved}"
-        return [parts(told, width=width), parts(f"  trainer: {chosen.doing or '-'}", width=width)]
+        below = (f"  {chosen.slow.line}", "yellow") if chosen.slow else (f"  trainer: {chosen.doing or '-'}", "")
+        return [parts(told, width=width), parts(below, width=width)]
     if chosen is None or not line:
         return [exactly(Text(""), width)] * 2
     text = f"  {chosen.judged.state}: {line}"
@@ -246,7 +247,7 @@ def _experiment_cells(one: ExperimentRow) -> list[Cell]:
         Cell(sparkline([value for _, value in one.returns], SPARK), "cyan"),
         Cell("-" if lag is None else f"{lag:.1f}", dim),
         Cell(percent(full), busy),
-        Cell(waits, "yellow" if waits.startswith("room") else ""),
+        Cell(waits, "yellow" if waits.startswith("room") or one.slow is not None else ""),
         Cell(f"{one.leased}/{one.shards}" if one.shards else "-", dim),
         Cell(str(one.moved) if one.moved else "-", "yellow" if one.moved else dim),
         Cell(str(one.version), dim),

@@ -13,7 +13,7 @@ from heddle.broker.events import Metric
 SYSTEM = frozenset(
     {
         *("update_seconds", "wait_seconds", "worker_wait_seconds", "checkpoint_seconds", "read_seconds"),
-        *("steps_per_second", "wall_seconds", "cpu_seconds", "rss_bytes", "gpu_bytes"),
+        *("steps_per_second", "wall_seconds", "cpu_seconds", "rss_bytes", "gpu_bytes", "gpu_use"),
         *("in_flight_batches", "in_flight_bytes", "worker_waiting"),
         *("stale_batches", "dead_batches", "dropped_batches"),
     }
@@ -98,7 +98,7 @@ def place_of(entry_id: str) -> Place:
 
 def named(name: str) -> str:
     """A metric as trackers call it: those of the machinery apart from those of learning."""
-    is_system = name in SYSTEM or name.startswith(("gpu_", "lag_"))
+    is_system = name in SYSTEM or name.endswith("_seconds") or name.startswith(("gpu_", "lag_", "slowest_", "longest_"))
     return f"{'system' if is_system else 'rl'}/{name}"
 
 
