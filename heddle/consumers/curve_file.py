@@ -1,15 +1,18 @@
 """The curve file: what each update measured, the spec and the end, beside the checkpoints, for when the broker is gone.
 
 It is for people and trackers: no role reads it, and trouble with it is told once and never holds training up. It says
-what the metrics stream says, by the same entry ids: lines of updates that were rolled back are taken out again.
+what the metrics stream says, by the same entry ids: lines of updates that were rolled back are taken out again. While
+somebody may still write, the spec's file is locked, so that who reads can tell a run that goes on from one that was
+cut short.
 """
 
+import fcntl
 import json
 import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from heddle.broker.events import Metric
 from heddle.broker.records import dump_json
@@ -38,6 +41,10 @@ class CurveFile:
         self._home = home
         self._spec = spec
         self._well = True
+        self._lock: IO[bytes] | None = None
+        if (home / SPEC).is_file():
+            with self._telling():
+                self._hold()
 
     def add(self, update: int, values: Mapping[str, float], *, entry: str = "") -> None:
         """One line more; `entry` is its id in the stream."""
@@ -46,6 +53,8 @@ class CurveFile:
             self._home.mkdir(parents=True, exist_ok=True)
             if not (self._home / SPEC).exists():
                 (self._home / SPEC).write_text(self._spec + "\n", encoding="utf-8")
+            if self._lock is None:
+                self._hold()
             with (self._home / CURVE).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
@@ -67,6 +76,26 @@ class CurveFile:
         with self._telling():
             self._home.mkdir(parents=True, exist_ok=True)
             (self._home / ENDED).write_text(dump_json(told) + "\n", encoding="utf-8")
+        self.close()
+
+    def close(self) -> None:
+        """Write no more, for now; the end of this process does the same."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _hold(self) -> None:
+        """It goes on: what an earlier end said holds no more. Several may hold it: one that lost its seat still lives."""
+        (self._home / ENDED).unlink(missing_ok=True)
+        lock = (self._home / SPEC).open("rb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody looks right now whether it is held: with the next line
+            lock.close()
+            return
+        except OSError as error:  # nobody can tell there that it goes on
+            log.info("cannot lock file=%s error=%s", self._home / SPEC, error)
+        self._lock = lock
 
     def _telling(self) -> "_Telling":
         return _Telling(self)
@@ -94,6 +123,18 @@ class _Telling:
         return False
 
 
+def is_written(home: Path) -> bool:
+    """Whether somebody has the curve file of this folder open to go on with it."""
+    try:
+        with (home / SPEC).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file, or no locks here: nobody can tell
+        return False
+    return False
+
+
 def read_points(path: Path) -> Points:
     """What each update measured, without the entries' ids. Raises OSError."""
     return [(one.update, dict(one.values)) for one in read_metrics(path)]
@@ -107,18 +148,28 @@ def read_metrics(path: Path) -> list[Metric]:
     Raises:
         OSError: it cannot be read.
     """
-    found = []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                told = json.loads(line)
-                update, entry = int(told.pop(_UPDATE)), str(told.pop(_ENTRY, ""))
-                time_ms = int(entry.partition("-")[0] or 0)
-                values = {str(name): math.nan if value is None else float(value) for name, value in told.items()}
-            except (ValueError, TypeError, AttributeError, KeyError):
-                continue
-            found.append(Metric(entry, time_ms, update, values))
-    return found
+    with path.open("rb") as file:
+        return [one for line in file if (one := _metric(line)) is not None]
+
+
+def read_metrics_from(path: Path, at: int) -> tuple[list[Metric], int]:
+    """As `read_metrics`, from a byte on, and up to which byte; a last line without an end is left for later."""
+    with path.open("rb") as file:
+        file.seek(at)
+        whole, _, _ = file.read().rpartition(b"\n")
+    found = [one for line in whole.splitlines() if (one := _metric(line)) is not None]
+    return found, at + len(whole) + (1 if whole else 0)
+
+
+def _metric(line: bytes) -> Metric | None:
+    try:
+        told = json.loads(line.decode("utf-8", "replace"))
+        update, entry = int(told.pop(_UPDATE)), str(told.pop(_ENTRY, ""))
+        time_ms = int(entry.partition("-")[0] or 0)
+        values = {str(name): math.nan if value is None else float(value) for name, value in told.items()}
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None
+    return Metric(entry, time_ms, update, values)
 
 
 def _line(update: int, entry: str, values: Mapping[str, float]) -> str:

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -15,15 +17,18 @@ import pytest
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
+from heddle.clock import ManualClock
 from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.tracking import make, tracker
+from heddle.consumers.tracking.crew import Crew
+from heddle.consumers.tracking.folder import CUT_SHORT, GRACE_S, RunFolder
 from heddle.consumers.tracking.make import make_backend, subject_of
 from heddle.consumers.tracking.tracker import Told, Tracker
 from heddle.errors import Conflict, Gone
 from heddle.spec import load_spec
 from heddle.spec.tracking import Mlflow, Track, Wandb
 from heddle.stop import StopFlag
-from tests.e2e.shell import Started, heddle, started
+from tests.e2e.shell import ROOT, Started, heddle, started
 from tests.helpers import eventually
 from tests.tracking_kit import (
     Training,
@@ -473,6 +478,7 @@ def a_folder(home: Path, updates: int, *, ended: bool = True) -> CurveFile:
         file.add(update, {"return": float(update), "env_steps": 10.0 * update}, entry=f"{1000 + update}-0")
     if ended:
         file.end("completed", "budget used", {"return": 3.0})
+    file.close()
     return file
 
 
@@ -497,6 +503,104 @@ def test_the_folder_of_a_run_gives_a_tracker_what_the_broker_would_and_nothing_t
     (told,) = json.loads(said[said.index("{") :])["trackers"]
     assert (told["points"], told["rolled_back"], told["done"]) == (1, 1, True)
     assert shown_by_tensorboard(where) == [(10 * n, float(n)) for n in range(1, 5)] + [(50, -1.0)]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from heddle.consumers.curve_file import CurveFile
+file = CurveFile(Path(sys.argv[1]), Path(sys.argv[1], "spec.json").read_text().strip())
+for line in sys.stdin:
+    what, *numbers = line.split()
+    if what == "add":
+        file.add(int(numbers[0]), {"return": float(numbers[1]), "env_steps": 10.0 * int(numbers[0])}, entry=numbers[2])
+    elif what == "forget":
+        file.forget(above=int(numbers[0]))
+    else:
+        file.end("completed", "budget used", {})
+    print("done", flush=True)
+"""
+
+
+class Writer:
+    """A trainer's process, as far as its curve file goes."""
+
+    def __init__(self, home: Path) -> None:
+        command = [sys.executable, "-c", WRITER, str(home)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def does(self, what: str) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_the_folder_of_a_run_that_goes_on_is_followed_through_a_restart_to_its_end(tmp_path: Path) -> None:
+    needs("tensorboardX", "tensorboard")
+    home = tmp_path / "runs" / "pole-1a2b3c"
+    where = tmp_path / "tb" / "pole-1a2b3c"
+    # Given a run whose trainer is at work, and no broker
+    a_folder(home, 2, ended=False)
+    first = Writer(home)
+    first.does("add 3 3.0 1003-0")
+    told: list[Told] = []
+    crew = Crew(
+        lambda: RunFolder(home),
+        "pole-1a2b3c",
+        {"tensorboard": lambda: make_backend("tensorboard", RunFolder(home).track, RunFolder(home).subject)},
+        StopFlag(),
+    )
+    thread = threading.Thread(target=lambda: told.extend(crew.run()))
+    thread.start()
+    eventually(lambda: written_for_tensorboard(where) == every_step(3), timeout_s=60)
+    # When that is killed and another one takes some back and goes on
+    first.kill()
+    second = Writer(home)
+    second.does("forget 2")
+    second.does("add 3 -1.0 2000-0")
+    second.does("add 4 4.0 2001-0")
+    shown = [(10, 1.0), (20, 2.0), (30, -1.0), (40, 4.0)]
+    eventually(lambda: shown_by_tensorboard(where) == shown, timeout_s=60)
+    assert thread.is_alive() and not told, "it goes on"
+    # Then its end ends the tracker, with all of it
+    second.does("end")
+    thread.join(60)
+    second.kill()
+    assert told and (told[0].done, told[0].points, told[0].rolled_back) == (True, 5, 1)
+    assert RunFolder(home).status("pole-1a2b3c").state == "completed"
+
+
+def test_a_run_whose_trainer_is_gone_has_a_while_to_go_on_and_is_then_cut_short(tmp_path: Path) -> None:
+    a_folder(tmp_path, 2, ended=False)
+    clock = ManualClock()
+    folder = RunFolder(tmp_path, clock=clock)
+    assert folder.status("x").ended, "nobody was seen at work"
+    writer = Writer(tmp_path)
+    writer.does("add 3 3.0 1003-0")
+    assert not folder.status("x").ended
+    writer.kill()
+    clock.advance(GRACE_S - 1)
+    assert not folder.status("x").ended
+    clock.advance(1.0)
+    assert (folder.status("x").ended, folder.status("x").reason) == (True, CUT_SHORT)
+
+
+def test_a_run_that_goes_on_after_its_end_is_not_over(tmp_path: Path) -> None:
+    a_folder(tmp_path, 2)
+    assert RunFolder(tmp_path).status("x").state == "completed"
+    writer = Writer(tmp_path)
+    writer.does("add 3 3.0 1003-0")
+    assert RunFolder(tmp_path).status("x").state == "running"
+    writer.kill()
+    assert RunFolder(tmp_path).status("x").reason == CUT_SHORT
 
 
 def test_a_folder_without_ids_of_entries_is_refused_in_words(

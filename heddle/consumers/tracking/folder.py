@@ -1,7 +1,8 @@
-"""The folder of a run as where metrics come from, for trackers that came too late for its broker.
+"""The folder of a run as where metrics come from, for trackers that came too late for its broker, or cannot reach it.
 
-It never speaks to a broker and never writes. What a tracker was given already the other side tells, so each process
-begins at the first line; that two do so at once is kept from happening by nobody but that side.
+A run that goes on there is followed until it is over. It never speaks to a broker and never writes. What a tracker was
+given already the other side tells, so each process begins at the first line; that two do so at once is kept from
+happening by nobody but that side.
 """
 
 import json
@@ -12,8 +13,9 @@ from typing import Any
 
 from heddle.broker.events import Metric
 from heddle.broker.trackers import BEFORE
-from heddle.consumers.curve_file import CURVE, ENDED, SPEC, read_metrics
-from heddle.consumers.tracking.points import Subject
+from heddle.clock import Clock, SystemClock
+from heddle.consumers.curve_file import CURVE, ENDED, SPEC, is_written, read_metrics_from
+from heddle.consumers.tracking.points import Subject, place_of
 from heddle.errors import NotFound
 from heddle.spec import spec_from_json
 from heddle.spec.tracking import Track
@@ -27,15 +29,19 @@ def is_run(folder: Path) -> bool:
     return (folder / CURVE).is_file()
 
 
+GRACE_S = 30.0
+"""A run whose trainer was seen at work and is not there has so long to be started again, or to say how it ended."""
+
+
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a run ended: what its trainer left will not change, whatever that is."""
+class Stands:
+    """How a run is, as far as its folder tells."""
 
     experiment: str
     state: str
     reason: str
     result: Mapping[str, Any]
-    ended: bool = True
+    ended: bool
 
 
 class RunFolder:
@@ -48,11 +54,15 @@ class RunFolder:
         NotFound: an older version left it, which kept too little.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, clock: Clock | None = None) -> None:
         self.id = home.resolve().name
         self._home = home
-        self._metrics = read_metrics(home / CURVE)
+        self._clock = clock or SystemClock()
+        self._metrics: list[Metric] = []
+        self._file, self._read_to = 0, 0
         self._place: dict[str, int] = {}
+        self._alive_at: float | None = None
+        self._look()
         if not (home / SPEC).is_file() or any(not one.entry_id for one in self._metrics):
             raise NotFound(f"{home} was left by an older version, which kept too little for trackers")
 
@@ -69,10 +79,32 @@ class RunFolder:
     def close(self) -> None:
         """Nothing is held."""
 
-    def status(self, experiment: str) -> Ended:
+    def status(self, experiment: str) -> Stands:
         told = self._ending()
+        if not told and self._goes_on():
+            return Stands(experiment, "running", "", {}, ended=False)
         state, reason = str(told.get("state", "stopped")), str(told.get("reason", CUT_SHORT))
-        return Ended(experiment, state, reason, dict(told.get("result") or {}))
+        return Stands(experiment, state, reason, dict(told.get("result") or {}), ended=True)
+
+    def _goes_on(self) -> bool:
+        """Its trainer is there, or was a moment ago."""
+        now = self._clock.monotonic()
+        if is_written(self._home):
+            self._alive_at = now
+        return self._alive_at is not None and now - self._alive_at < GRACE_S
+
+    def _look(self) -> bool:
+        """Take in what was written since; whether it has to be told apart from before, for some was taken back."""
+        path = self._home / CURVE
+        seen = path.stat()
+        if seen.st_ino == self._file and seen.st_size >= self._read_to:
+            fresh, self._read_to = read_metrics_from(path, self._read_to)
+            self._metrics += fresh
+            return False
+        is_other = self._file != 0
+        self._metrics, self._read_to = read_metrics_from(path, 0)
+        self._file = seen.st_ino
+        return is_other
 
     def claim(self, experiment: str, name: str, process: str, *, told: Mapping[str, Any]) -> str | None:
         return None
@@ -86,6 +118,9 @@ class RunFolder:
 
     def read(self, experiment: str, name: str, *, count: int, block_ms: int) -> list[Metric]:
         place = self._place.get(name, 0)
+        last = place_of(self._metrics[place - 1].entry_id) if place else None
+        if self._look():
+            place = 0 if last is None else sum(1 for one in self._metrics if place_of(one.entry_id) <= last)
         found = self._metrics[place : place + count]
         self._place[name] = place + len(found)
         return found
