@@ -85,7 +85,7 @@ class CurveFile:
             self._lock = None
 
     def _hold(self) -> None:
-        """It goes on: what an earlier end said holds no more. Several may hold it: one that lost its seat still lives."""
+        """It goes on: what an earlier end said holds no more. Several may hold it: who lost its seat may still live."""
         (self._home / ENDED).unlink(missing_ok=True)
         lock = (self._home / SPEC).open("rb")
         try:

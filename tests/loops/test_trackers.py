@@ -555,7 +555,7 @@ def test_the_folder_of_a_run_that_goes_on_is_followed_through_a_restart_to_its_e
     crew = Crew(
         lambda: RunFolder(home),
         "pole-1a2b3c",
-        {"tensorboard": lambda: make_backend("tensorboard", RunFolder(home).track, RunFolder(home).subject)},
+        {"tensorboard": lambda: make_backend("tensorboard", Track(tensorboard="tb"), RunFolder(home).subject)},
         StopFlag(),
     )
     thread = threading.Thread(target=lambda: told.extend(crew.run()))
