@@ -360,7 +360,7 @@ def test_wandb_offline_has_a_row_for_each_update_once_with_a_kill_between(
     # Given a tracker that is killed with rows that W&B has not written yet
     training.updates(30)
     with started(*words, cwd=tmp_path, url=valkey_server.url) as one:
-        eventually(lambda: len(rows_of_wandb(home, training.id)) >= 20, timeout_s=60)
+        eventually(lambda: len(rows_of_wandb(home, training.id)) >= 20, timeout_s=240)
         training.updates(30)
         kill(one)
     on_disk = len(rows_of_wandb(home, training.id))
