@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from heddle.errors import EnvError
 from heddle.producers.contract import BadAnswer
 from heddle.producers.envs_agent_spaces import AgentSpaces, nothing_of
-from heddle.producers.envs_spaces import describe
+from heddle.producers.envs_spaces import demand_same, describe
 from heddle.producers.kinds import demand_parts, has_ended, number_kind, wanted
 from heddle.spaces import leaves
 
@@ -37,14 +37,20 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         games: PettingZoo parallel environments, all of one kind; AEC ones that are parallelizable are converted.
         name: as the spec names it, for messages.
         groups: name to its agents; {} where one policy plays all.
+        first: number of the first game within the experiment, for messages.
 
     Raises:
-        EnvError: they are no such environments, the groups' agents are others, or spaces of one policy's agents differ.
+        EnvError: they are no such environments, the groups' agents are others, spaces of one policy's agents differ, or
+            those of one agent from game to game.
     """
 
-    def __init__(self, games: Sequence[Any], *, name: str, groups: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self, games: Sequence[Any], *, name: str, groups: Mapping[str, Sequence[str]] | None = None, first: int = 0
+    ) -> None:
         self.games = games = [_at_once(game, name) for game in games]
         self.agents = _ordered(_agents_of(games[0], name), groups or {}, name)
+        for place, game in enumerate(games[1:], 1):
+            _demand_like(game, games[0], who=f"environment {first + place}", name=name)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.render_mode = None
         self.num_envs = len(games) * len(self.agents)
@@ -175,6 +181,20 @@ def _agents_of(game: Any, name: str) -> tuple[str, ...]:
     if not game.possible_agents:
         raise EnvError("has no possible_agents", value=name)
     return tuple(game.possible_agents)
+
+
+def _demand_like(game: Any, model: Any, *, who: str, name: str) -> None:
+    """The agents of `game` are those of `model`, with the same spaces. Raises EnvError."""
+    agents, wanted = _agents_of(game, name), _agents_of(model, name)
+    if set(agents) != set(wanted):
+        mine, theirs = (", ".join(map(str, found[:8])) for found in (agents, wanted))
+        hint = "one spec plays them all: agents that take no part may be left out of `agents`, not of possible_agents"
+        raise EnvError(f"{who} has the agents {mine}, where the others have {theirs}", value=name, hint=hint)
+    for agent in wanted:
+        pairs = [[getattr(one, what)(agent) for what in ("observation_space", "action_space")] for one in (game, model)]
+        if pairs[0] != pairs[1]:  # in Gymnasium's words first, for they mostly are the same objects
+            found, other = ((describe(seen), describe(taken)) for seen, taken in pairs)
+            demand_same(found, other, who=f"agent {agent!r} of {who}", name=name)
 
 
 def _ordered(agents: tuple[str, ...], groups: Mapping[str, Sequence[str]], name: str) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ def _call_agents(
     for game in range(count):
         offered = {"env_index": first + game, "num_envs": count, "seed": seeds[game * agents]}
         games.append(call_factory(env, offered))
-    made = AgentLanes(games, name=env.id, groups=groups)
+    made = AgentLanes(games, name=env.id, groups=groups, first=first)
     if len(made.agents) != agents:
         shown = ", ".join(made.agents[:8]) + ("..." if len(made.agents) > 8 else "")
         reason = f"is {agents}, and the environment has {len(made.agents)} agents: {shown}"
