@@ -5,6 +5,7 @@ Run as a program it is that trainer: `python -m tests.trainer_kit URL EXPERIMENT
 
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -60,8 +61,8 @@ class Recorder:
     checkpoint carries.
 
     Args:
-        hooks: a folder; while it holds a file hang-make, hang-update, hang-state, fail-update, nan-weights or
-            die-SHARD-SEQ, that happens.
+        hooks: a folder; while it holds a file hang-make, hang-update, hang-state, fail-update, nan-weights, nan-loss,
+            exploded-gradient or die-SHARD-SEQ, that happens.
     """
 
     min_steps = 1
@@ -79,13 +80,14 @@ class Recorder:
         firsts = batch.observations["obs"][:, 0, :2].to(torch.int64).tolist()
         seen = sorted({(int(shard), int(seq)) for shard, seq in firsts})
         for shard, seq in seen:
-            if self._hooks and (self._hooks / f"die-{shard}-{seq}").exists():
+            if self._has(f"die-{shard}-{seq}"):
                 os.kill(os.getpid(), signal.SIGKILL)
         self.seen.append(seen)
-        return {"policy_loss": 0.0, "progress": progress}
+        loss, norm = (math.nan if self._has("nan-loss") else 0.0), (1e7 if self._has("exploded-gradient") else 1.0)
+        return {"policy_loss": loss, "grad_norm": norm, "progress": progress}
 
     def get_weights(self) -> Arrays:
-        add = np.nan if self._hooks and (self._hooks / "nan-weights").exists() else len(self.seen)
+        add = np.nan if self._has("nan-weights") else len(self.seen)
         return {name: array + np.float32(add) for name, array in self.weights.items()}
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
@@ -97,6 +99,9 @@ class Recorder:
 
     def load(self, tensors: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
         self.seen = [[(shard, seq) for shard, seq in update] for update in meta["seen"]]
+
+    def _has(self, name: str) -> bool:
+        return self._hooks is not None and (self._hooks / name).exists()
 
     def _hook(self, where: str) -> None:
         if self._hooks is None:

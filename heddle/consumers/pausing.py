@@ -21,7 +21,9 @@ def pause_if_asked(parts: Parts) -> None:
     if not why:
         return
     log.warning("pauses the experiment reason=%s", why)
-    parts.report.tell("error", f"paused: {why}; to go on without that gradient step: heddle resume {parts.experiment}")
+    parts.report.tell(
+        "error", f"paused: {why}; to go on from the weights as they are: heddle resume {parts.experiment}"
+    )
 
     def tell() -> None:
         try:

@@ -20,6 +20,7 @@ from heddle.consumers.budget import progress as budget_progress
 from heddle.consumers.evaluation import note_episodes
 from heddle.consumers.learners import Learner, TrainBatch, make_learner, resolve_device
 from heddle.consumers.learners.gpu import Gpu
+from heddle.consumers.learners.guard import Hearsay
 from heddle.consumers.learners.suspects import suspect
 from heddle.consumers.oddities import where_of
 from heddle.consumers.progress import Progress
@@ -61,6 +62,7 @@ class Training:
             setting.spec, setting.policy, device=self._device, seed=setting.spec.experiment.seed
         )
         self._assembler = Assembler(setting.layout, device=self._device)
+        self._hearsay = Hearsay(setting.spec.trainer)
         self._update, self._first = 0, self._lasting(self._weights())
         if home is not None and callable(opened := getattr(self.learner, "open", None)):
             opened(home / LEARNER_FILES, seat_epoch)
@@ -108,7 +110,12 @@ class Training:
         if (metrics := numbers_of(given)) is None:
             who, shown = f"learner {self._spec.trainer.learner}", " ".join(repr(given).split())[:80]
             raise ExperimentFailed(f"{where}: {who} returned the metrics {shown}, expected a dict of names to numbers")
-        if told := self._asked():
+        told = self._asked()
+        try:
+            told = told or self._hearsay.objection(metrics)
+        except ExperimentFailed as error:
+            raise ExperimentFailed(f"{where}: {error}{suspect(assembled)}") from error
+        if told:
             self._complaint = f"{where}: {told}{suspect(assembled)}"
         progress.add_batches(batches=len(batches), steps=sum(item.pointer.steps for item in batches))
         self._update = progress.update

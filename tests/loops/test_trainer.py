@@ -344,6 +344,7 @@ def test_a_paused_trainer_reads_and_does_not_train(broker: Broker, start: Start)
     [
         ("fail-update", ("update 2 on shards 0, 1", "ValueError: the learner fell over")),
         ("fail-state", ("update 2: learner tests.trainer_kit:Recorder raised in state: ",)),
+        ("nan-loss", ("update 2 on shards 0, 1: the learner tells of policy_loss = nan; lower trainer.lr",)),
     ],
 )
 def test_a_learner_that_raises_fails_the_run_and_the_last_checkpoint_stays(
@@ -362,14 +363,16 @@ def test_a_learner_that_raises_fails_the_run_and_the_last_checkpoint_stays(
     reason = broker.experiments.ctl(fleet.experiment).reason
     assert all(words in reason for words in said)
     assert seen_in(saved(home)) == [(0, 1), (1, 1)]
-    dead = 2 if hook == "fail-update" else 0  # what it raised over is set aside
+    dead = 0 if hook == "fail-state" else 2  # what it raised over is set aside
     assert (fleet.flow().dead.batches, fleet.flow().entries) == (dead, 0)
     fleet.check_balance()
 
 
-def test_a_gradient_that_exploded_is_told_although_the_run_goes_on(broker: Broker, start: Start) -> None:
-    odd = {"learner": "ppo", "lr": 1e6, "passes": 4}
-    fleet = Fleet(broker, submit(broker, trainer=odd)).claim_all()
+def test_a_gradient_that_exploded_is_told_although_the_run_goes_on(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "exploded-gradient").touch()
+    fleet = Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(tmp_path)}})).claim_all()
     start(fleet.experiment)
     played(fleet, fleet.version())
     told = "the gradient exploded, grad_norm = "
@@ -393,6 +396,23 @@ def test_a_bad_step_pauses_the_run_with_the_weights_as_they_were_and_a_resumed_o
         wanted = f"paused: update {again + 1} on shards 0, 1: update {again + 1} gave a gradient of norm"
         assert len([message for message in told if message.startswith(wanted)]) == 1, told
         broker.experiments.set_command(fleet.experiment, "run")
+    fleet.check_balance()
+
+
+def test_a_loss_that_is_no_number_pauses_the_run_of_a_learner_of_ones_own_and_a_resumed_one_goes_on(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    odd = {"kwargs": {"hooks": str(tmp_path)}, "on_bad_step": "pause"}
+    (tmp_path / "nan-loss").touch()
+    fleet = Fleet(broker, submit(broker, trainer=odd)).claim_all()
+    start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).command == "pause")
+    told = [line.message for line in broker.events.read(fleet.experiment, count=50)]
+    assert any(line.startswith("paused: update 1 on shards 0, 1: the learner tells of policy_loss") for line in told)
+    (tmp_path / "nan-loss").unlink()
+    broker.experiments.set_command(fleet.experiment, "run")
+    assert played(fleet, version) > version
     fleet.check_balance()
 
 

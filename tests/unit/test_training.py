@@ -1,5 +1,7 @@
 """Training: a probe that leaves nothing behind, and old files that are no trouble."""
 
+import math
+import re
 from pathlib import Path
 from typing import Any, Never
 
@@ -195,3 +197,49 @@ def test_a_state_that_no_checkpoint_can_hold_is_a_failure_of_the_learner(monkeyp
     monkeypatch.setattr(training.learner, "state", lambda: ({}, {"when": object()}))
     with pytest.raises(ExperimentFailed, match="update 0: learner .*Recorder raised in state: TypeError: .*JSON"):
         training.state()
+
+
+def telling(monkeypatch: pytest.MonkeyPatch, *, options: dict[str, Any], **metrics: float) -> Training:
+    """A learner of one's own that tells these of every update."""
+    training = make_training(trainer=options)
+    monkeypatch.setattr(training.learner, "update", lambda *_: metrics)
+    return training
+
+
+@pytest.mark.parametrize(
+    ("told", "options"),
+    [
+        ({"critic.Loss": math.nan}, {}),
+        ({"loss": math.nan, "grad_norm": 1.0}, {"grad_limit": 5.0}),
+        ({"seeker/policy_loss": math.nan}, {}),
+        ({"policy_loss": 1.0, "grad_norm": math.inf}, {}),
+        ({"runner.grad_norm": 5.5}, {"grad_limit": 5.0}),
+    ],
+)
+def test_what_a_learner_of_ones_own_tells_of_a_bad_update_does_what_the_spec_says(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, float], options: dict[str, Any]
+) -> None:
+    (bad,) = [f"{name} = {value:g}" for name, value in told.items() if value not in (1.0,)]
+    fails = telling(monkeypatch, options=options, **told)
+    with pytest.raises(ExperimentFailed, match=rf"^update 1 on shards 0: the learner tells of {re.escape(bad)}"):
+        fails.update([batch(fails)], Progress())
+    pauses = telling(monkeypatch, options={**options, "on_bad_step": "pause"}, **told)
+    pauses.update([batch(pauses)], Progress())
+    assert bad in pauses.complaint() and pauses.complaint() == ""
+    skips, progress = telling(monkeypatch, options={**options, "on_bad_step": "skip"}, **told), Progress()
+    for _ in range(100):
+        skips.update([batch(skips)], progress)
+    assert skips.complaint() == ""
+    with pytest.raises(ExperimentFailed, match="101 times one after another"):
+        skips.update([batch(skips)], progress)
+
+
+@pytest.mark.parametrize(
+    "told", [{"loss": 1e9, "grad_norm": 1e9}, {"best_loss": math.inf}, {"mean_return": math.nan, "lossless": math.nan}]
+)
+def test_numbers_that_are_no_sign_of_a_bad_update_fail_nothing(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, float]
+) -> None:
+    training = telling(monkeypatch, options={}, **told)
+    training.update([batch(training)], Progress())
+    assert training.complaint() == ""

@@ -373,6 +373,18 @@ def test_an_actor_that_never_takes_a_step_ends_the_experiment_though_the_critics
             made.update(play(policy, "sac", seed=seed), 0.0)
 
 
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
+def test_a_learning_rate_that_wipes_the_weights_out_is_told_before_it_does(learner: str) -> None:
+    policy, made = make(learner, replay={"learning_starts": 1}, lr=1e6)
+    before = made.get_weights()
+    with pytest.raises(ExperimentFailed, match=r"a step that moves every weight by 1e\+06 times what weights are"):
+        for seed in range(20):
+            made.update(play(policy, learner, seed=seed), 0.0)
+    assert all(
+        np.array_equal(before[name], array) for name, array in made.get_weights().items() if "epsilon" not in name
+    )
+
+
 def test_critics_value_the_action_that_the_environment_was_given() -> None:
     # Given the same experience twice, once with actions beyond the bounds as another policy chose them
     found = []

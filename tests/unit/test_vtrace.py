@@ -218,6 +218,23 @@ def test_an_exploding_gradient_fails_or_is_left_out_as_the_spec_says() -> None:
         assert all(np.isfinite(array).all() for array in skips.get_weights().values())
 
 
+@pytest.mark.parametrize(("learner", "env"), [("ppo", CARTPOLE), ("vtrace", CARTPOLE)])
+def test_a_learning_rate_that_wipes_the_weights_out_is_told_before_it_does(learner: str, env: Box) -> None:
+    policy = make_policy(make_spec().policy, env, Discrete(2), seed=1)
+    batch = play(policy, env, Discrete(2))
+    fails = make_learner(make_spec(learner=learner, lr=1e6), policy, device=CPU, seed=0)
+    with pytest.raises(ExperimentFailed, match=r"update 1 gave a step that moves every weight by 1e\+06 times what"):
+        fails.update(batch, 0.0)
+    pauses: Any = make_learner(make_spec(learner=learner, lr=1e6, on_bad_step="pause"), policy, device=CPU, seed=0)
+    before = pauses.get_weights()
+    pauses.update(batch, 0.0)
+    assert pauses.complaint().startswith("update 1 gave a step that moves every weight")
+    for made in (fails, pauses):
+        assert all(np.array_equal(before[name], array) for name, array in made.get_weights().items())
+    high = make_learner(make_spec(learner=learner, lr=1.0), policy, device=CPU, seed=0)
+    assert "skipped_steps" not in high.update(batch, 0.0)
+
+
 def test_a_learner_that_leaves_steps_out_may_ask_for_a_pause_and_says_why_once() -> None:
     policy = make_policy(make_spec().policy, CARTPOLE, Discrete(2), seed=1)
     batch = play(policy, CARTPOLE, Discrete(2))

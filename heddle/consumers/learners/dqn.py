@@ -58,7 +58,8 @@ class Dqn(OffPolicy):
         loss = huber(chosen, target, table["weights"])
         self.optimizer.backward(loss)
         norm = self.optimizer.norm()
-        if not self.guard.lets_pass(norm, {"value_loss": loss.detach()}, update=self.updates + 1):
+        losses, leap = {"value_loss": loss.detach()}, self.optimizer.leap()
+        if not self.guard.lets_pass(norm, losses, update=self.updates + 1, leap=leap):
             return None
         self.optimizer.step(self.options.max_grad_norm, norm)
         self._steps += 1

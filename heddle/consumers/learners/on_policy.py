@@ -111,7 +111,7 @@ class OnPolicy:
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self.optimizer.norm()
-        if not self.guard.lets_pass(norm, numbers, update=self.updates + 1):
+        if not self.guard.lets_pass(norm, numbers, update=self.updates + 1, leap=self.optimizer.leap()):
             return None
         return self.optimizer.step(max_norm, norm)
 

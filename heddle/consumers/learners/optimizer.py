@@ -52,6 +52,16 @@ class FlatAdam:
         """Learning rate from the next step on."""
         self._lr = lr
 
+    def leap(self) -> float:
+        """How far the next step moves each weight, about, beside what weights are (their root mean square, or 1).
+
+        Adam's steps are as long as the learning rate however long the gradient is, so above 1 nothing is left of what
+        was learned before. 0 where the learning rate is at most 1.
+        """
+        if self._lr <= 1.0:
+            return 0.0
+        return self._lr / max(1.0, float(self.flat.detach().square().mean().sqrt()))
+
     def zero_grad(self) -> None:
         """Before each backward pass."""
         self.grad.zero_()

@@ -121,7 +121,8 @@ class Sac(OffPolicy):
         optimizer = self.optimizers[which]
         optimizer.backward(loss)  # the actor's runs through the critics, which do not learn from it
         norm = optimizer.norm()
-        if not self.guard.lets_pass(norm, {name: loss.detach()}, update=self.updates + 1, of=which):
+        losses, leap = {name: loss.detach()}, optimizer.leap()
+        if not self.guard.lets_pass(norm, losses, update=self.updates + 1, leap=leap, of=which):
             return None
         return optimizer.step(self.options.max_grad_norm, norm)
 
