@@ -34,7 +34,8 @@ def load_and_check(
     """Load a spec and try it out.
 
     Args:
-        with_snapshot: also whether its environments can be snapshotted, which takes two more of them.
+        with_snapshot: also whether its environments can be snapshotted, and what a vector form that is registered would
+            gain, which takes two more of them, and a shard's.
 
     Raises:
         NotFound, SpecError: as `load_spec` and `check`; problems carry their place in the file.

@@ -17,12 +17,15 @@ class Checked:
         observation, action: the spaces of its environment.
         needed: shards, sizes, memory.
         no_snapshot: why its environments cannot be snapshotted; "" when they can, None when that was not tried.
+        vector_gain: how many times as many steps a second env.vector = true would play; 0 where that is not to be had,
+            or was not tried.
     """
 
     observation: Space
     action: Space
     needed: Needs
     no_snapshot: str | None = None
+    vector_gain: float = 0.0
 
     def numbers(self) -> dict[str, Any]:
         """`needed` as plain values."""
@@ -35,7 +38,8 @@ class Checked:
     def told(self) -> dict[str, Any]:
         """All of it as plain values, for `checked_of`."""
         spaces = spaces_told(self.observation, self.action)
-        return {"spaces": spaces, "needed": self.numbers(), "no_snapshot": self.no_snapshot}
+        found = {"no_snapshot": self.no_snapshot, "vector_gain": self.vector_gain}
+        return {"spaces": spaces, "needed": self.numbers(), **found}
 
 
 def spaces_told(observation: Space, action: Space) -> dict[str, Any]:
@@ -50,4 +54,4 @@ def spaces_of(told: Mapping[str, Any]) -> tuple[Space, Space]:
 
 def checked_of(told: Mapping[str, Any]) -> Checked:
     """Back from `Checked.told`."""
-    return Checked(*spaces_of(told["spaces"]), Needs(**told["needed"]), told["no_snapshot"])
+    return Checked(*spaces_of(told["spaces"]), Needs(**told["needed"]), told["no_snapshot"], told["vector_gain"])

@@ -46,7 +46,7 @@ class Request:
     Attributes:
         what: "see" its spaces, or "try" all of it.
         limit_s: how long each part may take.
-        with_snapshot: also whether its environments can be snapshotted.
+        with_snapshot: also whether its environments can be snapshotted, and what a vector form would gain.
     """
 
     what: Literal["see", "try"]

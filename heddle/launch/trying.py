@@ -43,6 +43,9 @@ def unguarded(*, what: str, key: str, value: object, hint: str = "") -> Iterator
 def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bool = False) -> Checked:
     """Build one environment, one policy and the learner's class of a spec.
 
+    Args:
+        with_snapshot: also whether its environments can be snapshotted, and what a registered vector form would gain.
+
     Raises:
         SpecError: what does not work, as many problems as can be found in one go.
     """
@@ -66,14 +69,15 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
         info_keys=spec.rollout.info_keys,
     )
     weights = _bytes_of(policy) + _past_bytes(spec, policy)
-    with_snapshot = with_snapshot and spec.faults.snapshot_every != 0
-    trial = see_snapshot(spec, observation, action, guard=guard) if with_snapshot else None
+    is_taken = with_snapshot and spec.faults.snapshot_every != 0
+    trial = see_snapshot(spec, observation, action, guard=guard) if is_taken else None
     snapshot = trial.size if trial else 0
     needed = needs(spec, segment_bytes=layout.segment_bytes, policy_bytes=weights, snapshot_bytes=snapshot)
     problems += size_problems(spec, needed)
     if problems:
         raise SpecError(problems)
-    return Checked(observation, action, needed, trial.reason if trial else None)
+    gain = see_gain(spec, observation, action, policy, guard=guard) if with_snapshot else 0.0
+    return Checked(observation, action, needed, trial.reason if trial else None, gain)
 
 
 def _bytes_of(policy: Policy) -> int:
@@ -136,6 +140,20 @@ def see_snapshot(
     what = "was not made twice, snapshotted and brought back"
     with guard(what=what, key="env.id", value=spec.env.id):
         return try_snapshot(spec, observation, action)
+
+
+def see_gain(
+    spec: ExperimentSpec, observation: Space, action: Space, policy: Policy, *, guard: Guard = unguarded
+) -> float:
+    """How many times as fast `env.vector = true` would be; 0.0 where it cannot be had.
+
+    Raises:
+        EnvError: it does not answer for long.
+    """
+    from heddle.producers.vector_gain import vector_gain
+
+    with guard(what="was not played for some segments, alone and as a vector", key="env.id", value=spec.env.id):
+        return vector_gain(spec, observation, action, policy)
 
 
 def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
