@@ -26,6 +26,7 @@ SECTIONS = {
     "pipeline": "pipeline",
     "planes": "planes",
     "observing": "observing",
+    "observing-parts": "observing_parts",
     "codec": "codec",
     "control": "control",
     "broker": "servers",

@@ -10,6 +10,7 @@ import fcntl
 import json
 import logging
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -42,21 +43,26 @@ class CurveFile:
         self._spec = spec
         self._well = True
         self._lock: IO[bytes] | None = None
+        self._file: IO[bytes] | None = None
         if (home / SPEC).is_file():
             with self._telling():
                 self._hold()
 
     def add(self, update: int, values: Mapping[str, float], *, entry: str = "") -> None:
         """One line more; `entry` is its id in the stream."""
-        line = _line(update, entry, values)
+        line = f"{_line(update, entry, values)}\n".encode()
         with self._telling():
-            self._home.mkdir(parents=True, exist_ok=True)
-            if not (self._home / SPEC).exists():
-                (self._home / SPEC).write_text(self._spec + "\n", encoding="utf-8")
+            if self._file is None or not os.fstat(self._file.fileno()).st_nlink:  # of one that is not there any more
+                self._file = self._open()
             if self._lock is None:
                 self._hold()
-            with (self._home / CURVE).open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            self._file.write(line)
+
+    def _open(self) -> IO[bytes]:
+        self._home.mkdir(parents=True, exist_ok=True)
+        if not (self._home / SPEC).exists():
+            (self._home / SPEC).write_text(self._spec + "\n", encoding="utf-8")
+        return (self._home / CURVE).open("ab", buffering=0)
 
     def forget(self, *, above: int) -> None:
         """Take out what updates above `above` measured, and a line that a death cut short."""
@@ -80,9 +86,10 @@ class CurveFile:
 
     def close(self) -> None:
         """Write no more, for now; the end of this process does the same."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        for file in (self._file, self._lock):
+            if file is not None:
+                file.close()
+        self._file = self._lock = None
 
     def _hold(self) -> None:
         """It goes on: what an earlier end said holds no more. Several may hold it: who lost its seat may still live."""

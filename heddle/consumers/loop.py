@@ -16,7 +16,7 @@ from heddle.consumers.oddities import Oddities, where_of
 from heddle.consumers.parts import Parts
 from heddle.consumers.pausing import pause_if_asked
 from heddle.consumers.reader import Loaded
-from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics, usage_metrics, waited_metrics
+from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics, waited_metrics
 from heddle.consumers.resuming import settle
 from heddle.errors import CheckpointError, ExperimentFailed
 from heddle.policies.weights import not_finite
@@ -312,7 +312,7 @@ class Loop:
 
     def _tell(self) -> None:
         flow = flow_metrics(self.flow()) | {"checkpoint_seconds": self._checkpoint_s}
-        self.parts.report.send(self.parts.progress.update, self._metrics | flow | usage_metrics())
+        self.parts.report.send(self.parts.progress.update, self._metrics | flow | self.parts.report.usage())
         pause_if_asked(self.parts)
 
     def _say(self, level: str, message: str) -> None:

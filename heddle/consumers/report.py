@@ -66,6 +66,10 @@ def usage_metrics() -> dict[str, float]:
     return {"cpu_seconds": round(cpu_seconds(), 2), "rss_bytes": float(resident_bytes())}
 
 
+USAGE_S = 1.0
+"""The system is asked for that so often: with many updates a second it would cost more than it tells."""
+
+
 class Report:
     """Sends metrics as the holder of the seat, keeps them in a file too, and knows how fast the run is."""
 
@@ -81,6 +85,13 @@ class Report:
         self._last_at = clock.monotonic()
         self._last_steps: int | None = None
         self._ahead_s: float | None = None
+        self._usage, self._usage_at = dict[str, float](), -USAGE_S
+
+    def usage(self) -> dict[str, float]:
+        """What this process has used so far of its host, as of a moment ago."""
+        if (now := self._clock.monotonic()) - self._usage_at >= USAGE_S:
+            self._usage, self._usage_at = usage_metrics(), now
+        return self._usage
 
     def rate(self, env_steps: int) -> dict[str, float]:
         """Steps trained per second since this was called last."""

@@ -1,5 +1,6 @@
 """A process of trackers ends with what one of them ended with, whoever raised it."""
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from heddle.consumers.tracking.base import Backend
 from heddle.consumers.tracking.crew import Crew
+from heddle.consumers.tracking.wandb_runs import leave_service_of_others
 from heddle.errors import Conflict, HeddleError, TrackerDown
 from heddle.stop import StopFlag
 
@@ -30,3 +32,13 @@ def test_what_a_tracker_ends_with_is_raised_as_it_is() -> None:
 def _crew(make: Any) -> Crew:
     broker: Any = SimpleNamespace(close=lambda: None)  # the backend fails before anybody asks it
     return Crew(lambda: broker, "exp-1", {"wandb": make}, StopFlag())
+
+
+def test_a_tracker_does_not_write_through_what_another_process_started() -> None:
+    theirs = {"WANDB_SERVICE": f"3-{os.getpid() + 1}-unix-/tmp/wandb-1/socket", "A": "b"}
+    leave_service_of_others(theirs)
+    assert theirs == {"A": "b"}
+    own = {"WANDB_SERVICE": f"3-{os.getpid()}-unix-/tmp/wandb-1/socket"}
+    leave_service_of_others(own)
+    leave_service_of_others({})
+    assert own

@@ -8,7 +8,7 @@ begins a folder of its own, all of one run.
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,17 @@ from heddle.spec.tracking import Wandb
 FLUSH_S = 1.0
 INIT_S = 60.0
 STEPS = "env_steps"
+
+
+SERVICE = "WANDB_SERVICE"
+
+
+def leave_service_of_others(environment: MutableMapping[str, str]) -> None:
+    """W&B tells children of a process that uses it to write through that one's own writer, which ends with it: a
+    tracker that a notebook started would lose what it sends, so it has a writer of its own."""
+    whose = environment.get(SERVICE, "").split("-")[1:2]
+    if whose and whose != [str(os.getpid())]:
+        del environment[SERVICE]
 
 
 class WandbRun:
@@ -48,6 +59,7 @@ class WandbRun:
             before = files_of(self._folder, subject.experiment)
             self._safe = max((row for path in before for row in RunFile(path, self._record).rows()), default=-1)
             os.environ.setdefault("WANDB_SILENT", "true")
+            leave_service_of_others(os.environ)
             self._run = self._library.init(
                 project=settings.project,
                 entity=settings.entity,
