@@ -29,6 +29,7 @@ SECTIONS = {
     "observing-parts": "observing_parts",
     "codec": "codec",
     "control": "control",
+    "top": "top",
     "broker": "servers",
     "start": "starting",
     "scaling": "scaling",

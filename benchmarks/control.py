@@ -79,7 +79,7 @@ def measure(workers: int, shards: int) -> list[Row]:
     """Rows for `workers` light workers, of which half die, and `shards` shards."""
     section = f"control plane, {workers:,} light workers, {shards:,} shards"
     with fleet(0) as it, ExitStack() as stack:
-        local, experiment = it.local, it.submit(_source(shards))
+        local, experiment = it.local, it.submit(source(shards))
         groups = _start(stack, local, experiment.id, workers)
         dying, living = groups[: PROCESSES // 2], groups[PROCESSES // 2 :]
         claimed_s = _wait(local, groups, shards, CLOCK.monotonic())
@@ -136,7 +136,7 @@ def _settle(it: Fleet, groups: list[Lights]) -> None:
     _pause(it.local, groups, 3.0)
 
 
-def _source(shards: int) -> dict[str, object]:
+def source(shards: int) -> dict[str, object]:
     return {
         "experiment": {"name": "bench-control", "seed": 1},
         "env": {"id": "CartPole-v1", "num_envs": shards, "envs_per_shard": 1},
