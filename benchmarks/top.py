@@ -1,5 +1,6 @@
-"""What `heddle top` takes of a core while it watches a fleet: 1,000 light workers that beat once a second, in a terminal
-of 120 by 40, on the list of experiments and on that of workers.
+"""What `heddle top` takes of a core while it watches a fleet: 1,000 light workers, which beat once a second.
+
+In a terminal of 120 by 40, on the list of experiments and on that of workers.
 """
 
 import fcntl

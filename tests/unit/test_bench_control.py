@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.control import SHARDS, _source
+from benchmarks.control import SHARDS, source
 from benchmarks.measure import CLOCK
 from benchmarks.swarm import Swarm
 from heddle.broker.pools import BeatReply
@@ -102,4 +102,4 @@ def test_it_does_what_falls_due_by_itself() -> None:
 
 
 def test_the_experiment_has_as_many_shards_as_are_said() -> None:
-    assert len(plan_shards(load_spec(_source(SHARDS)).spec)) == SHARDS
+    assert len(plan_shards(load_spec(source(SHARDS)).spec)) == SHARDS
