@@ -43,6 +43,7 @@ __all__ = [
     "encode",
     "encode_folded",
     "encode_into",
+    "encode_like",
     "finish_in",
     "make_layout",
     "places",
@@ -52,6 +53,9 @@ __all__ = [
 # What Arrow raises on bytes that are not what they claim to be; seen by flipping and cutting bytes.
 _VALUES = (ValueError, TypeError, LookupError, OverflowError, NotImplementedError, StopIteration)
 _REFUSALS = (pa.ArrowException, OSError, MemoryError, EOFError, *_VALUES)
+
+Take = Callable[[int], memoryview]
+"""Gives memory of so many bytes or more."""
 
 
 def encode(layout: Layout, segments: Segments, *, compression: Literal["lz4", "zstd"] | None = None) -> memoryview:
@@ -70,7 +74,7 @@ def encode(layout: Layout, segments: Segments, *, compression: Literal["lz4", "z
     return memoryview(buffer).cast("B").toreadonly()
 
 
-def encode_into(layout: Layout, segments: Segments, take: Callable[[int], memoryview]) -> memoryview:
+def encode_into(layout: Layout, segments: Segments, take: Take) -> memoryview:
     """As `encode`, without compression, into memory that `take` gives for so many bytes or more; what it used of that.
 
     Arrays that lie in that memory where `places` says stay there, and are not copied.
@@ -90,9 +94,7 @@ def _record_batch(layout: Layout, segments: Segments) -> tuple[Codec, pa.RecordB
     return codec, pa.RecordBatch.from_arrays(list(codec.arrow_columns(segments)), schema=codec.schema)
 
 
-def encode_folded(
-    layout: Layout, folded: Folded, take: Callable[[int], memoryview], scratch: Callable[[int], memoryview]
-) -> memoryview:
+def encode_folded(layout: Layout, folded: Folded, take: Take, scratch: Take) -> memoryview:
     """As `encode_into`, each frame of a stack once.
 
     Args:
@@ -116,11 +118,13 @@ class Places:
         offsets: where arrays begin in it: those that travel as they are, no half floats, and that stand before anything
             whose length varies.
         stencil: all that is around them; None where there are other arrays.
+        runs: of the stencil.
     """
 
     size: int
     offsets: dict[str, int]
     stencil: Stencil | None
+    runs: tuple[bytes | FixedColumn, ...]
 
 
 @functools.lru_cache(maxsize=64)
@@ -133,7 +137,8 @@ def places(layout: Layout, rows: int) -> Places:
     steady = itertools.takewhile(lambda column: isinstance(column, FixedColumn), codec.columns)
     plain = [c.name for c in steady if isinstance(c, FixedColumn) and c.is_plain]
     offsets = {name: arrays[name].ctypes.data - begin for name in plain if arrays[name].size}
-    return Places(len(data), offsets, codec.stencil(arrays, counts, data))
+    stencil = codec.stencil(arrays, counts, data)
+    return Places(len(data), offsets, stencil, () if stencil is None else stencil.runs())
 
 
 @functools.lru_cache(maxsize=64)
@@ -161,6 +166,20 @@ def finish_in(layout: Layout, segments: Segments, memory: memoryview) -> memoryv
         return None
     stencil = places(layout, segments.rows).stencil
     return None if stencil is None else stencil.write_around(segments.arrays, memory)
+
+
+def encode_like(layout: Layout, segments: Segments, take: Take | None = None) -> memoryview | None:
+    """As `encode`, or with `take` as `encode_into`, without Arrow: by what surrounds the arrays of every such batch.
+
+    None where there are final observations or other arrays; nothing was taken then. Slow for the first of so many rows.
+    """
+    known = None if segments.num_finals or segments.stacks else places(layout, segments.rows)
+    if known is None or known.stencil is None:
+        return None
+    if take is not None:
+        return known.stencil.write(segments.arrays, take(known.size))
+    made = known.stencil.joined(segments.arrays, known.runs)
+    return None if made is None else memoryview(made)
 
 
 def decode(layout: Layout, data: bytes | memoryview, *, crc32: int | None, size_cap: int) -> Segments:

@@ -22,6 +22,7 @@ Arrays of `Segments.arrays`; R rows (one segment each), T steps, K kept-apart fi
     final.<obs leaf>  [K, ...]       their true last observations
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ class Layout:
     @property
     def segment_bytes(self) -> int:
         """Bytes of one segment's fixed columns, uncompressed; final observations and framing come on top."""
-        return sum(column.row_bytes(self.steps) for column in self.columns)
+        return _segment_bytes(self)
 
     def bytes_of(self, rows: int, finals: int) -> int:
         """Bytes of the arrays of so many segments and final observations."""
@@ -123,6 +124,11 @@ class Layout:
             if column.name == name:
                 return column
         raise KeyError(name)
+
+
+@functools.lru_cache(maxsize=64)
+def _segment_bytes(layout: Layout) -> int:
+    return sum(column.row_bytes(layout.steps) for column in layout.columns)
 
 
 def make_layout(

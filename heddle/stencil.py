@@ -58,6 +58,27 @@ class Stencil:
                 return None
         return self._around(memory)
 
+    def runs(self) -> tuple[bytes | FixedColumn, ...]:
+        """What lies behind each other in the batch, columns without bytes left out, for `joined`."""
+        lying = [(at, column) for column, at, rows in self.columns if rows * math.prod(column.shape)]
+        everything: list[tuple[int, bytes | FixedColumn]] = [*lying, *self.around]
+        return tuple(one for _, one in sorted(everything, key=lambda each: each[0]))
+
+    def joined(self, arrays: Mapping[str, NDArray[Any]], runs: Sequence[bytes | FixedColumn]) -> bytes | None:
+        """The batch in memory of its own; None where an array is not as it must be, or does not lie in one piece.
+
+        Args:
+            runs: as the method of that name gives them.
+        """
+        for column, _, rows in self.columns:
+            array = arrays.get(column.name)
+            if array is None or array.shape != (rows, *column.shape) or array.dtype != column.dtype:
+                return None
+            if not array.flags.c_contiguous:
+                return None
+        lying: list[Any] = [run if isinstance(run, bytes) else arrays[run.name] for run in runs]
+        return b"".join(lying)
+
     def write(self, arrays: Mapping[str, NDArray[Any] | Fill], memory: memoryview) -> memoryview:
         """The batch in `memory`, to which each array is copied, or which it fills.
 

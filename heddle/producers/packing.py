@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.batch import checksum, encode, encode_folded, encode_into, finish_in, places, spot_check
+from heddle.batch import checksum, encode, encode_folded, encode_into, encode_like, finish_in, places, spot_check
 from heddle.blocks import Blocks
 from heddle.errors import BrokerError, Denied, PlaneError
 from heddle.folding import Folded
@@ -33,6 +33,8 @@ FINALS = 16
 """Of a buffer in which a batch is played so much more is made, for the final observations of truncated episodes."""
 IN_PLACE_FROM = REUSED_FROM
 """Smaller batches are played in this process's own memory and copied: their buffers are used once."""
+MOST_SIZES = 16
+"""Numbers of segments of which is found out what surrounds their arrays: that takes as long as five batches do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Packer:
         self._pieces, self._scratch = Pieces(), Blocks()
         self._folds = Folds(spec)
         self._reels: dict[Slot | Piece, Reel] = {}
+        self._sizes = set[int]()  # numbers of segments of batches that came before
         self._broken = False
         self._said = ""
 
@@ -107,11 +110,22 @@ class Packer:
             packed = self._own_folded(layout, folded)
         else:
             sent = segments if folded is None else folded.gathered(self._scratch.take)
-            blob = encode(layout, sent, compression=self._compression)
+            like = encode_like(layout, sent) if self._compression is None and self._is_usual(layout, sent) else None
+            blob = like or encode(layout, sent, compression=self._compression)
             packed = Packed(blob, checksum(blob))
         if slot is not None:
             slot.discard()
         return packed
+
+    def _is_usual(self, layout: Layout, segments: Segments) -> bool:
+        """It is small, which is where Arrow's work shows, and another one had as many segments."""
+        rows = segments.rows
+        if layout.segment_bytes * rows >= IN_PLACE_FROM:
+            return False
+        is_usual = rows in self._sizes
+        if len(self._sizes) < MOST_SIZES:
+            self._sizes.add(rows)
+        return is_usual
 
     def _own_folded(self, layout: Layout, folded: Folded) -> Packed:
         """Each frame once, in memory that is used again."""
@@ -198,7 +212,9 @@ class Packer:
 
         try:
             if folded is None:
-                blob = encode_into(layout, segments, take)
+                is_usual = own is None and self._is_usual(layout, segments)
+                like = encode_like(layout, segments, take) if is_usual else None
+                blob = like or encode_into(layout, segments, take)
             else:
                 blob = encode_folded(layout, folded, take, self._scratch.take)
         except PlaneError:  # its caller goes on with `own`
