@@ -1,7 +1,7 @@
 """W2's environments and policy: images that cost nothing to make, and a small network that looks at some pixels.
 
 Their observations are of a fixed set; an episode lasts 500 steps. Those of `Stacked` are the last four frames, as a
-FrameStackObservation gives them, but for the time that one takes.
+FrameStackObservation gives them, but for the time that one takes; `Frames` leaves stacking to it.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from heddle.policies.base import Acted, Array, Arrays
 from heddle.policies.mlp import MlpPolicy
 from heddle.spaces import Box, Space
 
-ID, STACKED = "benchmarks.image_env:Images", "benchmarks.image_env:Stacked"
+ID, STACKED, FRAMES_ALONE = (f"benchmarks.image_env:{name}" for name in ("Images", "Stacked", "Frames"))
 POLICY = "benchmarks.image_env:Glance"
 EVERY = 64
 """Of so many numbers the policy looks at one."""
@@ -52,6 +52,16 @@ class Stacked(Images):
         drawn = np.random.default_rng(env_index).integers(0, 256, (FRAMES, *size), np.uint8)
         film = np.concatenate([drawn, drawn[: depth - 1]])
         self._frames = [film[first : first + depth] for first in range(FRAMES)]
+
+
+class Frames(Images):
+    """Frames of 84 by 84, one at a time: for gymnasium's FrameStackObservation to stack."""
+
+    def __init__(self, env_index: int = 0) -> None:
+        super().__init__(env_index)
+        size = SHAPE[:-1]
+        self.observation_space = gymnasium.spaces.Box(0, 255, size, np.uint8)
+        self._frames = list(np.random.default_rng(env_index).integers(0, 256, (FRAMES, *size), np.uint8))
 
 
 class Glance(MlpPolicy):

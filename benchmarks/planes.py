@@ -1,8 +1,8 @@
 """W2, images that cost nothing to make, through shared memory and the broker, beside playing that sends nothing.
 
-Through the broker twice: images that share nothing, and stacks of four frames, of which each frame is sent once. All in
-turn in each round; the policy draws actions at random, so that nothing hides what moving images costs. The ceilings
-play the same environments.
+Through the broker three times: images that share nothing, and stacks of four frames, of which each frame is sent once,
+made for nothing and by gymnasium's FrameStackObservation. All in turn in each round; the policy draws actions at
+random, so that nothing hides what moving images costs. The ceilings play the same environments.
 """
 
 import tempfile
@@ -20,9 +20,10 @@ TITLES = {
     "shm": "W2, shared memory",
     "redis": "W2, through the broker",
     "once": "W2, stacked, through the broker",
+    "wrapped": "W2, FrameStackObservation, through the broker",
     "once-shm": "W2, stacked, each frame once in shared memory",
 }
-CEILINGS = {"shm": "redis", "redis": "redis", "once": "once", "once-shm": "once"}
+CEILINGS = {"shm": "redis", "redis": "redis", "once": "once", "wrapped": "wrapped", "once-shm": "once"}
 """Whose players are the ceiling's."""
 
 

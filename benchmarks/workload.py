@@ -36,6 +36,7 @@ class Shape:
         durability: of the server.
         stepping: of a shard's environments.
         frames: how stacked observations travel.
+        wrappers: put around the environment.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Shape:
     durability: Durability = "fast"
     stepping: str = "inline"
     frames: str = "auto"
+    wrappers: tuple[str, ...] = ()
 
     @property
     def batch(self) -> int:
@@ -62,8 +64,9 @@ IMAGES = Shape(
     "images, batches of 512", PROCESSES, 8, 64, env=image_env.ID, policy=image_env.POLICY, durability="memory"
 )
 STACKED = replace(IMAGES, env=image_env.STACKED)
-PLANES = {"shm": replace(IMAGES, plane="shm"), "redis": IMAGES, "once": STACKED}
-"""Of images that share nothing, and of stacks of which each frame is sent once."""
+WRAPPED = replace(IMAGES, env=image_env.FRAMES_ALONE, wrappers=("FrameStackObservation",))
+PLANES = {"shm": replace(IMAGES, plane="shm"), "redis": IMAGES, "once": STACKED, "wrapped": WRAPPED}
+"""Of images that share nothing, and of stacks of which each frame is sent once: made for nothing, and by Gymnasium."""
 ONCE_SHARED = replace(STACKED, plane="shm", frames="once")
 WAITING = Shape(
     "64 environments that wait 10 ms", PROCESSES, 32, 32, env="benchmarks.waiting_env:Waiting", stepping="threads"
@@ -80,6 +83,7 @@ def w1_source(shape: Shape) -> dict[str, Any]:
             "num_envs": shape.shards * shape.envs,
             "envs_per_shard": shape.envs,
             "stepping": shape.stepping,
+            "wrappers": [{"id": id, "kwargs": {"stack_size": image_env.SHAPE[-1]}} for id in shape.wrappers],
         },
         "policy": {"id": shape.policy},
         "rollout": {"steps": shape.steps, "plane": shape.plane, "frames": shape.frames},

@@ -210,7 +210,8 @@ def decode_stacks(layout: Layout, data: bytes | memoryview, *, crc32: int | None
         codec, batch = _read(layout, data, size_cap)
     try:
         arrays, counts = (fitting.read(data), fitting.counts) if fitting else codec.taken_from(batch)
-        _demand_below(codec, arrays, size_cap)
+        if codec.stacks:
+            _demand_below(codec.layout, arrays, size_cap)
         segments = codec.segments(arrays, counts)
     except _REFUSALS as error:
         raise BatchError(f"the batch cannot be laid out: {_one_line(error)}") from error
@@ -221,10 +222,10 @@ def decode_stacks(layout: Layout, data: bytes | memoryview, *, crc32: int | None
     return segments
 
 
-def _demand_below(codec: Codec, arrays: dict[str, Any], size_cap: int) -> None:
+def _demand_below(layout: Layout, arrays: dict[str, Any], size_cap: int) -> None:
     """A few frames that are shown again and again must not ask for all of memory."""
-    size = codec.layout.bytes_of(len(arrays["length"]), len(arrays["final_row"]))
-    if codec.stacks and size > size_cap:
+    size = layout.bytes_of(len(arrays["length"]), len(arrays["final_row"]))
+    if size > size_cap:
         raise BatchError(f"the batch unpacks to {size} bytes, more than the cap of {size_cap}")
 
 

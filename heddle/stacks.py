@@ -4,7 +4,6 @@ It never takes two frames for one unless their bytes are the same, so what is pu
 apart, bit for bit. Whatever padding an episode begins with is nothing special: frames are told apart by their bytes.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from numpy.typing import NDArray
+
+from heddle.same import Frames as SameFrames
 
 MOST_SHARE = 0.75
 """Of the frames of whole observations: where more of them would have to be sent, whole ones are sent."""
@@ -126,20 +127,20 @@ def take_apart(
         finals: [K, k, ...] final observations of truncated episodes.
         final_at: row and step of each.
     """
-    words, last_words = _words(shown, 3), _words(finals, 2)
-    if not _may_stack(words, lengths):
+    k, width = shown.shape[2], shown.shape[1]
+    seen, ends = SameFrames(shown, 3), SameFrames(finals, 2)
+    if not _may_stack(seen, lengths, width, k):
         return None
-    k = shown.shape[2]
-    most = MOST_SHARE * k * (shown.shape[0] * shown.shape[1] + len(finals))
+    most = MOST_SHARE * k * (len(shown) * width + len(finals))
     index, last = np.empty(shown.shape[:3], np.int32), np.empty((len(finals), k), np.int32)
     pieces, counts = list[Frames](), list[int]()
     for row, length in enumerate(lengths):
-        count = _take_row(shown[row], words[row], length, index[row], pieces)
+        count = _take_row(shown[row], seen, row * width * k, length, index[row], pieces)
         if count < 0:
             return None
         for place in (place for place, at in enumerate(final_at) if at[0] == row):
             step = final_at[place][1]
-            goes_on = bool((last_words[place, :-1] == words[row, step, 1:]).all())
+            goes_on = ends.same(place * k, (row * width + step) * k + 1, k - 1, seen)
             begin = k - 1 if goes_on else 0
             last[place, :begin] = index[row, step, 1:] if goes_on else ()
             last[place, begin:] = np.arange(count, count + k - begin)
@@ -148,19 +149,26 @@ def take_apart(
         counts.append(count)
         if sum(counts) > most:
             return None
-    is_even = not len(finals) and set(counts) == {shown.shape[1] + k - 1}
+    is_even = not len(finals) and set(counts) == {width + k - 1}
     return Apart(pieces, np.array(counts, np.int64), index, last, is_even)
 
 
-def _take_row(shown: NDArray[Any], words: NDArray[Any], length: int, index: Index, pieces: list[Frames]) -> int:
-    """The frames of one segment, and in `index` who shows which; how many, -1 where it is not blank behind its end."""
-    k = shown.shape[1]
-    follows = (words[1 : length + 1, :-1] == words[:length, 1:]).all(axis=(1, 2))
+def _take_row(
+    shown: NDArray[Any], seen: SameFrames, first: int, length: int, index: Index, pieces: list[Frames]
+) -> int:
+    """The frames of one segment, and in `index` who shows which; how many, -1 where it is not blank behind its end.
+
+    Args:
+        first: of its frames among all that are `seen`.
+    """
+    k, same = shown.shape[1], seen.same
+    at = range(first, first + len(shown) * k, k)
+    begins = [0, *(step for step in range(1, length + 1) if not same(at[step], at[step - 1] + 1, k - 1)), length + 1]
     count = 0
-    for begin, end in pairwise([0, *(np.flatnonzero(~follows) + 1).tolist(), length + 1]):
+    for begin, end in pairwise(begins):
         is_new = np.ones(k, np.bool_)
         if begin:  # not of the first one, so that a segment of one episode is as many frames as any other
-            is_new[1:] = (words[begin, 1:] != words[begin, :-1]).any(axis=1)
+            is_new[1:] = [not same(at[begin] + place, at[begin] + place - 1, 1) for place in range(1, k)]
         pieces += [shown[begin][is_new] if begin else shown[0], shown[begin + 1 : end, -1]]
         own = int(is_new.sum())
         line = np.concatenate([np.cumsum(is_new) - 1, np.arange(own, own + end - begin - 1)])
@@ -168,29 +176,18 @@ def _take_row(shown: NDArray[Any], words: NDArray[Any], length: int, index: Inde
         count += own + end - begin - 1
     if length + 1 == len(shown):
         return count
-    if words[length + 1 :].any():
+    blank = shown[length + 1 :]
+    if blank.any() or (blank.dtype.kind == "f" and np.signbit(blank).any()):
         return -1
     pieces.append(np.zeros_like(shown[:1, 0]))
     index[length + 1 :] = count
     return count + 1
 
 
-def _may_stack(words: NDArray[Any], lengths: Sequence[int]) -> bool:
+def _may_stack(seen: SameFrames, lengths: Sequence[int], width: int, k: int) -> bool:
     """Some pair of observations that follow each other shares all frames but one."""
-    steps = [(row, step) for row, length in enumerate(lengths) for step in range(length)]
-    some = steps[:: max(1, len(steps) // LOOKED_AT)]
-    return any(bool((words[row, step + 1, :-1] == words[row, step, 1:]).all()) for row, step in some)
-
-
-def _words(array: NDArray[Any], lead: int) -> NDArray[Any]:
-    """[..., n] the bytes of frames as numbers that compare fast, and as bytes do: NaN is itself and -0 is not 0.
-
-    Args:
-        lead: dimensions in front of a frame's own.
-    """
-    size = array.itemsize * math.prod(array.shape[lead:])
-    flat = np.ascontiguousarray(array).reshape(*array.shape[:lead], size // array.itemsize)
-    return flat.view(np.uint64 if size % 8 == 0 else np.uint8)
+    steps = [(row * width + step) * k for row, length in enumerate(lengths) for step in range(length)]
+    return any(seen.same(at + k, at + 1, k - 1) for at in steps[:: max(1, len(steps) // LOOKED_AT)])
 
 
 def in_turn(width: int, k: int) -> NDArray[np.int64]:
