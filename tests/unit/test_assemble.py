@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from heddle.batch import decode_stacks
 from heddle.consumers.assemble import Assembler
 from heddle.layout import Layout, Segments, make_layout
 from heddle.policies.base import OutputSpec
 from heddle.spaces import Box, Discrete
+from tests.unit import test_stacks
 from tests.unit.policy_zoo import MASKED
 
 SCALAR = OutputSpec("float32")
@@ -128,3 +130,18 @@ def test_beyond_a_segments_end_a_discrete_observation_is_one_of_its_space() -> N
 def test_nothing_to_assemble_is_an_error() -> None:
     with pytest.raises(ValueError, match="no segments"):
         Assembler(layout(), device=CPU).assemble([], [])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_stacks_are_put_together_in_the_train_batch_as_whole_observations_are_copied_there(dtype: str) -> None:
+    layout = test_stacks.layout_of(4, dtype=dtype, steps=10)
+    batches = [test_stacks.played(layout, 2, seed=seed, ending=0.2 * seed, full=False) for seed in range(4)]
+    stacked = [decode_stacks(layout, test_stacks.sent(one), crc32=None, size_cap=1 << 24) for one in batches]
+    assert [bool(one.stacks) for one in stacked].count(True) >= 3
+    assembler, twin = (Assembler(layout, device=CPU) for _ in range(2))
+    for _ in range(2):  # buffers are used again
+        found, expected = assembler.assemble(stacked, [0, 1, 2, 3]), twin.assemble(batches, [0, 1, 2, 3])
+        assert torch.equal(found.observations["obs"], expected.observations["obs"])
+        assert torch.equal(found.final_observations["obs"], expected.final_observations["obs"])
+        assert torch.equal(found.final_index, expected.final_index)
+        stacked, batches = stacked[::-1], batches[::-1]

@@ -21,7 +21,7 @@ from heddle.spaces import Box, DictSpace, Discrete, Text
 from heddle.stacks import Stack
 
 CAP = 1 << 24
-FRAME = {"uint8": (16, 17), "float32": (8, 9), "int16": (12, 13), "float64": (5, 7)}
+FRAME = {"uint8": (16, 17), "float32": (8, 9), "int16": (12, 13), "uint16": (12, 13), "float64": (5, 7)}
 PADDINGS = ("reset", "zero", "custom", "fresh")
 
 
