@@ -20,9 +20,9 @@ from heddle.client import Client, connect
 from heddle.spec.write import to_toml
 
 SECTION = "PPO on CartPole"
-ROUNDS = 3
-WITHIN_S = 60.0
-ENV_STEPS = 30_000
+ROUNDS = 7
+WITHIN_S = 90.0
+ENV_STEPS = 12_000
 SPENT = {"waiting for batches": "wait_seconds", "learning": "update_seconds", "checkpoint": "checkpoint_seconds"}
 
 

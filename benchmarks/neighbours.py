@@ -11,8 +11,8 @@ from benchmarks.measure import CLOCK, Played, Row, alternate, compare, own_cpu_s
 from benchmarks.pipeline import PATIENCE_S, Consumer
 from heddle.errors import TimedOut
 
-ROUNDS = 5
-SECONDS = 4.0
+ROUNDS = 7
+SECONDS = 3.0
 SETTLE_S = 1.0
 WITHIN_S = 70.0
 NEIGHBOUR = 0

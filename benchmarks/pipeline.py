@@ -36,8 +36,8 @@ from heddle.stop import StopFlag
 from heddle.tracing import Tracing
 
 ROUNDS = 7
-SECONDS = {"small": 1.5}
-MOST_SECONDS = 2.5
+SECONDS = {"large": 2.0}
+USUAL_SECONDS = 1.5
 SETTLE_S = 0.7
 WITHIN_S = 50.0
 PATIENCE_S = 30.0
@@ -107,7 +107,7 @@ class Pipeline:
     """Everything of `heddle run` but the trainer."""
 
     def __init__(self, name: str, folder: Path, *, log_dir: Path | None = None, tracing: Tracing | None = None) -> None:
-        self.shape, self._seconds = ALL[name], SECONDS.get(name, MOST_SECONDS)
+        self.shape, self._seconds = ALL[name], SECONDS.get(name, USUAL_SECONDS)
         kept = self.shape.durability
         setup = Setup(url=None, folder=folder / "server", workers=PROCESSES, durability=kept, log_dir=log_dir)
         self.local = Local(setup, stop=StopFlag())
@@ -188,7 +188,7 @@ class Ceiling:
     """Processes that play and send nothing."""
 
     def __init__(self, name: str) -> None:
-        self._seconds = SECONDS.get(name, MOST_SECONDS)
+        self._seconds = SECONDS.get(name, USUAL_SECONDS)
         argv = [sys.executable, "-m", "benchmarks.ceiling", name]
         self._children = [
             subprocess.Popen(

@@ -18,7 +18,7 @@ from heddle.errors import TimedOut
 SECTION = "start-up"
 HELP_ROUNDS = 7
 RUN_ROUNDS = 3
-ENQUEUE_ROUNDS = 5
+ENQUEUE_ROUNDS = 3
 WORKERS = 2
 PATIENCE_S = 60.0
 HEDDLE = (sys.executable, "-m", "heddle")

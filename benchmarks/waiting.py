@@ -18,7 +18,7 @@ from heddle.producers.ready_player import ReadyPlayer
 from heddle.spec import load_spec
 
 ROUNDS = 7
-SECONDS = 1.5
+SECONDS = 1.0
 WITHIN_S = 30.0
 STEPS = 32
 
