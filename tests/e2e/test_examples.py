@@ -171,7 +171,7 @@ def test_vtrace_is_far_above_chance_after_a_tenth_of_its_run(folder: Path) -> No
     short = ("--set", "budget.env_steps=40_960", "--set", "eval.every_updates=1000")
     told = json.loads(heddle("run", "cartpole_vtrace.toml", *short, "-o", "json", cwd=folder).stdout)
     assert told["state"] == "completed" and told["adds_up"]
-    assert told["return"] > 80  # of its last 100 episodes; seeds 1 to 3 got 162, 174 and 154, a random policy gets 22
+    assert told["return"] > 60  # of its last 100 episodes; seeds 1 to 4 got 134, 107, 182, 154; a random policy gets 22
     newest = max(folder.glob("runs/*/checkpoints/checkpoint-*.safetensors"))
     assert heddle_json("eval", str(newest), "--episodes", "2", cwd=folder)["evaluations"][0]["episodes"] == 2
 
