@@ -103,6 +103,7 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
     """
     from heddle.launch.check import load_and_check
     from heddle.spec import load_spec
+    from heddle.spec.beside import who_waits
     from heddle.spec.variants import mix
 
     if check:
@@ -110,6 +111,7 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
         numbers: dict[str, Any] = {**checked.numbers(), "no_snapshot": checked.no_snapshot}
         numbers["vector_gain"] = round(checked.vector_gain, 2)
         numbers["variants"] = mix(loaded.spec, 0, loaded.spec.env.num_envs)
+        numbers["stepping"] = who_waits(loaded.spec)
     else:
         loaded = load_spec(file, overrides=overrides)
         numbers = {}
@@ -182,6 +184,7 @@ def describe_needs(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     update = f"{numbers['steps_per_update']:,} steps, {numbers['batches_per_update']} batches"
     return [
         ("shards", f"{shards}, {numbers['envs_per_shard']} environments each"),
+        ("stepping", numbers["stepping"]),
         ("batch", f"{size(numbers['batch_bytes'])} ({size(numbers['segment_bytes'])} a segment), {way}"),
         ("update", f"{update}, {size(numbers['bytes_per_update'])}; {budget}"),
         ("policy", f"{size(numbers['policy_bytes'])} a version"),

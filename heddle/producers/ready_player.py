@@ -34,12 +34,12 @@ from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan, root_seed
 from heddle.spaces import index_range
 from heddle.spec import ExperimentSpec
+from heddle.spec.beside import threads_of
 
 PATIENCE_S = 0.005
 """A wait that lasts longer lets other shards of this worker play."""
 LOOK_S = 0.25
 """How often deadlines are looked at."""
-MOST_THREADS = 64
 
 
 class _Open(NamedTuple):
@@ -334,4 +334,4 @@ def stepper_for(spec: ExperimentSpec, envs: Sequence[Any]) -> Stepper:
         return AsyncStepper([env.inner for env in envs])
     if spec.env.stepping == "processes":
         return ProcessStepper(envs)
-    return ThreadStepper(envs, spec.env.threads or MOST_THREADS)
+    return ThreadStepper(envs, threads_of(spec.env, len(envs)))

@@ -101,8 +101,8 @@ class Env(Frozen):
             threads, processes in children of the worker, async as coroutines; the policy acts for whichever is ready.
             auto times the first steps, and goes on in threads where they mostly wait.
         threads: of a shard; one for each environment, 64 at most, when not given.
-        processes: children of a shard, each with as many of its environments; as many as there are cores, and one for
-            each environment at most, when not given.
+        processes: children of a shard, each with as many of its environments; those of one child wait for each other.
+            One for each environment, 16 at most, when not given.
         bounds: what follows where an observation leaves the bounds of its Box: warn tells of the first one of each
             shard and goes on, refuse takes it for a failure. (In other spaces it always is one.)
         gather: seconds to wait for more environments once one is ready, so that the policy is asked less often.

@@ -313,6 +313,48 @@ def test_environments_spread_over_children_give_the_same_experience(n: int, proc
         player.close()
 
 
+class Parked(Walk):
+    """Environment 1 waits in its third step until the file `go_on` is there."""
+
+    def __init__(self, env_index: int, go_on: str) -> None:
+        super().__init__()
+        self._go_on, self._steps = Path(go_on) if env_index == 1 else None, 0
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        while self._steps == 3 and self._go_on is not None and not self._go_on.exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
+def test_a_stuck_environment_in_a_child_holds_up_nobody_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a shard in as many children as there are without a word, one environment stuck in its third step
+    go_on, counts, until = tmp_path / "go-on", np.zeros(4, np.int64), time.monotonic() + 60
+    player = in_children(4, id=f"{HERE}:Parked", kwargs={"go_on": str(go_on)})
+    play = player.play
+
+    def counted(version: int) -> Segments:
+        played: Segments = play(version)
+        counts[:] += lengths(played, 4)
+        if not go_on.exists():
+            # Then every other one fills segment after segment, and then only it is let go
+            assert counts[1] <= 2
+            assert time.monotonic() < until, f"those beside it stand still: {counts}"
+            if min(counts[[0, 2, 3]]) >= 70:
+                go_on.touch()
+        return played
+
+    monkeypatch.setattr(player, "play", counted)
+    try:
+        same(streams(player, 4, 90), streams(plain(4), 4, 90))  # nothing of what it was at is lost
+        assert go_on.exists()
+    finally:
+        go_on.touch()
+        player.close()
+
+
 def test_environments_of_one_child_give_the_same_experience() -> None:
     player = in_children(3, Player, stepping="inline", isolation="process")
     try:

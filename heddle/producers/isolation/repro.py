@@ -79,7 +79,7 @@ def play_again(
     envs = [(plan.first_env + env, env_seed(seed, plan.index, env, 0)) for env in wanted]
     place = _Place()
     with _noting(place, failure):
-        made = IsolatedEnvs(spec, observation, action, envs)
+        made = IsolatedEnvs(spec, observation, action, envs).make()
         try:
             with _noting(place, failure):
                 _play(made, wanted.index(number), place, failure, replay, (observation, action), on_step)

@@ -4,7 +4,6 @@ It never looks at numbers; what is wrong with them shows where the player looks 
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from heddle.producers.mishap import Mishap
 from heddle.shard import ShardPlan, env_seed
 from heddle.spaces import Space, from_json, to_json
 from heddle.spec import ExperimentSpec
+from heddle.spec.beside import children_of
 from heddle.spec.last_words import telling
 from heddle.spec.variants import env_of
 
@@ -25,7 +25,7 @@ Answer = tuple[Any, float, bool, bool, dict[str, float]]
 
 
 class IsolatedEnvs(list["IsolatedEnv"]):
-    """The stand-ins of one shard, and what they share.
+    """The stand-ins of one shard, and what they share: none before they are made.
 
     Attributes:
         process: their child.
@@ -40,11 +40,7 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         *,
         clock: Clock | None = None,
     ) -> None:
-        """Start a child and make `envs`, each an index within the experiment and the seed for factories that want one.
-
-        Raises:
-            EnvError: one cannot be made, or its process ended over it.
-        """
+        """Start a child for `envs`, each an index within the experiment and the seed for factories that want one."""
         super().__init__()
         keys = spec.rollout.info_keys
         self.limits = limits_of(spec)
@@ -53,7 +49,8 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         self._pending: set[int] = set()
         self._answers: dict[int, Answer] = {}
         self._error: tuple[int, Exception] | None = None
-        wanted = {
+        self._name = spec.env.id
+        self._wanted = {
             "env": spec.env.model_dump_json(),
             "envs": [(index, seed, dict(env_of(spec, index).kwargs)) for index, seed in envs],
             "info_keys": list(keys),
@@ -62,8 +59,16 @@ class IsolatedEnvs(list["IsolatedEnv"]):
             "memory": self.limits.memory,
             "files": self.limits.files,
         }
-        counted = json.loads(_asked(self.process, frames.MAKE, wanted, "make", self.limits.reset_s, spec.env.id))
-        self += [IsolatedEnv(self, env, has_counter=bool(counted[env])) for env in range(len(envs))]
+
+    def make(self) -> "IsolatedEnvs":
+        """Make the environments; once.
+
+        Raises:
+            EnvError: one cannot be made, or its process ended over it.
+        """
+        counted = json.loads(_asked(self.process, frames.MAKE, self._wanted, "make", self.limits.reset_s, self._name))
+        self += [IsolatedEnv(self, env, has_counter=bool(has)) for env, has in enumerate(counted)]
+        return self
 
     def begin(self, choices: Sequence[Any] | Mapping[int, Any], envs: Sequence[int]) -> None:
         """Step `envs` with their `choices`, all in one request; their `step` then gives the answers, in that order."""
@@ -203,30 +208,30 @@ def make_isolated(
 ) -> IsolatedEnvs:
     """Every environment of a shard, in a child. Raises EnvError."""
     envs = [(plan.first_env + env, env_seed(seed, plan.index, env, 0)) for env in range(plan.num_envs)]
-    return IsolatedEnvs(spec, observation, action, envs, clock=clock)
+    return IsolatedEnvs(spec, observation, action, envs, clock=clock).make()
 
 
 def make_spread(
     plan: ShardPlan, spec: ExperimentSpec, seed: int, observation: Space, action: Space, *, clock: Clock | None = None
 ) -> list[IsolatedEnv]:
-    """Every environment of a shard, spread over `env.processes` children as evenly as may be. Raises EnvError."""
-    count = min(plan.num_envs, spec.env.processes or _cores())
+    """Every environment of a shard, spread over its children as evenly as may be. Raises EnvError.
+
+    All children are started before the first one is asked for anything, so they load beside each other.
+    """
+    count = children_of(spec.env, plan.num_envs)
     made: list[IsolatedEnvs] = []
     try:
         for child in range(count):
             places = range(plan.num_envs * child // count, plan.num_envs * (child + 1) // count)
             envs = [(plan.first_env + env, env_seed(seed, plan.index, env, 0)) for env in places]
             made.append(IsolatedEnvs(spec, observation, action, envs, clock=clock))
+        for envs_made in made:
+            envs_made.make()
     except BaseException:
         for envs_made in made:
             envs_made.close()
         raise
     return [env for envs_made in made for env in envs_made]
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_isolated(spec: ExperimentSpec) -> tuple[Space, Space]:
