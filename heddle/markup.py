@@ -20,7 +20,9 @@ COLOURS = {
 
 def text(value: object) -> str:
     """Any value as text that is no markup."""
-    return escape(f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value))
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1_000 <= abs(value) < 1e15 else f"{value:,.4g}"
+    return escape(f"{value:,}" if type(value) is int else str(value))
 
 
 def state(word: str) -> str:
