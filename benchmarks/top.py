@@ -21,7 +21,7 @@ from heddle.errors import TimedOut
 
 WORKERS, SHARDS, PROCESSES = 1_000, 2_000, 2
 SIZE = (40, 120)
-SETTLE_S, LOOK_S, PATIENCE_S = 10.0, 20.0, 120.0
+SETTLE_S, LOOK_S, PATIENCE_S = 8.0, 10.0, 120.0
 """At first every worker is new to whoever looks."""
 
 

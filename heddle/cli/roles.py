@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from heddle.stop import StopFlag
     from heddle.tracing import Tracing
 
-WORKER_ID_ENV = "HEDDLE_WORKER_ID"
+WORKER_ID_ENV, SUPERVISOR_ENV, PARENT_ENV = "HEDDLE_WORKER_ID", "HEDDLE_SUPERVISOR", "HEDDLE_PARENT_PID"
 PROFILE_ENV = "HEDDLE_PROFILE"
 """0: nobody looks what a worker is at, and `heddle profile` has nothing to show of it."""
 
@@ -116,6 +116,7 @@ def worker(pool: str, redis_url: str | None) -> None:
     from heddle.producers.host_weights import weights_of_this_host
     from heddle.producers.worker import Worker
 
+    is_heard = SUPERVISOR_ENV in os.environ
     name, sampled = os.environ.get(WORKER_ID_ENV) or None, os.environ.get(PROFILE_ENV, "") != "0"
     with traces("heddle-worker") as tracing, weights_of_this_host() as sharing:
 
@@ -133,7 +134,7 @@ def worker(pool: str, redis_url: str | None) -> None:
             tracing=tracing,
         )
         this_process_is(worker=working.id, pool=pool)
-        with prints_are_logged():
+        with prints_are_logged(), _heard(url, "worker", working.id, by_another=is_heard):
             code = working.run()
     raise click.exceptions.Exit(code)
 
@@ -150,6 +151,7 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
     url = find_url(redis_url)
     need_torch("heddle trainer")
     folder = folder_to_fill(directory, "--dir")
+    is_heard = PARENT_ENV in os.environ
     if experiment is None:
         stop = begin_role("heddle.launch.trainers", exit_s=HOST_EXIT_S)
         from heddle.launch.trainers import TrainerHost
@@ -172,9 +174,18 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
     home = folder / found
     with traces("heddle-trainer") as tracing:
         this_process_is(experiment=found)
-        with prints_are_logged():
+        with prints_are_logged(), _heard(url, "trainer", "trainer", by_another=is_heard):
             code = Trainer(url, found, stop=stop, directory=home, describe=see_spaces, tracing=tracing).run()
     raise click.exceptions.Exit(code)
+
+
+def _heard(url: str, role: str, who: str, *, by_another: bool) -> "contextlib.AbstractContextManager[None]":
+    """Have what user code prints heard; nothing where whoever started this process does that."""
+    if by_another:
+        return contextlib.nullcontext()
+    from heddle.cli.prints import prints_are_heard
+
+    return prints_are_heard(url, role, who)
 
 
 def traces(service: str) -> "contextlib.AbstractContextManager[Tracing | None]":

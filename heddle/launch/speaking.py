@@ -33,7 +33,7 @@ class Speaking:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def hear(self, who: str, experiment: str, line: str) -> None:
+    def hear(self, who: str, experiment: str | None, line: str) -> None:
         """A role printed a line."""
         if not self._voices.hear(who, line, experiment):
             return

@@ -109,3 +109,26 @@ def test_a_service_says_everything_as_json_with_experiment_worker_shard_and_epoc
     assert {"heddle.coordinator", "heddle.supervisor", "heddle.trainers", "heddle.trainer"} <= {
         line["logger"] for line in told
     }
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_worker_and_a_trainer_that_nobody_supervises_are_heard_too(tmp_path: Path, form: str) -> None:
+    written(tmp_path, 'isolation = "process"' if form == "json" else "")
+    as_form = {"HEDDLE_LOG": form}
+    with start_server(tmp_path / "broker") as server:
+        url = server.url
+        experiment = heddle("enqueue", "exp.toml", "--no-check", cwd=tmp_path, url=url).stdout.strip()
+        with (
+            started("coordinator", cwd=tmp_path, url=url),
+            started("worker", cwd=tmp_path, url=url, extra=as_form) as worker,
+            started("trainer", experiment, cwd=tmp_path, url=url, extra=as_form) as trainer,
+        ):
+            eventually(lambda: printed(cwd=tmp_path, url=url), timeout_s=90, every_s=0.5)
+            worker.says("arm is at rest", timeout_s=30)
+            trainer.says("gradients look fine", timeout_s=30)
+
+
+def printed(*, cwd: Path, url: str) -> bool:
+    """What Python code prints is there; what native code does only where its environments are in a child."""
+    found = heard(cwd=cwd, url=url)
+    return "arm is at rest" in found.get("worker", set()) and "gradients look fine" in found.get("trainer", set())

@@ -1,0 +1,92 @@
+"""What user code prints in a role that nobody supervises, on its way to the log in the broker that everybody reads.
+
+It never keeps a line from where it was printed to. What a launcher started is heard by that one.
+"""
+
+import io
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TextIO
+
+from heddle.broker import open_broker
+from heddle.cli.log_lines import is_json
+from heddle.launch.speaking import Speaking
+from heddle.subject import PRINTED, subject
+
+LINE_CHARS = 2_000
+
+
+@contextmanager
+def prints_are_heard(url: str, role: str, who: str) -> Iterator[None]:
+    """Within it what Python code prints in this process, and what its environments in processes of their own do, is in
+    the log, too.
+
+    Args:
+        role: whose rights are used.
+        who: the line is said to be printed there.
+    """
+    speaking = Speaking(partial(open_broker, url, role=role))
+    hears = _Hears(speaking, who)
+    before = sys.stdout, sys.stderr
+    if is_json():  # there what is printed is logged, see `json_out.py`
+        logging.getLogger(PRINTED).addHandler(hears)
+    else:
+        sys.stdout, sys.stderr = (_Heard(real, hears) for real in before)
+    try:
+        yield
+    finally:
+        logging.getLogger(PRINTED).removeHandler(hears)
+        if not is_json():
+            sys.stdout, sys.stderr = before
+        speaking.stop()
+
+
+class _Hears(logging.Handler):
+    """Hands lines on, with the experiment that this thread is at work on."""
+
+    def __init__(self, speaking: Speaking, who: str) -> None:
+        super().__init__()
+        self._speaking, self._who = speaking, who
+
+    def hear(self, line: str, experiment: object = None) -> None:
+        about = experiment or subject().get("experiment")
+        self._speaking.hear(self._who, None if about is None else str(about), line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = getattr(record, "subject", {})
+        self.hear(getattr(record, "printed", record.getMessage()), told.get("experiment"))
+
+
+class _Heard(io.TextIOBase):
+    """Standard output or error, overheard: whole lines of each thread."""
+
+    def __init__(self, real: TextIO, hears: _Hears) -> None:
+        self._real, self._hears = real, hears
+        self._begun = threading.local()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._real.isatty()
+
+    def fileno(self) -> int:
+        return self._real.fileno()
+
+    def flush(self) -> None:
+        self._real.flush()
+
+    def write(self, text: str) -> int:
+        written = self._real.write(text)
+        *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
+        self._begun.text = rest[:LINE_CHARS]
+        for line in lines:
+            self._hears.hear(line[:LINE_CHARS])
+        return written

@@ -1,0 +1,68 @@
+"""What is printed in a role that nobody supervises: still where it was printed to, and heard."""
+
+import io
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from heddle import subject
+from heddle.cli import prints
+from heddle.cli.log_lines import FORMAT_ENV
+from heddle.cli.prints import prints_are_heard
+
+
+class Ears:
+    """Takes what a `Speaking` would."""
+
+    def __init__(self, *_: Any) -> None:
+        self.heard: list[tuple[str, str | None, str]] = []
+        ears.append(self)
+
+    def hear(self, who: str, experiment: str | None, line: str) -> None:
+        self.heard.append((who, experiment, line))
+
+    def stop(self) -> None:
+        self.heard.append(("", None, "ended"))
+
+
+ears: list[Ears] = []
+
+
+@pytest.fixture(autouse=True)
+def listening(monkeypatch: pytest.MonkeyPatch) -> None:
+    ears.clear()
+    monkeypatch.setattr(prints, "Speaking", Ears)
+    monkeypatch.setattr(subject, "_process", {})
+    monkeypatch.delenv(FORMAT_ENV, raising=False)
+
+
+def test_whole_lines_are_heard_with_the_experiment_that_is_played_and_stay_where_they_were_printed_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    with prints_are_heard("redis://nowhere", "worker", "w1"):
+        with subject.about({"experiment": "pole-1", "shard": 3, "epoch": 17}):
+            print("arm", "is", end=" ")
+            print("cold")
+        print("outside\nand on")
+    print("afterwards")
+    assert out.getvalue() == "arm is cold\noutside\nand on\nafterwards\n"
+    assert ears[0].heard == [
+        ("w1", "pole-1", "arm is cold"),
+        ("w1", None, "outside"),
+        ("w1", None, "and on"),
+        ("", None, "ended"),
+    ]
+
+
+def test_where_prints_are_log_lines_those_are_heard_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FORMAT_ENV, "json")
+    monkeypatch.setattr(logging.getLogger(subject.PRINTED), "level", logging.INFO)
+    with prints_are_heard("redis://nowhere", "worker", "w1"):
+        about = {"experiment": "pole-1", "shard": 3}
+        logging.getLogger(subject.PRINTED).info("%s", "x", extra={"printed": "arm is cold", "subject": about})
+        logging.getLogger("heddle.worker").info("claimed shard=3")
+    assert ears[0].heard == [("w1", "pole-1", "arm is cold"), ("", None, "ended")]
