@@ -128,6 +128,9 @@ def logs(
             return
         for event in shown:
             show(event)
+        if not shown and count:
+            rest = "waiting for one" if follow else "heddle logs shows all that is there"
+            click.echo(f"no line of the log is like that; {rest}", err=True)
         if follow:
             known = {event.entry_id for event in shown}  # some may have come between the two looks
             fresh = replace(wanted, known=frozenset(known))

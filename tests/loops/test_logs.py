@@ -44,6 +44,9 @@ def test_lines_are_chosen_by_experiment_worker_role_level_age_and_words(
     assert lines(capsys, "--grep", "^t.*odd$") == ["two is odd"]
     assert lines(capsys, "-n", "1") == ["three about host-1w1-aa"]
     assert lines(capsys, "--since", "0") == [] and "one" in lines(capsys, "--since", "10m")
+    assert run(["logs", "--grep", "nobody says that"]) == 0
+    out, err = capsys.readouterr()
+    assert not out and "no line of the log is like that; heddle logs shows all" in err
     assert run(["logs", "--grep", "("]) == 2
     assert run(["logs", "--exp", "nobody"]) == 4
 
