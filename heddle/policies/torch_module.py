@@ -45,10 +45,18 @@ class ActorCritic:
         observation, action: the spaces.
         state_spec: recurrent state per environment, {} when memoryless.
         normaliser: statistics of observations, None when they are not normalised.
+
+    Args:
+        compiled: by `torch.compile`, at the first call of each shape; a recurrent module's `unroll` stays as it is.
     """
 
-    def __init__(self, net: nn.Module, observation: Space, action: Space, *, device: torch.device) -> None:
+    def __init__(
+        self, net: nn.Module, observation: Space, action: Space, *, device: torch.device, compiled: bool = False
+    ) -> None:
         self.net = net.to(device).train()
+        if compiled:
+            self.net.compile()  # in place: the names of its weights stay
+        self._hint = "; or set trainer.compile = false" if compiled else ""
         self.device = device
         self.observation, self.action = observation, action
         self.heads = Heads(observation, action, squash=bool(getattr(net, "squash", False)))
@@ -85,7 +93,7 @@ class ActorCritic:
         try:
             answer: Mapping[str, Any] = self.net(observations, state)
         except user_errors() as error:
-            raise ExperimentFailed(f"the policy's forward raised {describe_error(error)}") from error
+            raise ExperimentFailed(f"the policy's forward raised {describe_error(error)}{self._hint}") from error
         return answer
 
     def _fitting(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Mapping[str, Any]:
@@ -223,7 +231,7 @@ class ActorCritic:
             self.normaliser.load(norm)
 
 
-def make_module(policy: Policy, *, device: torch.device) -> ActorCritic:
+def make_module(policy: Policy, *, device: torch.device, compiled: bool = False) -> ActorCritic:
     """The trainable side of a policy: the built-in one, a torch module's, or one that offers `module()`.
 
     Raises:
@@ -244,7 +252,7 @@ def make_module(policy: Policy, *, device: torch.device) -> ActorCritic:
         made = make()
     except user_errors() as error:
         raise EnvError(f"cannot be trained: module() raised {describe_error(error)}", key="policy.id") from error
-    return ActorCritic(made, spaces.observation, spaces.action, device=device)
+    return ActorCritic(made, spaces.observation, spaces.action, device=device, compiled=compiled)
 
 
 def module_weights(net: nn.Module) -> Arrays:

@@ -121,6 +121,7 @@ class Trainer(Frozen):
         sync_timeout: seconds a sync update waits for missing shards before it trains on what is there.
         update_timeout: seconds one update of the learner may last before the trainer is ended and started anew.
         device: where it learns.
+        compile: the policy's network by torch.compile, which needs a C++ compiler; on a CPU small networks get slower.
         threads: CPU threads that it may use; one is fastest for small networks, and leaves the cores to workers.
         vtrace, dqn, sac: of that learner.
         replay: of learners that go back to old experience.
@@ -153,6 +154,7 @@ class Trainer(Frozen):
     sync_timeout: Seconds = Field(default=30.0, gt=0)
     update_timeout: Seconds = Field(default=600.0, gt=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    compile: bool = False
     threads: int = Field(default=1, ge=1, le=1024)
     vtrace: VtraceOptions | None = None
     replay: ReplayOptions | None = None

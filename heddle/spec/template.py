@@ -48,6 +48,7 @@ entropy = 0.0
 # normalize_observations = false
 # checkpoint_every = 1        # updates
 # device = "auto"             # or "cpu", "cuda"
+# compile = false             # the network by torch.compile
 
 [eval]                        # remove the section to train without evaluation
 num_envs = 2

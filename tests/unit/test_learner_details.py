@@ -15,7 +15,7 @@ from heddle.consumers.learners.gae import gae
 from heddle.consumers.learners.losses import value_term
 from heddle.consumers.learners.on_policy import bootstraps
 from heddle.consumers.learners.suspects import suspect
-from heddle.errors import SpecError
+from heddle.errors import ExperimentFailed, SpecError
 from heddle.policies import make_policy
 from heddle.policies.torch_module import make_module
 from heddle.spaces import Box, Discrete, Space
@@ -162,3 +162,41 @@ def test_what_was_not_played_is_no_suspect() -> None:
     batch.valid[1, 4:] = False
     batch.reward[1, 6] = math.inf
     assert suspect(batch) == ""
+
+
+def test_a_compiled_network_learns_the_same_under_the_same_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given torch's compiler up to where it would call one for C++, which takes half a minute
+    compiled, whole = [], torch.nn.Module.compile
+
+    def traced(net: torch.nn.Module) -> None:
+        compiled.append(net)
+        whole(net, backend="eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", traced)
+    results = []
+    for compile_it in (False, True):
+        spec = make_spec(compile=compile_it, passes=2, minibatch=64)
+        policy = make_policy(spec.policy, CARTPOLE, Discrete(3), seed=1)
+        learner = make_learner(spec, policy, device=CPU, seed=0)
+        learner.update(play(policy, CARTPOLE, Discrete(3), shorten=True), 0.0)
+        results.append(learner.get_weights())
+    plain, made = results
+    assert len(compiled) == 1
+    assert plain.keys() == made.keys()
+    for name, array in plain.items():
+        np.testing.assert_allclose(made[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_a_compiler_that_fails_is_named_with_the_key_that_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no working C++ compiler")
+
+    def fails(net: Any) -> None:
+        net.forward = broken
+
+    monkeypatch.setattr(torch.nn.Module, "compile", fails)
+    spec = make_spec(compile=True)
+    policy = make_policy(spec.policy, CARTPOLE, Discrete(3), seed=1)
+    learner = make_learner(spec, policy, device=CPU, seed=0)
+    with pytest.raises(ExperimentFailed, match=r"no working C\+\+ compiler.*set trainer.compile = false"):
+        learner.update(play(policy, CARTPOLE, Discrete(3)), 0.0)

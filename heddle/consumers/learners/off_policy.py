@@ -55,7 +55,7 @@ class OffPolicy(ABC):
                 value=spec.policy.id,
                 hint="use policy.id = " + ("q" if self.name == "dqn" else "sac") + ", or leave it out",
             )
-        self.model = make_module(policy, device=device)
+        self.model = make_module(policy, device=device, compiled=spec.trainer.compile)
         if self.options.normalize_observations:
             self.model.normaliser = Normaliser(self.model.observation)
         statistics = self.model.normaliser.weights() if self.model.normaliser else {}

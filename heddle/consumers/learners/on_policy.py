@@ -49,7 +49,7 @@ class OnPolicy:
                 value=spec.policy.id,
                 hint="add log_prob to its outputs, or name another learner",
             )
-        self.model = make_module(policy, device=device)
+        self.model = make_module(policy, device=device, compiled=spec.trainer.compile)
         if self.options.normalize_observations:
             self.model.normaliser = Normaliser(self.model.observation)
             self.model.set_weights(self.model.normaliser.weights() | policy.get_weights())
