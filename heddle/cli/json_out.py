@@ -24,17 +24,21 @@ LINE_CHARS = 16_000
 
 _writing = threading.local()
 _printed = logging.getLogger(PRINTED)
-_one_at_a_time = threading.RLock()
+_turn = logging.Handler()
+"""Its lock is one that logging makes anew in a child that is forked: who forks may be one of many threads."""
 _real: list[TextIO] = []
 """Standard output while user code has another one."""
 
 
 def write_line(line: str) -> None:
     """One line on standard output, whole."""
-    with _one_at_a_time:
+    _turn.acquire()
+    try:
         out = _real[-1] if _real else sys.stdout
         out.write(f"{line}\n")
         out.flush()
+    finally:
+        _turn.release()
 
 
 class JsonOut(logging.Handler):

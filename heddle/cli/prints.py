@@ -5,6 +5,7 @@ It never keeps a line from where it was printed to. What a launcher started is h
 
 import io
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -67,6 +68,7 @@ class _Heard(io.TextIOBase):
     def __init__(self, real: TextIO, hears: _Hears) -> None:
         self._real, self._hears = real, hears
         self._begun = threading.local()
+        self._pid = os.getpid()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -85,6 +87,8 @@ class _Heard(io.TextIOBase):
 
     def write(self, text: str) -> int:
         written = self._real.write(text)
+        if os.getpid() != self._pid:  # a fork, as vector environments make them, has none of our threads
+            return written
         *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
         self._begun.text = rest[:LINE_CHARS]
         for line in lines:

@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from heddle import subject
 from heddle.cli import json_out, root
 from heddle.cli.json_out import JsonOut, Relay, prints_are_logged, relay
 from heddle.cli.log_lines import FORMAT_ENV
+from tests.e2e.shell import ROOT
 from tests.helpers import eventually
 
 
@@ -130,3 +133,30 @@ def test_a_line_that_cannot_be_written_ends_nobodys_work(monkeypatch: pytest.Mon
     with prints_are_logged():
         print("into the void")
     JsonOut().handle(logging.makeLogRecord({"msg": "neither"}))
+
+
+def test_a_fork_while_another_thread_writes_can_print() -> None:
+    """As vector environments fork: with threads of ours in the middle of a line."""
+    code = """
+import logging, os, sys, threading
+from heddle.cli import json_out, root
+root.set_up_logs(logging.INFO, is_service=True)
+log = logging.getLogger("heddle.worker")
+with json_out.prints_are_logged():
+    ended = threading.Event()
+    def chatter():
+        while not ended.is_set():
+            log.info("claimed shard=%d", 3)
+    threading.Thread(target=chatter, daemon=True).start()
+    for _ in range(20):
+        pid = os.fork()
+        if pid == 0:
+            print("in the child", flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    ended.set()
+"""
+    env = {**os.environ, FORMAT_ENV: "json", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sum("in the child" in line for line in done.stdout.splitlines()) == 20

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import sys
 from typing import Any
 
@@ -66,3 +67,12 @@ def test_where_prints_are_log_lines_those_are_heard_and_no_other(monkeypatch: py
         logging.getLogger(subject.PRINTED).info("%s", "x", extra={"printed": "arm is cold", "subject": about})
         logging.getLogger("heddle.worker").info("claimed shard=3")
     assert ears[0].heard == [("w1", "pole-1", "arm is cold"), ("", None, "ended")]
+
+
+def test_a_fork_of_it_prints_and_is_not_heard_for_it_has_none_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    with prints_are_heard("redis://nowhere", "worker", "w1"):
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        print("in the fork")
+    assert out.getvalue() == "in the fork\n" and ears[0].heard == [("", None, "ended")]
