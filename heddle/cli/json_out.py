@@ -8,6 +8,7 @@ output slowly, or not at all, keeps no child from its work.
 import io
 import json
 import logging
+import os
 import sys
 import threading
 from collections import deque
@@ -31,12 +32,18 @@ _real: list[TextIO] = []
 
 
 def write_line(line: str) -> None:
-    """One line on standard output, whole."""
+    """One line on standard output, whole. Past Python's own buffer, whose lock a fork would inherit as it is."""
     _turn.acquire()
     try:
         out = _real[-1] if _real else sys.stdout
-        out.write(f"{line}\n")
-        out.flush()
+        try:
+            number = out.fileno()
+        except (OSError, ValueError):  # no file: somebody caught it
+            out.write(f"{line}\n")
+            return
+        data = memoryview(f"{line}\n".encode("utf-8", "replace"))
+        while data:
+            data = data[os.write(number, data) :]
     finally:
         _turn.release()
 

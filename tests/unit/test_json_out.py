@@ -143,6 +143,7 @@ from heddle.cli import json_out, root
 root.set_up_logs(logging.INFO, is_service=True)
 log = logging.getLogger("heddle.worker")
 with json_out.prints_are_logged():
+    log.info("everything that this takes is loaded")
     ended = threading.Event()
     def chatter():
         while not ended.is_set():
