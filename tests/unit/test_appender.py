@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from heddle.broker.types import AppendMeta, AppendReply, Lease
-from heddle.clock import SystemClock
+from heddle.clock import Clock, ManualClock
 from heddle.errors import BrokerFull, BrokerUnreachable, Gone
-from heddle.producers.appender import Appender
+from heddle.producers.appender import FULL_FIRST_S, OOM_FIRST_S, OOM_LAST_S, Appender
 from heddle.producers.parcel import Outcome, Parcel
 from tests.helpers import eventually
 
@@ -63,8 +63,9 @@ def made() -> Iterator[list[Appender]]:
         one.stop()
 
 
-def begin(script: Script, made: list[Appender]) -> Appender:
-    appender = Appender(
+def appender_of(script: Script, clock: Clock | None = None) -> Appender:
+    """One whose thread does not run yet."""
+    return Appender(
         script.append,
         number=lambda lease: script.accepted.get(lease, 0) + 1,
         stepping=lambda _: False,
@@ -72,10 +73,14 @@ def begin(script: Script, made: list[Appender]) -> Appender:
         on_heard=lambda _, answer: script.heard.append(answer.status),
         on_failure=script.failures.append,
         on_damage=lambda one, error: script.failures.append(error),
+        clock=clock,
         rng=np.random.default_rng(0),
     )
-    made.append(appender.start())
-    return appender
+
+
+def begin(script: Script, made: list[Appender]) -> Appender:
+    made.append(appender_of(script).start())
+    return made[-1]
 
 
 def parcel(shard: int = 0, epoch: int = 1) -> Parcel:
@@ -124,16 +129,30 @@ def test_news_let_a_refused_batch_ask_again_soon(made: list[Appender], answer: s
     assert refused.due <= due or refused.refusals == 2
 
 
-def test_what_memory_refused_asks_again_as_soon_as_anything_is_taken(made: list[Appender]) -> None:
-    script = Script(BrokerFull("no memory"), BrokerFull("no memory"), "OK")
-    appender, quick, slow = begin(script, made), parcel(0), parcel(1)
-    slow.refusals = 12  # its next wait is one of seconds
+def test_what_memory_refused_asks_again_as_soon_as_anything_is_taken() -> None:
+    # Given two batches that were refused, one of them so often that its next wait is one of seconds
+    script, clock = Script(BrokerFull("no memory"), BrokerFull("no memory"), "OK"), ManualClock()
+    appender, quick, slow = appender_of(script, clock), parcel(0), parcel(1)
+    slow.refusals = 12
+
+    def deliver() -> None:
+        one = appender._next()
+        assert one is not None
+        appender._deliver(one)
+
     for one in (slow, quick):
         appender.hand_over(one)
-    eventually(lambda: script.outcomes[:1], what="one is taken")
-    taken = SystemClock().monotonic()
-    eventually(lambda: len(script.outcomes) == 2, what="the other is, too")
-    assert SystemClock().monotonic() - taken < 0.4
+        deliver()
+    assert slow.due > clock.monotonic() + OOM_LAST_S / 10 - 0.001
+    assert quick.due <= clock.monotonic() + OOM_FIRST_S
+    # When the other one is taken
+    clock.advance(OOM_FIRST_S)
+    deliver()
+    assert script.outcomes == [(0, 1, Outcome.ACCEPTED)]
+    # Then that one is due after the first and shortest of waits
+    assert slow.due <= clock.monotonic() + FULL_FIRST_S
+    clock.advance(FULL_FIRST_S)
+    deliver()
     assert [shard for shard, _, _ in script.outcomes] == [0, 1]
 
 
