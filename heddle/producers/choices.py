@@ -14,6 +14,8 @@ from heddle.spaces import ACTION, Box, DictSpace, Discrete, MultiBinary, MultiDi
 Chosen = Mapping[str, NDArray[Any]]
 """Actions by leaf."""
 Choices = Callable[[Chosen], Sequence[Any]]
+Whole = Callable[[Chosen], NDArray[Any]]
+Batches = Callable[[Chosen], Any]
 
 
 def choices_for(action: Space, *, raw: bool = True, root: str = ACTION) -> Choices:
@@ -38,12 +40,48 @@ def choices_for(action: Space, *, raw: bool = True, root: str = ACTION) -> Choic
         return _one_of(f"{root}.index", within)
     if isinstance(action, Discrete):
         return _indexes(root, action.start if raw else 0)
+    whole = _whole(action, root, raw=raw)
+    return lambda chosen: _each(whole(chosen))
+
+
+def batches_for(action: Space, root: str = ACTION) -> Batches:
+    """As `choices_for`, but the N values as one: arrays [N, ...], in dicts and tuples where the space has them.
+
+    That is what a vector environment takes, and there are no values of each environment on the way. Raises as it does.
+    """
+    if isinstance(action, DictSpace):
+        within = [batches_for(part, f"{root}.{key}") for key, part in parts(action)]
+        keys = tuple(action.spaces)
+        return lambda chosen: {key: values(chosen) for key, values in zip(keys, within, strict=True)}
+    if isinstance(action, TupleSpace):
+        placed = [batches_for(part, f"{root}.{key}") for key, part in parts(action)]
+        return lambda chosen: tuple(values(chosen) for values in placed)
+    if isinstance(action, OneOf):
+        choose = choices_for(action, root=root)
+        return lambda chosen: batched(choose(chosen))
+    return _whole(action, root, raw=True)
+
+
+def batched(choices: Sequence[Any]) -> Any:
+    """Values for each environment as one: arrays [n, ...], in dicts and tuples where the action space has them."""
+    first = choices[0]
+    if isinstance(first, dict):
+        return {key: batched([choice[key] for choice in choices]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(batched(parts) for parts in zip(*choices, strict=True))
+    return np.array(choices)
+
+
+def _whole(action: Space, name: str, *, raw: bool) -> Whole:
+    """The values of a space without parts as one fresh array."""
+    if isinstance(action, Discrete):
+        return _arrays(name, "int64", action.start if raw and action.start else None)
     if isinstance(action, Box) and raw:
-        return _clipped(root, action)
+        return _clipped(name, action)
     if isinstance(action, MultiDiscrete):
-        return _arrays(root, action.dtype, action.starts() if raw and any(action.start) else None)
+        return _arrays(name, action.dtype, action.starts() if raw and any(action.start) else None)
     if isinstance(action, Box | MultiBinary):
-        return _arrays(root, action.dtype, None)
+        return _arrays(name, action.dtype, None)
     raise ValueError(f"no policy can choose in {action}")
 
 
@@ -69,17 +107,18 @@ def _indexes(name: str, start: int) -> Choices:
     return lambda chosen: (chosen[name] + start).tolist()
 
 
-def _arrays(name: str, dtype: str, start: NDArray[np.int64] | None) -> Choices:
+def _arrays(name: str, kind: str, start: NDArray[np.int64] | int | None) -> Whole:
+    dtype = np.dtype(kind)
     if start is None:
-        return lambda chosen: _each(chosen[name].astype(dtype))
-    return lambda chosen: _each((chosen[name] + start).astype(dtype))
+        return lambda chosen: chosen[name].astype(dtype)
+    return lambda chosen: (chosen[name] + start).astype(dtype, copy=False)
 
 
-def _clipped(name: str, action: Box) -> Choices:
+def _clipped(name: str, action: Box) -> Whole:
     low, high = action.limits()
     if not _binds(low, high):
-        return lambda chosen: _each(chosen[name].astype(action.dtype))
-    return lambda chosen: _each(np.minimum(np.maximum(chosen[name], low), high).astype(action.dtype, copy=False))
+        return _arrays(name, action.dtype, None)
+    return lambda chosen: np.minimum(np.maximum(chosen[name], low), high).astype(action.dtype, copy=False)
 
 
 def _each(values: NDArray[Any]) -> Sequence[Any]:

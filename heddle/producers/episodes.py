@@ -61,6 +61,14 @@ class Episodes:
             self.wanted[env] = max(0, self.wanted[env] - 1)
             self.one_is_done |= not self.wanted[env]
 
+    def all_ended(self, envs: Sequence[int]) -> None:
+        """As `ended`, one of each."""
+        if self.wanted is None:
+            self.finished.update(envs)
+        else:
+            for env in envs:
+                self.ended(env)
+
     def give_up(self, env: int) -> None:
         """No more of it is wanted."""
         if self.wanted is not None:

@@ -30,7 +30,8 @@ class Reel:
     """Arrays of one batch with quick ways into them. Made once and played many times.
 
     Attributes:
-        rewards: [n, T] float64, as given; float32 in the segments. reward_rows: the same, one view an environment.
+        rewards: [n, T] float64, as given; float32 in the segments. reward_rows, flat_rewards: the same, one view an
+            environment, and one of all.
         leaves: of the observation space, walked once.
         parts: for each environment where the parts of its observations go.
         plain_shape: of an observation that is one Box array, which the player stores itself; None for all others.
@@ -50,13 +51,16 @@ class Reel:
         self.slot: Slot | Piece | None = None
         self._agents = agents
         self.rewards = np.zeros((n, layout.steps), np.float64)
+        self.flat_rewards = self.rewards.reshape(-1)
         self.reward_rows: list[Any] = [row.data for row in self.rewards]  # quicker than numpy to write one number to
         self.leaves = layout.observation_leaves
         self.observations = [(leaf.name, self.arrays[leaf.name]) for leaf in self.leaves]
+        self.flat_observations = [(name, _in_line(array)) for name, array in self.observations]
         self.outputs = _prefixed(layout, self.arrays, "out.")
         self.states = _prefixed(layout, self.arrays, "state.")
         self.infos = _prefixed(layout, self.arrays, "info.")
         self.actions = [(leaf.name, self.arrays[leaf.name]) for leaf in layout.action_leaves]
+        self._recorded = [_Recorded("actions", self.actions), _Recorded("outputs", self.outputs)]
         self.parts: list[list[Part]] = [
             [part_of(leaf, self.arrays[leaf.name][env]) for leaf in layout.observation_leaves] for env in range(n)
         ]
@@ -93,18 +97,19 @@ class Reel:
         """
         put(self.parts[env], row, observation)
 
-    def record(self, where: tuple[Any, Any], acted: Acted, rows: int | None = None) -> None:
+    def record(self, where: tuple[Any, Any] | NDArray[np.intp], acted: Acted, rows: int | None = None) -> None:
         """Copy what the policy answered to `where`, indexes of environments and steps.
 
         Args:
+            where: or, which is quicker for many, one number for each: that of the environment times T, and the step.
             rows: of how many environments it is; all of them when not given.
 
         Raises:
             BadAnswer: an action or output is missing, or has another shape or kind than was declared.
         """
         count = len(self.lengths) if rows is None else rows
-        _record("actions", self.actions, acted.actions, where, count)
-        _record("outputs", self.outputs, acted.outputs, where, count)
+        for recorded in self._recorded:
+            recorded.write(acted, where, count)
 
     def hold(self, env: int, row: int) -> None:
         """Repeat row `row` to the end: what a policy is shown of an environment that no longer plays."""
@@ -165,14 +170,35 @@ def check_array(name: str, given: Any, dtype: np.dtype[Any], shape: tuple[int, .
     raise BadAnswer(f"{name} is {shown}, expected {dtype}{list(shape)}")
 
 
-def _record(
-    what: str, parts: Sequence[tuple[str, NDArray[Any]]], given: Mapping[str, Any], where: tuple[Any, Any], rows: int
-) -> None:
-    for name, array in parts:
-        value, shape = given.get(name), (rows, *array.shape[2:])
-        if type(value) is not np.ndarray or value.shape != shape or value.dtype != array.dtype:
-            check_array(f"{what}[{name!r}]", value, array.dtype, shape)
-        array[where] = value
+class _Recorded:
+    """Where one kind of what a policy answers goes.
+
+    Args:
+        what: kind, as `Acted` names it.
+        parts: by name, [n, T, ...].
+    """
+
+    def __init__(self, what: str, parts: Sequence[tuple[str, NDArray[Any]]]) -> None:
+        self._what = what
+        self._parts = [(name, array, _in_line(array), array.shape[2:]) for name, array in parts]
+
+    def write(self, acted: Acted, where: Any, rows: int) -> None:
+        """As `Reel.record`."""
+        given: Mapping[str, Any] = getattr(acted, self._what)
+        is_flat = type(where) is np.ndarray
+        for name, array, flat, shape in self._parts:
+            value = given.get(name)
+            if type(value) is not np.ndarray or value.shape != (rows, *shape) or value.dtype != array.dtype:
+                check_array(f"{self._what}[{name!r}]", value, array.dtype, (rows, *shape))
+            if is_flat:
+                flat[where] = value
+            else:
+                array[where] = value
+
+
+def _in_line(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory, its first two dimensions as one."""
+    return array.reshape(-1, *array.shape[2:])
 
 
 def _prefixed(layout: Layout, arrays: dict[str, NDArray[Any]], prefix: str) -> list[tuple[str, NDArray[Any]]]:

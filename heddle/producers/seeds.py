@@ -1,4 +1,4 @@
-"""Seeds of many episodes at once: the numbers of `shard.env_seed` and `shard.noise_generator`, 64 for the price of one.
+"""Seeds of many episodes at once: the numbers of `shard.env_seed` and `shard.noise_generator`, 64 for the price of two.
 
 It never makes a stream of its own: a test holds every number against `heddle.shard`.
 
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 64
+FIRST, MOST = 16, 256
+"""Episodes whose seeds are worked out at once: more and more the more of them an environment ends."""
 
 _INIT_A, _MULT_A = 0x43B0D7E5, 0x931E8875
 _INIT_B, _MULT_B = 0x8B51F9DD, 0x58F38DED
@@ -37,24 +38,24 @@ class EpisodeSeeds:
     def __init__(self, seed: int, shard: int, env: int) -> None:
         self._mixers = [_Mixer(seed, (stream, shard, env)) for stream in (_RESET_STREAM, _NOISE_STREAM)]
         self._first = 0
-        self._resets: list[int] = []
-        self._noises: list[list[int]] = []
+        self._resets: Words = np.zeros(0, np.uint32)
+        self._noises: NDArray[np.uint64] | None = None
         self._bits = np.random.PCG64(0)
         self._generator = np.random.Generator(self._bits)
 
     def reset_seed(self, episode: int) -> int:
         """As `shard.env_seed`."""
         place = self._place(episode)  # first, for it may replace the list
-        return self._resets[place]
+        return int(self._resets[place])
 
     def noise_generator(self, episode: int) -> np.random.Generator:
         """As `shard.noise_generator`, but always the same object: the next call sets it to another episode."""
         place = self._place(episode)
-        if not self._noises:
-            words = self._mixers[1].states(self._first, _PCG_WORDS)
-            self._noises = words.astype("<u4").view("<u8").tolist()
+        if self._noises is None:
+            words = self._mixers[1].states(self._first, len(self._resets), _PCG_WORDS)
+            self._noises = words.astype("<u4").view("<u8")
         # setting the state of one generator costs a third of making a new one
-        self._bits.state = _pcg64_state(*self._noises[place])
+        self._bits.state = _pcg64_state(*self._noises[place].tolist())
         return self._generator
 
     def _place(self, episode: int) -> int:
@@ -62,9 +63,10 @@ class EpisodeSeeds:
         place = episode - self._first
         if 0 <= place < len(self._resets):
             return place
-        words = self._mixers[0].states(episode, 1)
-        self._resets = (words[:, 0] & np.uint32(0x7FFF_FFFF)).tolist()
-        self._first, self._noises = episode, []
+        is_next = place == len(self._resets) > 0
+        words = self._mixers[0].states(episode, min(2 * place, MOST) if is_next else FIRST, 1)
+        self._resets = words[:, 0] & np.uint32(0x7FFF_FFFF)
+        self._first, self._noises = episode, None
         return 0
 
 
@@ -78,11 +80,11 @@ class _Mixer:
         hashed = _POOL * _POOL + _POOL * (words - _POOL)  # calls of numpy's hashmix until here
         self._hash = _INIT_A * pow(_MULT_A, hashed, 2**32) % 2**32
 
-    def states(self, first: int, n_words: int) -> Words:
-        """[BLOCK, n_words] uint32: generate_state of episodes first, first + 1, ..."""
-        episodes = np.arange(first, first + BLOCK, dtype=np.int64)
+    def states(self, first: int, count: int, n_words: int) -> Words:
+        """[count, n_words] uint32: generate_state of episodes first, first + 1, ..."""
+        episodes = np.arange(first, first + count, dtype=np.int64)
         low, high = (episodes & 0xFFFF_FFFF).astype(np.uint32), (episodes >> 32).astype(np.uint32)
-        pool: list[Words] = [np.full(BLOCK, word, np.uint32) for word in self._pool]
+        pool: list[Words] = [np.full(count, word, np.uint32) for word in self._pool]
         constant = self._hash
         for word in (low, high):
             for place in range(_POOL):

@@ -18,16 +18,6 @@ from heddle.spaces import Leaf
 Indexes = NDArray[np.intp]
 
 
-def batched(choices: Sequence[Any]) -> Any:
-    """Values for each environment as one: arrays [n, ...], in dicts and tuples where the action space has them."""
-    first = choices[0]
-    if isinstance(first, dict):
-        return {key: batched([choice[key] for choice in choices]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(batched(parts) for parts in zip(*choices, strict=True))
-    return np.array(choices)
-
-
 def store(reel: Reel, observations: Any, envs: Indexes, rows: Indexes, n: int) -> None:
     """Copy the observations of `envs` to their `rows` of a reel.
 
@@ -38,11 +28,12 @@ def store(reel: Reel, observations: Any, envs: Indexes, rows: Indexes, n: int) -
     Raises:
         BadAnswer: a leaf is missing or has another shape.
     """
-    same = int(rows[0]) if len(rows) == n and np.logical_and.reduce(rows == rows[0]) else None
+    everyone = len(rows) == n
+    same = int(rows[0]) if everyone and rows[0] == rows[-1] and np.logical_and.reduce(rows == rows[0]) else None
     for leaf in reel.leaves:
         values = picked(leaf, observations, n)
         if same is None:
-            reel.arrays[leaf.name][envs, rows] = values[envs]
+            reel.arrays[leaf.name][envs, rows] = values if everyone else values[envs]
         else:
             reel.arrays[leaf.name][:, same] = values
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.errors import EnvError
+from heddle.producers.choices import batched
 from heddle.producers.closing import close_env
 from heddle.producers.contract import BadAnswer, difference, flattened, observation_problem, permitted, some_actions
 from heddle.producers.envs_spaces import describe, describe_action
@@ -23,7 +24,7 @@ from heddle.producers.envs_vector import (
     reset_some,
 )
 from heddle.producers.scrutiny import note_info
-from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of
+from heddle.producers.vector_answers import final_of, five_of, flags_of, info_of, rewards_of
 from heddle.shard import env_seed, plan_shards
 from heddle.spaces import Space, leaves
 from heddle.spec import ExperimentSpec

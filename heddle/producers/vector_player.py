@@ -25,6 +25,7 @@ from heddle.clock import Clock
 from heddle.layout import Layout, Segments
 from heddle.policies.base import Policy
 from heddle.producers.action_rows import ActionRows
+from heddle.producers.choices import batches_for
 from heddle.producers.envs_spaces import demand_same
 from heddle.producers.envs_vector import (
     counter_in,
@@ -40,7 +41,7 @@ from heddle.producers.memory import copied, fresh_state
 from heddle.producers.play import Play, moved_only
 from heddle.producers.reel import Reel
 from heddle.producers.scrutiny import BadAnswer, check_state, note_info
-from heddle.producers.vector_answers import batched, final_of, five_of, flags_of, info_of, rewards_of, store
+from heddle.producers.vector_answers import final_of, five_of, flags_of, info_of, rewards_of, store
 from heddle.producers.vector_check import spaces_of
 from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan, env_seed, root_seed
@@ -83,9 +84,13 @@ class VectorPlayer(Play):
         begin = {"seed": root, "first_episode": first_episode}
         super().__init__(plan, spec, policy, layout, envs=[vector], track=self._track, clock=clock, **begin)
         self._vector, self._mode, self._counter = vector, mode_of(vector, spec.env.id), counter_in(vector)
-        self._lanes, self._nobody = lanes_in(vector), np.zeros(n, np.bool_)
+        self._lanes, self._nobody, self._everyone = lanes_in(vector), np.zeros(n, np.bool_), np.ones(n, np.bool_)
+        self._batch = batches_for(layout.action)
         self._all = np.arange(n)
+        self._steps = self._all * layout.steps  # where each one's steps begin when all are in one line
+        self._rows = self._all * (layout.steps + 1)  # and its observations
         self._at = np.zeros(n, np.intp)  # the row at which each environment stands
+        self._all_play = self._some_play = True
         self.standing.own["pending"] = np.zeros(n, np.bool_)  # those that the next call resets
         self._begun_with = [0] * n  # seeds
 
@@ -115,7 +120,7 @@ class VectorPlayer(Play):
         reel = self._opened()
         self._at = np.zeros(self.plan.lanes, np.intp)
         playing = np.zeros(self.plan.lanes, np.bool_)
-        playing[self._episodes.active()] = True
+        self._mark(playing)
         self._roll(reel, playing, deterministic)
         self.doing = None
         at = self._at
@@ -127,13 +132,20 @@ class VectorPlayer(Play):
         self._track.shift(reel.lengths)
         return moved_only(segments)
 
+    def _mark(self, playing: Mask) -> None:
+        """Those of whom more is wanted."""
+        active = self._episodes.active()
+        playing[:] = False
+        playing[active] = True
+        self._all_play, self._some_play = len(active) == len(playing), bool(active)
+
     def _roll(self, reel: Reel, playing: Mask, deterministic: bool) -> None:
         """The loop that all the time goes into. Fills `reel` and moves `_at`."""
         limit, clock, tape = self.spec.rollout.max_seconds, self._clock, self._tape
         deadline = None if limit is None else clock.monotonic() + limit
         noise = tape.silence if tape.is_silent or (deterministic and not tape.always) else None
         call = 0
-        while playing.any():
+        while self._some_play:
             choices = self._act(reel, call, tape.take() if noise is None else noise, deterministic)
             self._env, self.doing = -1, "step"
             answer = self._vector.step(choices)
@@ -141,8 +153,8 @@ class VectorPlayer(Play):
             self._take(reel, answer, playing)
             call += 1
             is_late = self._cut or (deadline is not None and clock.monotonic() >= deadline)
-            has_some = self._at.any() or self._nobody_moves()  # a call may have reset them all
-            if (call >= self.layout.steps or is_late) and has_some:
+            is_over = call >= self.layout.steps or is_late
+            if is_over and (self._at.any() or self._nobody_moves()):  # a call may have reset them all
                 break
         self._cut = False
 
@@ -154,22 +166,25 @@ class VectorPlayer(Play):
         """Ask the policy and record its answer; the actions as the environment takes them."""
         self._row, self.doing = call, "act"
         at = self._at
-        is_even = bool(np.logical_and.reduce(at == at[0]))
-        where: Any = (slice(None), int(at[0])) if is_even else (self._all, at)
-        seen = {name: array[where] for name, array in reel.observations}
+        if at[0] == at[-1] and np.logical_and.reduce(at == at[0]):
+            where: Any = (slice(None), int(at[0]))
+            seen = {name: array[where] for name, array in reel.observations}
+        else:
+            where = self._steps + at
+            shown = self._rows + at
+            seen = {name: flat.take(shown, axis=0) for name, flat in reel.flat_observations}
         acted = self.policy.act(seen, self.standing.state, noise, deterministic=deterministic)
         self._moves += 1
         if call == 0:
             check_state(acted, self._fresh_state, len(reel.lengths))
         reel.record(where, acted)
         self.standing.state = acted.state
-        return batched(self._choose(acted.actions))
+        return self._batch(acted.actions)
 
     def _take(self, reel: Reel, answer: Any, playing: Mask) -> None:
         """Write down what one call gave, and begin episodes where others ended."""
         n, pending = self.plan.lanes, self.standing.own["pending"]
         idle = self._nobody if self._lanes is None else self._lanes.idle  # out, while others of their game go on
-        began = pending & ~idle
         observations, given, first, second, info = five_of(answer)
         rewards, terminated, truncated = (
             rewards_of(given, n),
@@ -177,38 +192,50 @@ class VectorPlayer(Play):
             flags_of(second, n, "truncated"),
         )
         over = terminated | truncated
-        some_over, some_pending = bool(np.logical_or.reduce(over)), bool(np.logical_or.reduce(pending))
-        if some_over and some_pending and (over & pending).any():
-            self._env = int(np.flatnonzero(over & pending)[0])
-            self._row = int(self._at[self._env])
-            raise BadAnswer("ended in the very step that resets it")
-        moved = playing & ~pending & ~idle
-        envs, moving = playing.nonzero()[0], moved.nonzero()[0]
-        store(reel, observations, envs, (self._at + moved)[envs], n)
-        reel.rewards[moving, self._at[moving]] = rewards[moving]
+        some_over, some_pending = np.count_nonzero(over) > 0, np.count_nonzero(pending) > 0
+        if some_over and some_pending:
+            self._demand_apart(over, pending)
+        moved, moving = self._everyone, self._all
+        if some_pending or self._lanes is not None or not self._all_play:
+            moved = playing & ~pending & ~idle
+            moving = moved.nonzero()[0]
+        self._write_rewards(reel, rewards, moving)
+        at = self._at + moved
+        envs = self._all if self._all_play else playing.nonzero()[0]
+        store(reel, observations, envs, at if self._all_play else at[envs], n)
         resets = over if self._counter is None else over & self._counter.over
         if reel.infos:
             self._note_infos(reel, info, moving, resets)
-        self._at = self._at + moved
+        self._at = at
         if some_pending:
-            self._begin_each(reel, np.flatnonzero(began & playing))
-        self.standing.own["pending"] = resets | (pending & idle) if self._mode == "NextStep" else pending
+            self._begin_each(reel, (pending & ~idle & playing).nonzero()[0])
+        if self._mode == "NextStep":
+            self.standing.own["pending"] = resets if self._lanes is None else resets | (pending & idle)
         if some_over:
-            ended = np.flatnonzero(over & playing)
+            ended = (over & playing).nonzero()[0]
             self._end_each(reel, ended, terminated, truncated, (info, resets))
             if self._mode == "Disabled":
                 self._reset(reel, over, playing)  # which tells a counter beneath a wrapper that cut the episode off
             self._count_each(reel, ended)
-            self._begin_each(reel, np.flatnonzero(over & playing & ~self.standing.own["pending"]))
-        if self._lanes is not None:
-            for env in np.flatnonzero(
-                self._lanes.missed & playing
-            ).tolist():  # what it was not there for counts as well
-                self._episodes.ended(env)
+            self._begin_each(reel, (over & playing & ~self.standing.own["pending"]).nonzero()[0])
+        if self._lanes is not None:  # what it was not there for counts as well
+            self._episodes.all_ended(np.flatnonzero(self._lanes.missed & playing).tolist())
         if self._episodes.one_is_done:
             self._episodes.one_is_done = False
-            playing[:] = False
-            playing[self._episodes.active()] = True
+            self._mark(playing)
+
+    def _demand_apart(self, over: Mask, pending: Mask) -> None:
+        if (over & pending).any():
+            self._env = int(np.flatnonzero(over & pending)[0])
+            self._row = int(self._at[self._env])
+            raise BadAnswer("ended in the very step that resets it")
+
+    def _write_rewards(self, reel: Reel, rewards: NDArray[np.float64], moving: Indexes) -> None:
+        where = self._steps + self._at
+        if moving is self._all:
+            reel.flat_rewards[where] = rewards
+        else:
+            reel.flat_rewards[where[moving]] = rewards[moving]
 
     def _row_of(self, env: int) -> int:
         return int(self._at[env])
@@ -225,25 +252,25 @@ class VectorPlayer(Play):
     ) -> None:
         """The step that `ended` have just made ended their episodes: note it; `told`: infos, and who is reset."""
         arrays, (info, resets) = reel.arrays, told
-        for env in ended.tolist():
+        steps = self._at[ended] - 1
+        arrays["terminated"][ended, steps], arrays["truncated"][ended, steps] = terminated[ended], truncated[ended]
+        for env in ended[truncated[ended] & ~terminated[ended]].tolist():
             step = int(self._at[env]) - 1
             self._env, self._row = env, step
-            arrays["terminated"][env, step], arrays["truncated"][env, step] = terminated[env], truncated[env]
-            if truncated[env] and not terminated[env]:
-                is_gone = self._mode == "SameStep" and resets[env]
-                reel.keep_final(env, step, final_of(info, env, self.layout.observation_leaves) if is_gone else None)
+            is_gone = self._mode == "SameStep" and resets[env]
+            reel.keep_final(env, step, final_of(info, env, self.layout.observation_leaves) if is_gone else None)
 
     def _count_each(self, reel: Reel, ended: Indexes) -> None:
         """Return and length of the episodes that `ended` have just ended."""
-        for env in ended.tolist():
-            step = int(self._at[env]) - 1
-            if self._counter is None:
-                reel.ended.append((env, step))
-            elif (finished := self._counter.take(env)) is not None:
+        envs, steps = ended.tolist(), (self._at[ended] - 1).tolist()
+        if self._counter is None:
+            reel.ended += zip(envs, steps, strict=True)
+            self._episodes.all_ended(envs)
+            return
+        for env, step in zip(envs, steps, strict=True):
+            if (finished := self._counter.take(env)) is not None:
                 reel.arrays["episode_return"][env, step], reel.arrays["episode_length"][env, step] = finished
-            else:
-                continue
-            self._episodes.ended(env)
+                self._episodes.ended(env)
 
     def _reset(self, reel: Reel, over: Mask, playing: Mask) -> None:
         """Begin anew wherever an episode ended, in an environment that never does so by itself."""
@@ -259,12 +286,13 @@ class VectorPlayer(Play):
 
     def _begin_each(self, reel: Reel, envs: Indexes) -> None:
         """The next episode of `envs` begins at the rows at which they stand."""
-        for env in envs.tolist():
-            row = int(self._at[env])
-            self._episodes.begin(env, row)
-            self._track.begin(env, row, self._begun_with[env])
-            self._tape.begin(env, self._episodes.numbers[env])
-            self._forget(env)
-            if row == 0:  # the segment had been opened with the memory of the episode before
-                for name, array in reel.states:
-                    array[env] = self._fresh_state[name][0]
+        episodes, seeds = self._episodes, self._begun_with
+        for env, row in zip(envs.tolist(), self._at[envs].tolist(), strict=True):
+            episodes.begin(env, row)
+            self._track.begin(env, row, seeds[env])
+            self._tape.begin(env, episodes.numbers[env])
+            if self._fresh_state:
+                self._forget(env)
+                if row == 0:  # the segment had been opened with the memory of the episode before
+                    for name, array in reel.states:
+                        array[env] = self._fresh_state[name][0]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from heddle.layout import make_layout
 from heddle.producers.action_rows import ActionRows
-from heddle.producers.choices import choices_for
+from heddle.producers.choices import batched, batches_for, choices_for
 from heddle.producers.contract import some_actions
 from heddle.producers.envs_spaces import describe_action
-from heddle.spaces import ACTION, Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace, leaves
+from heddle.spaces import ACTION, Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, OneOf, Space, TupleSpace, leaves
 
 ARM = DictSpace({"grip": Discrete(3, 5), "move": Box((2,), "float32", -1.0, 1.0)})
 
@@ -122,6 +122,47 @@ def test_actions_kept_for_a_record_come_back_as_they_were_chosen(space: gymnasiu
     again = choices_for(action)({name: values[1, 1:4] for name, values in chosen.items()})
     assert [plain(value) for value in given] == [plain(value) for value in again]
     assert len(rows.shown(kept)) == 3
+
+
+def _alike(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, tuple | list):
+        for mine, theirs in zip(one, other, strict=True):
+            _alike(mine, theirs)
+        return
+    assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+@given(gym_actions, st.integers(0, 99), st.integers(0, 3))
+def test_what_a_vector_environment_is_given_is_that_of_each_as_one_and_none_of_the_policys_arrays(
+    space: gymnasium.Space[Any], seed: int, start: int
+) -> None:
+    action, rng = describe_action(space), np.random.default_rng(seed)
+    if isinstance(action, Discrete):
+        action = Discrete(action.n, start)
+    chosen = {leaf.name: _drawn(leaf.space, rng)[1].astype(leaf.chosen_dtype) for leaf in leaves(action, ACTION)}
+    given = batches_for(action)(chosen)
+    _alike(given, batched(choices_for(action)(chosen)))
+    for array in arrays_in(given):
+        assert not any(np.shares_memory(array, values) for values in chosen.values())
+
+
+def test_a_choice_among_spaces_is_given_to_a_vector_environment_as_its_number_and_the_choice() -> None:
+    action = OneOf((Discrete(3, 1), Discrete(2, 7)))
+    chosen = {"action.index": np.array([1, 0]), "action.0": np.array([0, 2]), "action.1": np.array([1, 1])}
+    _alike(batches_for(action)(chosen), batched(choices_for(action)(chosen)))
+    which, values = batches_for(action)(chosen)
+    assert (which.tolist(), values.tolist()) == ([1, 0], [8, 3])
+
+
+def arrays_in(given: Any) -> list[Any]:
+    if isinstance(given, dict | tuple):
+        within = given.values() if isinstance(given, dict) else given
+        return [array for part in within for array in arrays_in(part)]
+    return [given]
 
 
 def _drawn(space: Any, rng: np.random.Generator) -> Any:
