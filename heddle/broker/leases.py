@@ -48,7 +48,9 @@ class Leases(Tickets):
         experiment, p, shard = ticket.experiment, ticket.partition, ticket.shard
         own = [keys.ctl(experiment, p), keys.shard(experiment, p, shard), keys.lease(experiment, p, shard)]
         own += [keys.due(experiment, p), keys.queued(experiment, p)]
-        reply = [text(item) for item in self._conn.script("claim", own, [shard, worker, nonce, ttl_ms])]
+        reply = [
+            text(item) for item in self._conn.script("claim", own, [shard, worker, nonce, ttl_ms, HEALTHY_BATCHES])
+        ]
         if reply[0] != "OK":
             return "HELD" if reply[0] == "HELD" else "GONE"
         return Claim(
@@ -66,6 +68,7 @@ class Leases(Tickets):
             deaths=integer(reply[12]),
             no_snapshot=reply[13],
             plane=reply[14],
+            suspect=reply[15] == "1",
         )
 
     def renew(self, experiment: str, p: int, leases: Sequence[tuple[Lease, bool]], *, ttl_ms: int) -> list[Renewal]:

@@ -180,22 +180,38 @@ class Shards(Leases, Failures):
             error: what to say of its death.
             crashed: its process brought that upon itself: it is a failure of the shard that it was stepping, then.
         """
-        freed: list[Reaped] = []
+        held: dict[str, list[int]] = {}
         for member in self._conn.main.zrange(keys.EXPERIMENTS, 0, -1):
             try:
-                freed += self._release_worker(text(member), 0, worker, error, HEALTHY_BATCHES if crashed else "")
+                held[text(member)] = self._held_by(text(member), 0, worker)
             except (Gone, Damaged) as trouble:  # of that experiment alone
                 log.info("freed nothing of experiment=%s error=%s", text(member), trouble)
+        is_sole = sum(map(len, held.values())) == 1
+        crash = (HEALTHY_BATCHES, int(is_sole)) if crashed else ("", "")
+        freed: list[Reaped] = []
+        for experiment, mine in held.items():
+            try:
+                freed += self._release_all(experiment, 0, worker, mine, error, crash)
+            except (Gone, Damaged) as trouble:
+                log.info("freed nothing of experiment=%s error=%s", experiment, trouble)
         return freed
 
     # ---- inside
 
-    def _release_worker(
-        self, experiment: str, p: int, worker: str, error: str | None, within: int | str
-    ) -> list[Reaped]:
+    def _held_by(self, experiment: str, p: int, worker: str) -> list[int]:
         leased = [integer(text(shard)) for shard in self._conn.main.zrange(keys.due(experiment, p), 0, -1)]
-        mine = self._played_by(experiment, p, leased, worker)
-        reaped = self._reap(experiment, p, mine, ["", worker, ""], error, asked=("", "", within))
+        return self._played_by(experiment, p, leased, worker)
+
+    def _release_all(
+        self,
+        experiment: str,
+        p: int,
+        worker: str,
+        mine: Sequence[int],
+        error: str | None,
+        crash: tuple[int | str, int | str],
+    ) -> list[Reaped]:
+        reaped = self._reap(experiment, p, mine, ["", worker, ""], error, asked=("", "", *crash))
         self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
         return reaped
 

@@ -92,6 +92,8 @@ class Claim:
         deaths: owners in a row that ended without a batch, before this one.
         no_snapshot: why the last owner could not take a snapshot; "" when it could, or did not say.
         plane: token of the shared memory that every reader can map; "" for none.
+        suspect: a worker that held it among others crashed a little while ago; it is told before each turn, so that the
+            one that does it is known the next time.
     """
 
     lease: Lease
@@ -108,6 +110,7 @@ class Claim:
     deaths: int = 0
     no_snapshot: str = ""
     plane: str = ""
+    suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,13 @@ class Answers:
         return holding.accepted + 1 if holding is not None else None
 
     def is_stepping(self, lease: Lease) -> bool:
-        """True while this very shard is being played."""
+        """True while this very shard is being played; the append that asks tells the broker so."""
         with self._desk.changed:
             holding = self._desk.find(lease)
-            return holding is not None and holding.key == self._desk.stepping
+            is_stepping = holding is not None and holding.key == self._desk.stepping
+            if holding is not None and holding.is_suspect and not holding.barren:
+                holding.stepping = is_stepping
+            return is_stepping
 
     def heard(self, parcel: Parcel, reply: AppendReply) -> None:
         """A reply that settles nothing still says what the experiment wants, and whether there was room."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from heddle.broker.leases import HEALTHY_BATCHES
 from heddle.broker.types import Claim, Lease
 from heddle.layout import Segments
 from heddle.subject import Subject
@@ -126,6 +127,11 @@ class Holding:
         return self.accepted == self.claim.seq
 
     @property
+    def is_suspect(self) -> bool:
+        """True while it may have crashed a worker that held others as well."""
+        return self.claim.suspect and self.accepted - self.claim.seq < HEALTHY_BATCHES
+
+    @property
     def is_fruitless(self) -> bool:
         """True while it got nowhere: no batch was accepted, or it ended with an environment that gave nothing."""
         return self.barren or self.stuck_env is not None
@@ -232,7 +238,7 @@ def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
 def stepping_changes(holdings: Iterable[Holding], current: Holding) -> list[tuple[Holding, int, bool]]:
     """What the broker must be told before `current` is stepped, so that only it is blamed for a death.
 
-    Shards that delivered since they were claimed cannot be blamed and cost no round trip.
+    Shards that delivered since they were claimed cannot be blamed and cost no round trip, suspects left out.
 
     Returns:
         Each with its last accepted seq of now, and whether it is the one being stepped; those of one experiment stand
@@ -241,6 +247,6 @@ def stepping_changes(holdings: Iterable[Holding], current: Holding) -> list[tupl
     changes = [
         (holding, holding.accepted, holding is current)
         for holding in holdings
-        if holding.barren and holding.stepping != (holding is current)
+        if (holding.barren or holding.is_suspect) and holding.stepping != (holding is current)
     ]
     return sorted(changes, key=lambda change: (change[0].key[:2] == current.key[:2], change[0].key))

@@ -832,19 +832,56 @@ def test_a_failure_after_stop_ends_the_shard_as_any_release_does(any_broker: Bro
     assert states(any_broker) == ["stopped"]
 
 
-@pytest.mark.parametrize("crashed", [True, False])
-def test_a_worker_that_crashes_on_a_shard_that_gave_batches_is_a_failure_and_one_that_was_killed_is_none(
-    any_broker: Broker, crashed: bool
-) -> None:
+def crash(broker: Broker, claims: list[Claim], *, crashed: bool = True) -> list[tuple[str, int]]:
+    """Each gives a batch, and none is stepped any more when their worker ends. State and failures of all shards."""
+    for claim in claims:
+        assert append(broker, claim.lease, claim.seq + 1).status == "OK"
+    broker.shards.release_worker("w1", error="it ended with SIGSEGV", crashed=crashed)
+    return [(state.state, state.failures) for state in broker.shards.shards(E, 0)]
+
+
+def test_a_worker_that_crashes_on_the_only_shard_it_holds_is_a_failure_of_it(any_broker: Broker) -> None:
     admit(any_broker, shards=1, env_failures=2)
-    for _ in range(2):
-        claim = claim_next(any_broker)
+    assert crash(any_broker, [claim_next(any_broker)]) == [("queued", 1)]
+    assert not (claim := claim_next(any_broker)).suspect
+    assert crash(any_broker, [claim]) == [("quarantined", 2)]
+    assert "SIGSEGV" in any_broker.shards.shards(E, 0)[0].last_error
+
+
+def test_a_worker_that_is_killed_proves_nothing_about_what_it_holds(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, env_failures=1)
+    assert crash(any_broker, [claim_next(any_broker)], crashed=False) == [("queued", 0)]
+    assert not claim_next(any_broker).suspect
+
+
+def test_a_crash_with_several_shards_makes_suspects_of_them_and_the_next_one_is_of_the_one_that_was_stepped(
+    any_broker: Broker,
+) -> None:
+    # Given a worker that crashed with two shards, which had both given batches, and nobody knows which one it was
+    admit(any_broker, shards=2, env_failures=1)
+    assert crash(any_broker, [claim_next(any_broker), claim_next(any_broker)]) == [("queued", 0)] * 2
+    # When whoever has them next says which one it steps, and crashes
+    claims = [claim_next(any_broker), claim_next(any_broker)]
+    assert all(claim.suspect for claim in claims)
+    guilty = claims[0].lease.shard
+    for claim in claims:
         append(any_broker, claim.lease, claim.seq + 1)
-        any_broker.shards.renew(E, 0, [(claim.lease, True)], ttl_ms=TTL_MS)
-        any_broker.shards.release_worker("w1", error="it ended with SIGSEGV", crashed=crashed)
-    (state,) = any_broker.shards.shards(E, 0)
-    assert (state.state, state.failures) == (("quarantined", 2) if crashed else ("queued", 0))
-    assert ("SIGSEGV" in state.last_error) is crashed
+    any_broker.shards.renew(E, 0, [(claims[1].lease, False), (claims[0].lease, True)], ttl_ms=TTL_MS)
+    any_broker.shards.release_worker("w1", error="it ended with SIGSEGV", crashed=True)
+    # Then it is that one's failure alone
+    found = {state.shard: (state.state, state.failures) for state in any_broker.shards.shards(E, 0)}
+    assert found == {guilty: ("quarantined", 1), 1 - guilty: ("queued", 0)}
+
+
+def test_a_suspect_that_gives_batches_for_a_while_is_none_any_more(any_broker: Broker) -> None:
+    admit(any_broker, shards=2, env_failures=1, max_entries=1_000)
+    crash(any_broker, [claim_next(any_broker), claim_next(any_broker)])
+    claim = claim_next(any_broker)
+    for seq in range(claim.seq + 1, claim.seq + 1 + HEALTHY_BATCHES):
+        append(any_broker, claim.lease, seq)
+    any_broker.shards.release(claim.lease)
+    claims = [claim_next(any_broker), claim_next(any_broker)]
+    assert {one.lease.shard: one.suspect for one in claims} == {claim.lease.shard: False, 1 - claim.lease.shard: True}
 
 
 def test_a_supervisor_frees_all_shards_of_a_dead_child_at_once(any_broker: Broker) -> None:

@@ -15,7 +15,7 @@ name = "frail"
 id = "frail_env:Frail"
 num_envs = 2
 isolation = "{isolation}"
-kwargs = {{ flag = "{flag}" }}
+kwargs = {{ flag = "{flag}", crashes = {crashes} }}
 [rollout]
 steps = 8
 sync = true
@@ -31,6 +31,7 @@ on_quarantine = "{on_quarantine}"
 
 FRAIL = """
 import os
+import signal
 
 import gymnasium, numpy as np
 from gymnasium import spaces
@@ -42,8 +43,8 @@ class Frail(gymnasium.Env):
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, flag, **_):
-        self.flag = flag
+    def __init__(self, flag, crashes, **_):
+        self.flag, self.crashes = flag, crashes
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -53,6 +54,8 @@ class Frail(gymnasium.Env):
     def step(self, action):
         self.n += 1
         if self.n == 40 and os.path.exists(self.flag):
+            if self.crashes:
+                os.kill(os.getpid(), signal.SIGSEGV)
             raise RuntimeError("the gripper slipped")
         return np.zeros(2, np.float32), 1.0, False, self.n == 50, {}
 """
@@ -67,10 +70,26 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(folder: Path, *, failures: int, on_quarantine: str = "continue", isolation: str = "inline") -> str:
-    filled = SPEC.format(isolation=isolation, flag=folder / "broken", failures=failures, on_quarantine=on_quarantine)
+def write(
+    folder: Path, *, failures: int, on_quarantine: str = "continue", isolation: str = "inline", crashes: bool = False
+) -> str:
+    filled = SPEC.format(
+        isolation=isolation,
+        flag=folder / "broken",
+        crashes=str(crashes).lower(),
+        failures=failures,
+        on_quarantine=on_quarantine,
+    )
     (folder / "exp.toml").write_text(filled)
     return str(folder / "exp.toml")
+
+
+def test_a_worker_that_an_environment_crashes_although_it_had_given_batches_counts_like_an_error(folder: Path) -> None:
+    spec = write(folder, failures=1, on_quarantine="fail", crashes=True)
+    done = heddle("run", spec, cwd=folder, code=1, timeout_s=90)
+    assert re.search(
+        r"failed: shard [01] is quarantined: its worker ended with signal SIGSEGV at frail_env", done.stdout
+    )
 
 
 @pytest.mark.parametrize("isolation", ["inline", "process"])

@@ -7,6 +7,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from heddle.broker import Broker
+from heddle.broker.leases import HEALTHY_BATCHES
 from heddle.broker.types import Claim, Kind, Lease, Renewal
 from heddle.producers.answers import Answers
 from heddle.producers.appender import Appender
@@ -132,6 +133,18 @@ def test_only_the_shard_being_stepped_can_be_blamed_and_only_before_its_first_ba
     changes = stepping_changes([fresh, stepped, proven], fresh)
     assert [(one.lease.shard, wanted) for one, _, wanted in changes] == [(0, True), (1, False)]
     assert stepping_changes([fresh, stepped, proven], proven) == [(stepped, 4, False)]
+
+
+def test_a_suspect_is_marked_before_each_turn_until_it_has_given_batches_for_a_while() -> None:
+    suspect, other = holding(shard=0, suspect=True), holding(shard=1)
+    for one in (suspect, other):
+        one.note_accepted(5, 10)
+    assert stepping_changes([suspect, other], suspect) == [(suspect, 5, True)]
+    suspect.stepping = True
+    assert stepping_changes([suspect, other], suspect) == []
+    assert stepping_changes([suspect, other], other) == [(suspect, 5, False)]
+    suspect.note_accepted(4 + HEALTHY_BATCHES, 10)
+    assert stepping_changes([suspect, other], other) == []
 
 
 def test_a_shard_of_another_experiment_is_cleared_of_blame_before_the_next_one_is_stepped() -> None:

@@ -1,13 +1,13 @@
 -- Claim a queued shard: a new epoch, higher than every one before. The same worker with the same nonce gets the same
 -- answer again. Refused when the memory is full, which is right: no new work then.
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)
--- ARGV  1 shard index  2 worker  3 nonce  4 ttl ms
+-- ARGV  1 shard index  2 worker  3 nonce  4 ttl ms  5 batches after which a suspect (see reap.lua) is none any more
 -- Reply {"OK", epoch, seq, given, command, policy, min_policy, eval_policy, snapshot key or "", kind, attempts, sync,
---     deaths, why no snapshot, token of the shared memory that every reader can map, "" for none}
+--     deaths, why no snapshot, token of the shared memory that every reader can map, "" for none, "1" for a suspect}
 --     | {"HELD"}: not queued | {"GONE"}: the experiment was removed or stopped, or has no such shard
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'min_policy', 'eval_policy', 'sync', 'plane', 'far')
 local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'seq', 'given', 'snapshot', 'kind', 'attempts',
-  'claim_seq', 'previous', 'deaths', 'no_snapshot')
+  'claim_seq', 'previous', 'deaths', 'no_snapshot', 'suspect')
 if not ctl[1] or ctl[1] == 'stop' or not s[1] then
   return {'GONE'}
 end
@@ -34,4 +34,5 @@ redis.call('HSET', KEYS[3], 'worker', ARGV[2], 'epoch', epoch)
 redis.call('PEXPIRE', KEYS[3], ARGV[4])
 redis.call('ZADD', KEYS[4], string.format('%.0f', now + tonumber(ARGV[4])), ARGV[1])
 return {'OK', epoch, s[5], s[6], ctl[1], ctl[2] or '0', ctl[3] or '0', ctl[4] or '0', s[7] or '', s[8], attempts, ctl[5] or '0',
-  s[12] or '0', s[13] or '', tonumber(ctl[7] or '0') > now and '' or ctl[6] or ''}
+  s[12] or '0', s[13] or '', tonumber(ctl[7] or '0') > now and '' or ctl[6] or '',
+  s[14] and tonumber(s[5]) - tonumber(s[14]) < tonumber(ARGV[5]) and '1' or ''}

@@ -1,6 +1,8 @@
 -- Take a shard from an owner that died: its lease key is gone, or the one who started the worker vouches for its death.
 -- A death counts only if the shard was being stepped and its owner got no batch accepted; a crash of its process also
--- after batches, as a failure given back does. Too many of either: quarantined.
+-- after batches, as a failure given back does, where it is known that this shard was stepped: it was the only one held, or
+-- its owner said so before each turn, as owners do of a suspect: one that was held in a crash of which that was not known.
+-- Too many of either: quarantined.
 -- Runs when the memory is full: ZREM comes first.
 -- Totals for people: `reaped` counts leases that ran out, `vouched` deaths that a parent saw, `quarantined` shards.
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
@@ -10,6 +12,7 @@
 --       6 server ms at which the lease was found over, "" when vouched  7 ms for which that is worth something: a server
 --       that was frozen meanwhile kept every owner from renewing
 --       8 vouched, and its process crashed: it follows the failure before if fewer batches lie between; "" for none
+--       9 "1": the crashed process held no other shard
 -- Reply {"OK", state now, worker, epoch, error, "1" when it was being stepped} | {"ALIVE"} | {"NO"}: not leased, or not by that worker
 --     | {"FENCED"}: another coordinator leads | {"LATE"}: look again | {"GONE"}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'barren_deaths', 'env_failures')
@@ -24,7 +27,8 @@ local at = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 if ARGV[6] ~= '' and at - tonumber(ARGV[6]) > tonumber(ARGV[7]) then
   return {'LATE'}
 end
-local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error', 'snapshot', 'failures')
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error', 'snapshot', 'failures',
+  'suspect')
 if s[1] ~= 'leased' then
   redis.call('ZREM', KEYS[4], ARGV[1])
   return {'NO'}
@@ -50,7 +54,12 @@ if s[4] == s[5] and s[6] == '1' then
   end
 end
 local within, most_failures = ARGV[8] or '', tonumber(ctl[4] or '0')
-if within ~= '' and s[6] == '1' then
+local suspect = s[12] and within ~= '' and tonumber(s[4]) - tonumber(s[12]) < tonumber(within)
+local blamed = within ~= '' and (ARGV[9] == '1' or (s[6] == '1' and (s[4] == s[5] or suspect)))
+if within ~= '' and not blamed then
+  redis.call('HSET', KEYS[2], 'suspect', s[4])
+end
+if blamed then
   local count, before = string.match(s[11] or '', '^(%d+):(%d+)$')
   local follows = count and tonumber(s[4]) - tonumber(before) < tonumber(within)
   local failures = follows and tonumber(count) + 1 or 1
@@ -74,4 +83,4 @@ redis.call('HINCRBY', KEYS[6], ARGV[3] == '' and 'reaped' or 'vouched', 1)
 if state == 'quarantined' then
   redis.call('HINCRBY', KEYS[6], 'quarantined', 1)
 end
-return {'OK', state, s[2], s[3], said, s[6] or '0'}
+return {'OK', state, s[2], s[3], said, blamed and '1' or s[6] or '0'}
