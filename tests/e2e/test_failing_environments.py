@@ -87,9 +87,7 @@ def write(
 def test_a_worker_that_an_environment_crashes_although_it_had_given_batches_counts_like_an_error(folder: Path) -> None:
     spec = write(folder, failures=1, on_quarantine="fail", crashes=True)
     done = heddle("run", spec, cwd=folder, code=1, timeout_s=90)
-    assert re.search(
-        r"failed: shard [01] is quarantined: its worker ended with signal SIGSEGV at frail_env", done.stdout
-    )
+    assert re.search(r"ended +failed: .*shard [01].*: its worker ended with signal SIGSEGV at frail_env", done.stdout)
 
 
 @pytest.mark.parametrize("isolation", ["inline", "process"])

@@ -149,4 +149,5 @@ def _play(swap: Installed, nature: play.Nature) -> None:
         swap.put(one, "make_policy", lambda *args, **options: play.SimPolicy())
     swap.put(stage, "hold_torch_to_one_thread", lambda: None)
     swap.put(packing, "encode", play.encode)
+    swap.put(packing, "encode_like", lambda layout, segments, *_: None)  # no batch is like any other
     swap.put(module["heddle.consumers.opening"], "decode_stacks", play.decode)
