@@ -76,7 +76,8 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
     problems += size_problems(spec, needed)
     if problems:
         raise SpecError(problems)
-    gain = see_gain(spec, observation, action, policy, guard=guard) if with_snapshot else 0.0
+    is_played = with_snapshot and spec.data is None
+    gain = see_gain(spec, observation, action, policy, guard=guard) if is_played else 0.0
     return Checked(observation, action, needed, trial.reason if trial else None, gain)
 
 

@@ -102,3 +102,6 @@ class NoCurveFile:
 
     def end(self, state: str, reason: str, result: Mapping[str, object]) -> None:
         """Nobody looks."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -28,6 +28,7 @@ class SimSegments:
     Attributes:
         name: (player, first step): no two batches that were played share it.
         owner: of its arrays; nobody's are used again.
+        num_finals: final observations; it has none of its own.
     """
 
     rows: int
@@ -38,6 +39,7 @@ class SimSegments:
     payload: bytes
     name: tuple[int, int]
     owner: None = None
+    num_finals: int = 0
 
     def whole(self) -> "SimSegments":
         return self
