@@ -59,9 +59,11 @@ def test_whole_lines_are_heard_with_the_experiment_that_is_played_and_stay_where
     ]
 
 
-def test_where_prints_are_log_lines_those_are_heard_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_prints_are_log_lines_those_are_heard_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv(FORMAT_ENV, "json")
-    monkeypatch.setattr(logging.getLogger(subject.PRINTED), "level", logging.INFO)
+    caplog.set_level(logging.INFO, logger=subject.PRINTED)
     with prints_are_heard("redis://nowhere", "worker", "w1"):
         about = {"experiment": "pole-1", "shard": 3}
         logging.getLogger(subject.PRINTED).info("%s", "x", extra={"printed": "arm is cold", "subject": about})
