@@ -49,6 +49,8 @@ from heddle.spec import ExperimentSpec
 
 Indexes = NDArray[np.intp]
 Mask = NDArray[np.bool_]
+Step = tuple[int, int]
+"""An environment and one of its steps."""
 
 
 class VectorPlayer(Play):
@@ -213,10 +215,11 @@ class VectorPlayer(Play):
             self.standing.own["pending"] = resets if self._lanes is None else resets | (pending & idle)
         if some_over:
             ended = (over & playing).nonzero()[0]
-            self._end_each(reel, ended, terminated, truncated, (info, resets))
+            steps = list(zip(ended.tolist(), (at[ended] - 1).tolist(), strict=True))
+            self._end_each(reel, steps, terminated, truncated, (info, resets))
             if self._mode == "Disabled":
                 self._reset(reel, over, playing)  # which tells a counter beneath a wrapper that cut the episode off
-            self._count_each(reel, ended)
+            self._count_each(reel, steps)
             self._begin_each(reel, (over & playing & ~self.standing.own["pending"]).nonzero()[0])
         if self._lanes is not None:  # what it was not there for counts as well
             self._episodes.all_ended(np.flatnonzero(self._lanes.missed & playing).tolist())
@@ -248,26 +251,25 @@ class VectorPlayer(Play):
                 note_info(array, (env, int(self._at[env])), key, own)
 
     def _end_each(
-        self, reel: Reel, ended: Indexes, terminated: Mask, truncated: Mask, told: tuple[Mapping[str, Any], Mask]
+        self, reel: Reel, ended: list[Step], terminated: Mask, truncated: Mask, told: tuple[Mapping[str, Any], Mask]
     ) -> None:
-        """The step that `ended` have just made ended their episodes: note it; `told`: infos, and who is reset."""
+        """These steps ended their episodes: note it; `told`: infos, and who is reset."""
         arrays, (info, resets) = reel.arrays, told
-        steps = self._at[ended] - 1
-        arrays["terminated"][ended, steps], arrays["truncated"][ended, steps] = terminated[ended], truncated[ended]
-        for env in ended[truncated[ended] & ~terminated[ended]].tolist():
-            step = int(self._at[env]) - 1
-            self._env, self._row = env, step
-            is_gone = self._mode == "SameStep" and resets[env]
-            reel.keep_final(env, step, final_of(info, env, self.layout.observation_leaves) if is_gone else None)
+        for env, step in ended:  # of one or two at a time, which is usual, arrays of indexes cost five times as much
+            arrays["terminated"][env, step] = is_end = terminated[env]
+            arrays["truncated"][env, step] = is_cut = truncated[env]
+            if is_cut and not is_end:
+                self._env, self._row = env, step
+                is_gone = self._mode == "SameStep" and resets[env]
+                reel.keep_final(env, step, final_of(info, env, self.layout.observation_leaves) if is_gone else None)
 
-    def _count_each(self, reel: Reel, ended: Indexes) -> None:
-        """Return and length of the episodes that `ended` have just ended."""
-        envs, steps = ended.tolist(), (self._at[ended] - 1).tolist()
+    def _count_each(self, reel: Reel, ended: list[Step]) -> None:
+        """Return and length of the episodes that these steps ended."""
         if self._counter is None:
-            reel.ended += zip(envs, steps, strict=True)
-            self._episodes.all_ended(envs)
+            reel.ended += ended
+            self._episodes.all_ended([env for env, _ in ended])
             return
-        for env, step in zip(envs, steps, strict=True):
+        for env, step in ended:
             if (finished := self._counter.take(env)) is not None:
                 reel.arrays["episode_return"][env, step], reel.arrays["episode_length"][env, step] = finished
                 self._episodes.ended(env)
