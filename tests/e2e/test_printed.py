@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heddle.broker.server import start_server
-from tests.e2e.shell import heddle, heddle_json, started
+from tests.e2e.shell import heddle, started
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
@@ -55,8 +55,11 @@ env_steps = 100_000_000
 
 
 def heard(*, cwd: Path, url: str) -> dict[str, set[str]]:
-    """What `heddle logs` has of user code, by who printed it: "trainer" or "worker"."""
-    lines = heddle_json("logs", "arms", "--role", "user", "-n", "1000", cwd=cwd, url=url)["lines"]
+    """What `heddle logs` has of user code, by who printed it: "trainer" or "worker"; {} before there is an experiment."""
+    asked = heddle("logs", "arms", "--role", "user", "-n", "1000", "-o", "json", cwd=cwd, url=url, code=None)
+    if asked.returncode == 4:
+        return {}
+    lines = json.loads(asked.stdout)["lines"]
     found: dict[str, set[str]] = {}
     for line in lines:
         found.setdefault("trainer" if line["worker"] == "trainer" else "worker", set()).add(line["message"])
