@@ -55,7 +55,7 @@ env_steps = 100_000_000
 
 
 def heard(*, cwd: Path, url: str) -> dict[str, set[str]]:
-    """What `heddle logs` has of user code, by who printed it: "trainer" or "worker"; {} before there is an experiment."""
+    """What the log has of user code, by who printed it, "trainer" or "worker"; {} before there is an experiment."""
     asked = heddle("logs", "arms", "--role", "user", "-n", "1000", "-o", "json", cwd=cwd, url=url, code=None)
     if asked.returncode == 4:
         return {}
