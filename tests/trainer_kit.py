@@ -18,9 +18,10 @@ from typing import Any, Never
 import numpy as np
 import torch
 
-from heddle.batch import checksum, encode
-from heddle.broker import Broker
+from heddle.batch import checksum, encode, spot_check
+from heddle.broker import Broker, keys
 from heddle.broker.experience_types import Flow
+from heddle.broker.records import text
 from heddle.broker.types import AppendMeta, AppendReply, Claim
 from heddle.checkpoint import Checkpoint, newest
 from heddle.clock import SystemClock
@@ -29,6 +30,7 @@ from heddle.consumers.setting import read_setting
 from heddle.consumers.trainer import Trainer
 from heddle.errors import HeddleError
 from heddle.layout import Segments
+from heddle.plane import Home, Ring, Slot, file_of, open_plane
 from heddle.policies.base import Array, Arrays, Policy
 from heddle.shard import plan_shards
 from heddle.spaces import Box, Discrete, to_json
@@ -152,6 +154,10 @@ class Fleet:
         self.claims: dict[int, Claim] = {}
         self.seqs: dict[int, int] = {}
         self.gave: list[tuple[int, int]] = []
+        is_shared = self.setting.spec.plane == "shm"
+        self.home = Home(open_plane(), broker.planes.identity(), experiment) if is_shared else None
+        self._ring = None if self.home is None else Ring(self.home)
+        self._told = ""  # the shared memory that the readers see, as the broker last said
 
     def claim_all(self) -> "Fleet":
         """Every shard that waits for a worker."""
@@ -159,7 +165,7 @@ class Fleet:
             claim = self.broker.shards.claim(ticket, worker=self.worker, nonce=os.urandom(4).hex(), ttl_ms=TTL_MS)
             self.broker.shards.drop_ticket(ticket)
             assert isinstance(claim, Claim), claim
-            self.claims[ticket.shard] = claim
+            self.claims[ticket.shard], self._told = claim, claim.plane
             self.seqs[ticket.shard] = claim.seq
         return self
 
@@ -211,6 +217,7 @@ class Fleet:
         claim = self.claims[shard]
         segments = self.segments(shard, version, returns=returns)
         blob = bytes(encode(self.setting.layout, segments)) if data is None else data
+        slot = self._slot(blob) if data is None else None
         meta = AppendMeta(
             kind=claim.kind,
             version_min=version,
@@ -218,18 +225,47 @@ class Fleet:
             segments=segments.rows,
             steps=segments.num_steps if steps is None else steps,
             bytes=len(blob),
-            crc32=checksum(blob),
+            crc32=checksum(blob) if slot is None else spot_check(blob),
             given=(version if claim.sync or claim.kind == "eval" else 0) if given is None else given,
             **told_ms,
         )
-        seq = self.seqs[shard] + 1
+        seq, lease = self.seqs[shard] + 1, claim.lease
+        if slot is not None:
+            slot.offer(file_of(lease.shard, lease.epoch, lease.nonce, seq))
         reply = self.broker.shards.append(
-            claim.lease, seq=seq, blob=memoryview(blob), meta=meta, ttl_ms=TTL_MS, stepping_next=True
+            lease,
+            seq=seq,
+            blob=memoryview(blob) if slot is None else None,
+            meta=meta,
+            ttl_ms=TTL_MS,
+            stepping_next=True,
+            place="" if slot is None else slot.token,
         )
+        self._told = reply.plane
+        if slot is not None:
+            slot.close() if reply.status == "OK" else slot.discard()
         if reply.status == "OK":
             self.seqs[shard] = seq
             self.gave.append((shard, seq))
         return reply
+
+    def _slot(self, blob: bytes) -> Slot | None:
+        """A buffer with these bytes, where the readers see this host's shared memory."""
+        if self._ring is None:
+            return None
+        if not self._told:  # what a claim of now would be told
+            self._told = text(self.broker.conn.main.hget(keys.ctl(self.experiment, 0), "plane"))
+        if self._ring.token != self._told:
+            return None
+        slot = self._ring.take(len(blob))
+        slot.view()[: len(blob)] = blob
+        return slot
+
+    def end(self) -> None:
+        """Leave nothing in shared memory, whatever happened."""
+        if self._ring is not None and self.home is not None:
+            self._ring.close()
+            self.home.drop()
 
     def release_all(self) -> None:
         """Let every shard go."""

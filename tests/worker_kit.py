@@ -10,13 +10,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from heddle.batch import decode
+from heddle.batch import decode, spot_check
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.experience_types import Pointer
 from heddle.clock import SystemClock
 from heddle.coord.coordinator import Coordinator
 from heddle.errors import HeddleError
 from heddle.layout import Segments
+from heddle.plane import Home, file_of, open_plane
 from heddle.policies import weights
 from heddle.policies.base import Array
 from heddle.policies.factory import make_policy
@@ -131,6 +132,10 @@ class Reader:
         self.epoch = epoch
         self.read: list[Pointer] = []
         broker.experience.ensure_group(experiment, 0)
+        is_shared = self.spec.plane == "shm"
+        self.home = Home(open_plane(), broker.planes.identity(), experiment) if is_shared else None
+        if self.home is not None:
+            broker.planes.offer(experiment, 0, epoch, self.home.token)
 
     def publish(self, version: int) -> None:
         """Fresh weights as policy `version`."""
@@ -150,12 +155,34 @@ class Reader:
         """Settle entries: as trained, or evaluated for eval shards."""
         settled = [(p, "evaluated" if p.kind == "eval" else "trained") for p in pointers]
         self.broker.experience.ack(self.experiment, 0, self.epoch, settled)  # type: ignore[arg-type]
+        if self.home is not None:
+            for pointer in pointers:
+                self.home.remove(_file(pointer))
 
     def batch(self, pointer: Pointer) -> Segments:
         """The decoded batch of an entry."""
-        (data,) = self.broker.experience.fetch([pointer])
-        assert data is not None
-        return decode(self.stage.layout(), data, crc32=pointer.crc32, size_cap=1 << 26)
+        if pointer.location == "redis":
+            (data,) = self.broker.experience.fetch([pointer])
+            assert data is not None
+            return decode(self.stage.layout(), data, crc32=pointer.crc32, size_cap=1 << 26)
+        assert self.home is not None
+        view = self.home.view(_file(pointer), pointer.bytes)
+        assert view is not None and spot_check(view) == pointer.crc32
+        return decode(self.stage.layout(), view, crc32=None, size_cap=1 << 26)
+
+    def check_plane(self) -> None:
+        """Batches lay where the spec has them, and none of those that were settled lies there still."""
+        flow = self.broker.experience.flow(self.experiment, 0)
+        if self.home is None:
+            assert flow.mapped == 0
+            return
+        assert flow.mapped > 0.5 * flow.appended.batches, "batches lay in memory, but for the first ones"
+        assert not {_file(pointer) for pointer in self.read} & set(self.home.names())
+
+    def end(self) -> None:
+        """Leave nothing in shared memory."""
+        if self.home is not None:
+            self.home.drop()
 
     def seqs(self, shard: int) -> list[int]:
         """Every seq that was read of a shard, in order."""
@@ -165,6 +192,10 @@ class Reader:
         """Every shard's seqs are 1, 2, 3, ... without gap or repeat, over all of its epochs."""
         for shard in {pointer.shard for pointer in self.read}:
             assert self.seqs(shard) == list(range(1, len(self.seqs(shard)) + 1)), f"shard {shard}: {self.seqs(shard)}"
+
+
+def _file(pointer: Pointer) -> str:
+    return file_of(pointer.shard, pointer.epoch, pointer.nonce, pointer.seq)
 
 
 class Running:

@@ -41,6 +41,7 @@ hidden = [4]
 [rollout]
 steps = 8
 max_policy_lag = 1000000
+plane = "{plane}"
 [trainer]
 passes = 1
 minibatch = 32
@@ -92,7 +93,14 @@ class Crew:
         self.folder = folder
         self.clock = SystemClock()
         self.actors: dict[str, Actor] = {}
-        self.numbers = {"step_s": 0.005, "ttl_s": 10.0, "max_entries": 1024, "max_bytes": 1 << 26, **spec}
+        self.numbers = {
+            "step_s": 0.005,
+            "ttl_s": 10.0,
+            "max_entries": 1024,
+            "max_bytes": 1 << 26,
+            "plane": "auto",
+            **spec,
+        }
 
     def start(self) -> None:
         """Start everybody, with an experiment to work on."""

@@ -4,7 +4,6 @@ Times are measured from the first PING that is answered. HEDDLE_SOAK=1 lets ever
 """
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,9 +15,9 @@ from heddle.broker import keys
 from heddle.clock import SystemClock
 from tests.chaos.breakable import PASSWORD, Server
 from tests.chaos.crew import Crew, crew_on
+from tests.chaos.planes import PLANES, SOAK
 from tests.helpers import eventually
 
-SOAK = bool(os.environ.get("HEDDLE_SOAK"))
 AWAY_S = 8.0 if SOAK else 1.2
 LIMIT_S = 5.0
 MOST_WARNINGS = 8
@@ -27,16 +26,23 @@ clock = SystemClock()
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
 
 
+@pytest.fixture(scope="module", params=PLANES if SOAK else PLANES[:1])
+def way(request: pytest.FixtureRequest) -> str:
+    """The plane. By default shared memory, where a batch waits in a buffer while the broker is away; sieges kill it
+    over both."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(way: str) -> Iterator[Server]:
     made = Server()
     yield made
     made.stop()
 
 
 @pytest.fixture(scope="module")
-def crew(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with crew_on(server, tmp_path_factory.mktemp("crew")) as working:
+def crew(server: Server, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    with crew_on(server, tmp_path_factory.mktemp("crew"), plane=way) as working:
         yield working
 
 

@@ -1,10 +1,13 @@
-"""With a snapshot at every batch, killed and frozen workers leave no trace in what is experienced: bit for bit."""
+"""With a snapshot at every batch, killed and frozen workers leave no trace in what is experienced: bit for bit.
+
+Half of the cases are killed while their batches go through shared memory, and are compared with what the broker carried
+of them undisturbed; the other half the other way round. HEDDLE_SOAK=1 kills each of them both ways.
+"""
 
 import hashlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,6 +22,7 @@ from heddle.broker.server import start_server
 from heddle.clock import SystemClock
 from heddle.launch.supervisor import URL_ENV
 from heddle.layout import Segments
+from tests.chaos.planes import IN_PLACE, PLANES, planes_of
 from tests.helpers import eventually
 from tests.unit.test_folds import STACK
 from tests.worker_kit import Reader, coordinating, fresh, submit
@@ -67,6 +71,8 @@ class Witness:
         self._thread.join(30)
         for reader in self._readers.values():
             reader.check_continuity()
+            reader.check_plane()
+            reader.end()
 
     def _run(self) -> None:
         while not self._end.is_set():
@@ -116,7 +122,7 @@ class Fleet:
             worker.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-m", "heddle", "worker"], env={**os.environ, URL_ENV: self._url})
+        return subprocess.Popen([*IN_PLACE, "worker"], env={**os.environ, URL_ENV: self._url})
 
 
 @pytest.fixture
@@ -126,13 +132,13 @@ def fleet(url: str) -> Iterator[Fleet]:
     workers.end()
 
 
-def _submit(broker: Broker, name: str, env: dict[str, Any], **faults: Any) -> str:
+def _submit(broker: Broker, name: str, env: dict[str, Any], plane: str, **faults: Any) -> str:
     return submit(
         broker,
         experiment={"name": name, "seed": 11},
         env=env,
         policy=MEMORY if name.startswith("memory") else SLOWLY,
-        rollout={"steps": 6},
+        rollout={"steps": 6, "plane": plane},
         faults={"lease_ttl": TTL_S, "barren_deaths": 50, "snapshot_every": 1, **faults},
     )
 
@@ -153,22 +159,29 @@ def _torment(fleet: Fleet, witness: Witness, rng: np.random.Generator) -> None:
 def test_runs_with_and_without_kills_give_the_same_experience_bit_for_bit(url: str, fleet: Fleet) -> None:
     # Given what every shard gives when nobody is killed
     broker, rng = fresh(url), np.random.default_rng(int(os.environ.get("HEDDLE_SEED", "1")))
-    quiet = {name: _submit(broker, f"{name}-quiet", env) for name, env in CASES.items()}
+    quiet = {
+        name: _submit(broker, f"{name}-quiet", env, PLANES[(place + 1) % 2])
+        for place, (name, env) in enumerate(CASES.items())
+    }
     undisturbed = Witness(broker, quiet)
     eventually(lambda: undisturbed.least() >= BATCHES, timeout_s=3600, what="the run without kills")
     undisturbed.end()
     for experiment in quiet.values():
         broker.experiments.set_command(experiment, "stop")
     # When the same is played again, workers are killed all the time, and one experiment has no snapshots
-    hard = {name: _submit(broker, f"{name}-hard", env) for name, env in CASES.items()}
-    without = _submit(broker, "walk-without", CASES["walk"], snapshot_every=0)
+    hard = {
+        f"{name}@{plane}": _submit(broker, f"{name}-hard-{plane}", CASES[name], plane)
+        for place, name in enumerate(CASES)
+        for plane in planes_of(place)
+    }
+    without = _submit(broker, "walk-without", CASES["walk"], "redis", snapshot_every=0)
     tormented = Witness(broker, {**hard, "without": without})
     _torment(fleet, tormented, rng)
     eventually(lambda: tormented.least() >= BATCHES, timeout_s=3600, what="the run with kills")
     tormented.end()
     # Then the digests of every shard are the same, but for the one that began afresh
     for name, shards in tormented.digests.items():
-        expected = undisturbed.digests["walk" if name == "without" else name]
+        expected = undisturbed.digests["walk" if name == "without" else name.partition("@")[0]]
         for shard, digests in shards.items():
             same = [one == other for one, other in zip(digests, expected[shard], strict=False)]
             assert len(same) >= BATCHES

@@ -58,12 +58,15 @@ def latest(fleet: Fleet, at_least: int) -> int:
 
 @pytest.mark.parametrize("wait_for_update", [False, True])
 def test_after_a_kill_the_buffer_holds_what_the_marks_cover_and_in_the_end_everything_once(
-    valkey_server: LocalServer, broker: Broker, tmp_path: Path, wait_for_update: bool
+    valkey_server: LocalServer, broker: Broker, tmp_path: Path, wait_for_update: bool, plane: str
 ) -> None:
     # Given a trainer that replays, and workers that give one batch after another
     home = tmp_path / "home"
     experiment = submit(
-        broker, rollout={"sync": False}, policy={"id": "q", "hidden": [4]}, trainer={**TRAINER, "checkpoint_every": 2}
+        broker,
+        rollout={"sync": False, "plane": plane},
+        policy={"id": "q", "hidden": [4]},
+        trainer={**TRAINER, "checkpoint_every": 2},
     )
     fleet = Fleet(broker, experiment).claim_all()
     running = [first := start_process(valkey_server.url, experiment, home)]
@@ -94,6 +97,8 @@ def test_after_a_kill_the_buffer_holds_what_the_marks_cover_and_in_the_end_every
         for process in running:
             if process.poll() is None:
                 process.kill()
+        fleet.end()
+    assert (fleet.flow().mapped > 0) == (plane == "shm")
     checkpoint = saved(home)
     assert checkpoint is not None
     assert buffered(checkpoint, home, fleet) == covered(checkpoint) == Counter(dict.fromkeys(fleet.gave, ENVS * STEPS))

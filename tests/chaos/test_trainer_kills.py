@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,20 @@ def start(valkey_server: LocalServer, home: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def fleet(broker: Broker, hooks: Path) -> Fleet:
-    return Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(hooks)}})).claim_all()
+def fleet(broker: Broker, hooks: Path, plane: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    monkeypatch.setattr("heddle.plane.ring.REUSED_FROM", 0)  # as buffers of large batches are
+    with fleet_on(broker, plane, hooks) as made:
+        yield made
+
+
+@contextmanager
+def fleet_on(broker: Broker, plane: str, hooks: Path, **trainer: Any) -> Iterator[Fleet]:
+    trainer = {"kwargs": {"hooks": str(hooks)}, **trainer}
+    made = Fleet(broker, submit(broker, trainer=trainer, rollout={"plane": plane})).claim_all()
+    try:
+        yield made
+    finally:
+        made.end()
 
 
 @pytest.mark.parametrize("where", ["update", "state"])
@@ -216,7 +229,7 @@ def test_killed_at_any_moment_again_and_again_each_batch_is_trained_once(
         version = version_after(fleet, before)
     give_all(fleet, version)
     version_after(fleet, version)
-    check_each_once(fleet, home, unsaved=unsaved)
+    check_each_once(fleet, home, unsaved=unsaved, killed=4)
 
 
 def test_a_terminated_trainer_saves_acks_and_leaves_the_seat(fleet: Fleet, start: Start, home: Path) -> None:
@@ -230,10 +243,13 @@ def test_a_terminated_trainer_saves_acks_and_leaves_the_seat(fleet: Fleet, start
     check_each_once(fleet, home)
 
 
-def test_a_trainer_outlives_a_restart_of_the_broker(tmp_path: Path, hooks: Path) -> None:
+def test_a_trainer_outlives_a_restart_of_the_broker(tmp_path: Path, hooks: Path, plane: str) -> None:
     home = tmp_path / "home"
-    with start_server(tmp_path / "server") as server, open_broker(server.url, role="test") as broker:
-        fleet = Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(hooks)}})).claim_all()
+    with (
+        start_server(tmp_path / "server") as server,
+        open_broker(server.url, role="test") as broker,
+        fleet_on(broker, plane, hooks) as fleet,
+    ):
         process = start_process(server.url, fleet.experiment, home)
         try:
             version = version_after(fleet, 0)

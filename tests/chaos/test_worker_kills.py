@@ -16,6 +16,7 @@ from heddle.clock import SystemClock
 from heddle.launch.supervisor import Supervisor
 from heddle.launch.vigil import Patience
 from heddle.stop import StopFlag
+from tests.chaos.planes import IN_PLACE
 from tests.helpers import eventually
 from tests.worker_kit import Reader, coordinating, fresh, submit
 
@@ -62,7 +63,8 @@ def broker(url: str) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def fleet(url: str) -> Iterator[Fleet]:
+def fleet(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    monkeypatch.setattr("heddle.launch.process.HEDDLE", IN_PLACE)
     running = Fleet(url, wants=2)
     yield running
     running.end()
@@ -91,9 +93,11 @@ class Pump:
             self.reader.ack(new)
 
     def end(self) -> None:
-        """Stop reading; every seq of every shard must have come once and in order."""
+        """Stop reading; every seq of every shard must have come once, in order, and by the way that the spec names."""
         self._end.set()
-        self._thread.join(10)
+        if self._thread.is_alive():
+            self._thread.join(10)
+            self.reader.check_plane()
         self.reader.check_continuity()
 
 
@@ -112,13 +116,15 @@ def await_another_owner(pump: Pump, epoch: int) -> None:
 
 
 @pytest.fixture
-def playing(url: str, broker: Broker, fleet: Fleet) -> Iterator[tuple[str, Pump]]:
+def playing(url: str, broker: Broker, fleet: Fleet, plane: str) -> Iterator[tuple[str, Pump]]:
     """Two workers that play a shard each of one experiment."""
-    experiment = submit(broker, faults={"lease_ttl": TTL_S, "barren_deaths": 50}, env={"kwargs": {"step_s": 0.002}})
+    faults, env = {"lease_ttl": TTL_S, "barren_deaths": 50}, {"kwargs": {"step_s": 0.002}}
+    experiment = submit(broker, faults=faults, env=env, rollout={"plane": plane})
     pump = Pump(url, experiment)
     eventually(lambda: both_playing(broker, experiment, pump), timeout_s=40, what="both workers play")
     yield experiment, pump
     pump.end()
+    pump.reader.end()
 
 
 def test_after_sigkill_a_living_supervisor_has_the_shard_played_again_within_a_second(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from heddle.broker.experience_types import Flow
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, saved, seen_in
 
@@ -35,11 +36,12 @@ def go_on(hooks: Path) -> None:
         hook.unlink()
 
 
-def check_each_once(fleet: Fleet, home: Path, *, unsaved: AbstractSet[Batch] = frozenset()) -> None:
+def check_each_once(fleet: Fleet, home: Path, *, unsaved: AbstractSet[Batch] = frozenset(), killed: int = 0) -> None:
     """What was accepted was trained, once, in order; and that is what the counters say.
 
     Args:
         unsaved: played by weights that no checkpoint holds, see `lost_with`: these, and nothing else, are stale.
+        killed: trainers that were killed at no known moment: between an ack and the removal of what was acked, maybe.
     """
     eventually(lambda: fleet.flow().entries == 0, timeout_s=20.0, what="everything is settled")
     seen = seen_in(saved(home))
@@ -51,6 +53,18 @@ def check_each_once(fleet: Fleet, home: Path, *, unsaved: AbstractSet[Batch] = f
     flow = fleet.flow()
     assert (flow.trained.batches, flow.stale.batches) == (len(seen), len(unsaved))
     fleet.check_balance()
+    _check_plane(fleet, flow, killed)
+
+
+def _check_plane(fleet: Fleet, flow: Flow, killed: int) -> None:
+    """Batches lay where the experiment has them, and no file of one outlives it."""
+    if fleet.home is None:
+        assert flow.mapped == 0
+        return
+    assert flow.mapped > 0
+    assert flow.mapped >= flow.appended.batches - len(fleet.claims), "but for some while a trainer came"
+    home, most = fleet.home, killed * len(fleet.claims)
+    eventually(lambda: len(home.names()) <= most, what="settled batches are gone")
 
 
 def lost_with(fleet: Fleet, home: Path, versions: Mapping[Batch, int]) -> set[Batch]:

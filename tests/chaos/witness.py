@@ -6,6 +6,8 @@ It never changes what is offered. It is another name of the same file: a buffer 
 import os
 from pathlib import Path
 
+from tests.chaos.planes import play_in_place
+
 WITNESS = "CHAOS_WITNESS"
 """Variable with the folder, on the file system of shared memory, in which those names are."""
 
@@ -16,7 +18,6 @@ def attend() -> None:
     if not folder:
         return
     from heddle.plane import ring
-    from heddle.producers import packing
 
     offer = ring.Slot.offer
 
@@ -28,7 +29,7 @@ def attend() -> None:
         offer(slot, name)
 
     setattr(ring.Slot, "offer", kept)  # noqa: B010  a method of ours stands in for it
-    ring.REUSED_FROM = packing.IN_PLACE_FROM = 0
+    play_in_place()
 
 
 def seen(folder: Path | None, experiment: str, fields: dict[str, str]) -> bytes | None:
