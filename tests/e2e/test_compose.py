@@ -164,8 +164,9 @@ def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishe
     fleet("restart", "redis")
     eventually(lambda: steps(long) > before, timeout_s=90, every_s=0.5, what="progress after the restart")
 
-    # Then a second run on the same pool ends by its budget, beside the first
-    short = enqueue("budget.env_steps=20000", "experiment.name=short")
+    # Then a second run on the same pool, of batches that lie in shared memory where there is any, ends by its budget
+    large = ("env.num_envs=64", "env.envs_per_shard=32", "rollout.steps=128", "trainer.minibatch=4096")
+    short = enqueue("budget.env_steps=20000", "experiment.name=short", *large)
     heddle("wait", short, "--for", "completed", "--timeout", "240s")
     assert steps(short) >= 20_000
     assert_books_balance(short)
@@ -186,7 +187,9 @@ def test_a_composed_fleet_scales_loses_a_worker_and_its_broker_and_still_finishe
     cli = ["redis-cli", "-p", PORT]
     env = dict(os.environ) | PASSWORD
     assert "command" in run(*cli, "HGETALL", f"{tag}:ctl", env=env)
-    assert "appended" in run(*cli, "HGETALL", f"{tag}:flow", env=env)
+    flow = run(*cli, "HGETALL", f"{tag}:flow", env=env).split()
+    assert int(flow[flow.index("appended") + 1]) >= 3
+    assert "mapped" not in flow, "containers share no memory: every large batch went through the broker"
     assert "epoch" in run(*cli, "HGETALL", f"{tag}:shard:0", env=env)
     assert run(*cli, "ZRANGE", f"{tag}:due", "0", "-1", "WITHSCORES", env=env).strip() == ""
     assert run(*cli, "XLEN", f"{tag}:experience", env=env).strip() == "0"
