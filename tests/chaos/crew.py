@@ -6,6 +6,7 @@ It never restarts anybody: who ends has ended. One thread, the main one.
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from heddle.broker.pointers import read_flow
 from heddle.broker.records import texts
 from heddle.clock import SystemClock
 from heddle.errors import HeddleError
+from heddle.plane import root_folder
 from tests.chaos import procs
 from tests.chaos.breakable import Server
 from tests.e2e.shell import HEDDLE, environment
@@ -93,6 +95,7 @@ class Crew:
         self.folder = folder
         self.clock = SystemClock()
         self.actors: dict[str, Actor] = {}
+        self._in_memory: set[Path] = set()
         self.numbers = {
             "step_s": 0.005,
             "ttl_s": 10.0,
@@ -122,6 +125,7 @@ class Crew:
         assert re.fullmatch(r"crew-\w+", said[0]), said
         self.experiment = said[0]
         self.broker = self._connect()
+        self._in_memory.add(root_folder() / self.broker.planes.identity())
         self._run("tap", [sys.executable, "-m", "tests.chaos.tap_process", self.server.url, self.experiment])
 
     def end(self) -> None:
@@ -134,6 +138,8 @@ class Crew:
                 actor.process.wait(20)
         for left in procs.marked(MARK, str(self.folder)):
             os.kill(left.pid, 9)
+        for folder in self._in_memory:  # their broker goes with everybody who would have swept it
+            shutil.rmtree(folder, ignore_errors=True)
 
     # ---- who is here
 
