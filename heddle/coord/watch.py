@@ -21,6 +21,7 @@ LOOK_EVERY_STOPPING_MS = 200
 MANY_SHARDS = 1_000
 """From here on a look lasts so long that one after every reap would keep the next reap waiting."""
 TICKETS_EVERY_MS = 1_000
+STEP_MS = 100
 LEAST_GAP_MS = 1_000
 """Rounds are up to half a second apart: a shorter silence is no gap, unless the TTL is short."""
 
@@ -107,6 +108,17 @@ def contact_since(since_ms: int, last_ms: int, now_ms: int, ttl_ms: int) -> int:
     is two thirds: that long lasts a lease that was renewed every third.
     """
     return now_ms if now_ms - last_ms > longest_gap_ms(ttl_ms) or now_ms < last_ms else since_ms
+
+
+def lost_time(ours_ms: float, its_ms: float) -> bool:
+    """Whether the broker's clock was set back: less time passed there than here. Clocks a fifth apart are no step.
+
+    Args:
+        ours_ms: at least so long were two looks at it apart, from the first answer to the second question: however
+            late an answer comes, it is no step.
+        its_ms: between those looks, by the broker's clock.
+    """
+    return 0.8 * ours_ms - its_ms > STEP_MS
 
 
 def longest_gap_ms(ttl_ms: int) -> int:

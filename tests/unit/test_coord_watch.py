@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from heddle.broker.types import Ctl
-from heddle.coord.watch import Watched, contact_since
+from heddle.coord.watch import Watched, contact_since, lost_time
 
 CTL = Ctl(
     command="run",
@@ -96,3 +96,20 @@ def test_of_many_shards_a_death_calls_for_a_look_only_if_the_shard_will_not_be_p
     seen = watched(shards=shards)
     seen.reaped(states)
     assert seen.must_look(1, CTL) == looks
+
+
+@pytest.mark.parametrize(
+    ("ours_ms", "its_ms", "is_step"),
+    [
+        (500, 500, False),
+        (860, 80, True),
+        (500, -700, True),
+        (10_000, 9_000, False),
+        (5_000, 4_100, False),
+        (0, 0, False),
+    ],
+)
+def test_a_clock_that_was_set_back_is_told_from_one_that_runs_a_fifth_slower(
+    ours_ms: float, its_ms: float, is_step: bool
+) -> None:
+    assert lost_time(ours_ms, its_ms) is is_step
