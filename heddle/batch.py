@@ -1,5 +1,5 @@
-"""Batch bytes: Segments to an Arrow IPC stream of one record batch and back, and with `codec.py` and `columns.py` the
-only place that knows Arrow.
+"""Batch bytes: Segments to an Arrow IPC stream of one record batch and back, and with `codec.py`, `columns.py` and
+`same.py` the only place that knows Arrow.
 
 It never trusts what it reads: until size, checksum, schema, structure and contents are right, nobody sees an array.
 
@@ -171,7 +171,11 @@ def finish_in(layout: Layout, segments: Segments, memory: memoryview) -> memoryv
 def encode_like(layout: Layout, segments: Segments, take: Take | None = None) -> memoryview | None:
     """As `encode`, or with `take` as `encode_into`, without Arrow: by what surrounds the arrays of every such batch.
 
-    None where there are final observations or other arrays; nothing was taken then. Slow for the first of so many rows.
+    None where there are final observations, and without `take` where an array is not as it must be. Slow for the first
+    of so many rows.
+
+    Raises:
+        ValueError: with `take`, as `encode` does; what it gave is of no use then.
     """
     known = None if segments.num_finals or segments.stacks else places(layout, segments.rows)
     if known is None or known.stencil is None:

@@ -150,13 +150,18 @@ def frames_of(name: str) -> str:
     return _FRAMES + name
 
 
-@functools.lru_cache(maxsize=64)
 def codec_of(layout: Layout, stacks: tuple[str, ...] = ()) -> Codec:
     """Of a layout's batches.
 
     Args:
         stacks: leaves, sorted, that travel as stacks; each is one of arrays of a fixed shape.
     """
+    return _codec_of(layout, stacks)
+
+
+@functools.lru_cache(maxsize=64)
+def _codec_of(layout: Layout, stacks: tuple[str, ...]) -> Codec:
+    """`codec_of`, which always gives both: to the cache an argument that is left out is another one."""
     columns = [
         fixed(_INDEX + column.name, "int32", (layout.steps + 1, column.shape[0]))
         if column.name in stacks

@@ -17,7 +17,8 @@ from heddle.spaces.cells import TakenApart, first_disagreement, taken_apart, val
 def first_problem(segments: Segments) -> str | None:
     """One line about the first thing wrong in the arrays, None when all is well. Shapes and dtypes are taken as right.
 
-    Only valid steps are looked at: what lies beyond a segment's length means nothing.
+    Only valid steps are looked at, what lies beyond a segment's length means nothing; but of stacks that are not put
+    together, every frame.
     """
     for check in _CHECKS:
         if problem := check(segments):

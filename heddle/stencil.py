@@ -86,7 +86,9 @@ class Stencil:
             ValueError: one is not as it must be; what is in `memory` is of no use then.
         """
         for column, at, rows in self.columns:
-            shape, given = (rows, *column.shape), arrays[column.name]
+            shape, given = (rows, *column.shape), arrays.get(column.name)
+            if given is None:
+                raise ValueError(f"the segments lack {column.name}")
             place = np.frombuffer(memory, column.dtype, math.prod(shape), at).reshape(shape)
             if not isinstance(given, np.ndarray):
                 given(place)

@@ -105,7 +105,7 @@ class Leases(Tickets):
         meta: AppendMeta,
         ttl_ms: int,
         snapshot: memoryview | bytes | None = None,
-        stepping_next: bool = False,
+        stepping_next: bool | None = False,
         resend_snapshot: bool = False,
         no_snapshot: str = "",
         place: str = "",
@@ -120,7 +120,7 @@ class Leases(Tickets):
             blob: the encoded batch, meta.bytes long; None when the broker has it already (after FULL).
             ttl_ms: how long the lease then lasts.
             snapshot: the environments' state after this batch; it counts only if the batch is accepted.
-            stepping_next: the shard is being stepped now.
+            stepping_next: the shard is being stepped now; None leaves what was said of that.
             resend_snapshot: with blob None: the batch carries a snapshot that the broker has already.
             no_snapshot: why it carries none though it should, to be shown; "" when there is nothing to say.
             place: token of the shared memory where the bytes lie, in a file of this batch's identity; blob is None.
@@ -142,7 +142,8 @@ class Leases(Tickets):
             own.append(snapshot_key)
             if snapshot is not None:
                 pipe.set(snapshot_key, memoryview(snapshot).cast("B"), px=BLOB_TTL_MS, nx=True)
-        args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, seq, ttl_ms, int(stepping_next)]
+        stepping: str | int = "" if stepping_next is None else int(stepping_next)
+        args: list[str | int] = [shard, lease.worker, lease.epoch, lease.nonce, seq, ttl_ms, stepping]
         args += [BLOB_TTL_MS, meta.kind, meta.version_min, meta.version_max, meta.segments, meta.steps]
         args += [meta.bytes, meta.crc32, meta.given, meta.waited_ms, no_snapshot]
         args += [place, meta.played_ms, meta.held_ms]

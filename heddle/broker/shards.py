@@ -178,7 +178,7 @@ class Shards(Leases, Failures):
 
         Args:
             error: what to say of its death.
-            crashed: its process brought that upon itself: it is a failure of the shard that it was stepping, then.
+            crashed: its process brought that upon itself: it is a failure of the only shard that it held, then.
         """
         held: dict[str, list[int]] = {}
         for member in self._conn.main.zrange(keys.EXPERIMENTS, 0, -1):

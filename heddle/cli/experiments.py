@@ -68,7 +68,7 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
     """Show how EXP (a name or an id) really is, and why; without EXP, the only one that is active."""
     from heddle.broker.events import PRINTED
     from heddle.cli.accounts import accounting, accounting_line
-    from heddle.cli.facts import latest_metrics, troubles
+    from heddle.cli.facts import latest_metrics, recent_metrics, troubles
     from heddle.states.look import look_at
     from heddle.states.slow import RECENT, slow_shards
     from heddle.states.stepping import stepping_lines, stepping_of
@@ -76,8 +76,8 @@ def status(experiment: str | None, output: str, redis_url: str | None) -> None:
     with connect(redis_url) as client:
         broker, found = client.broker, client.experiment(experiment or _only_active(client))
         facts, picture = look_at(broker, found.id)
-        recent = [] if facts.status.ended else broker.events.metrics_recent(found.id, count=RECENT)
-        slow = slow_shards([(one.update, one.values) for one in recent], facts.shards)
+        recent = recent_metrics(broker, found.id, count=RECENT) if facts.status.state == "running" else []
+        slow = slow_shards(recent, facts.shards)
         latest = latest_metrics(broker, found.id)
         told = broker.events.find(
             lambda one: one.experiment == found.id and one.level != "debug" and one.role != PRINTED, count=5

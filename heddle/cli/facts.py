@@ -40,6 +40,14 @@ def latest_metrics(broker: Broker, experiment: str) -> dict[str, float]:
         return {}
 
 
+def recent_metrics(broker: Broker, experiment: str, *, count: int) -> list[tuple[int, Mapping[str, float]]]:
+    """(update, values) of the last updates, oldest first; [] where somebody put something else in their place."""
+    try:
+        return [(one.update, one.values) for one in broker.events.metrics_recent(experiment, count=count)]
+    except Damaged:
+        return []
+
+
 def troubles(shards: Sequence[ShardState], *, out_of_memory: bool, blocked: str = "") -> list[str]:
     """What keeps an experiment from going on as planned, in one line each; [] when all is well."""
     found = [

@@ -5,6 +5,7 @@ It never touches the output of a command that is data. What children say waits i
 output slowly, or not at all, keeps no child from its work.
 """
 
+import contextlib
 import io
 import json
 import logging
@@ -20,21 +21,24 @@ from heddle.cli.log_lines import JsonLines, is_json
 from heddle.subject import PRINTED
 
 MOST_WAITING_BYTES = 4 << 20
-LINE_CHARS = 16_000
+LINE_CHARS = 4_000
 """Of a line of user code; a longer one is cut there."""
 
 _writing = threading.local()
 _printed = logging.getLogger(PRINTED)
-_turn = logging.Handler()
-"""Its lock is one that logging makes anew in a child that is forked: who forks may be one of many threads."""
+_turn = [threading.RLock()]
+"""A fork has one of its own: who forks may be one of many threads. Not a handler's, for which the end of the program
+would wait while nobody reads."""
+os.register_at_fork(after_in_child=lambda: _turn.__setitem__(0, threading.RLock()))
+_relays: list["Relay"] = []
+"""Writes for this process while it passes on what others say: nobody in a launcher waits for who reads."""
 _real: list[TextIO] = []
 """Standard output while user code has another one."""
 
 
 def write_line(line: str) -> None:
     """One line on standard output, whole. Past Python's own buffer, whose lock a fork would inherit as it is."""
-    _turn.acquire()
-    try:
+    with _turn[0]:
         out = _real[-1] if _real else sys.stdout
         try:
             number = out.fileno()
@@ -44,8 +48,6 @@ def write_line(line: str) -> None:
         data = memoryview(f"{line}\n".encode("utf-8", "replace"))
         while data:
             data = data[os.write(number, data) :]
-    finally:
-        _turn.release()
 
 
 class JsonOut(logging.Handler):
@@ -57,7 +59,7 @@ class JsonOut(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            write_line(self.format(record))
+            (_relays[-1].take if _relays else write_line)(self.format(record))
         except Exception:  # noqa: BLE001  as any handler: whatever becomes of a log line ends nobody's work
             self.handleError(record)
 
@@ -80,9 +82,11 @@ class Relay:
 
     def pass_on(self, subject: Mapping[str, str], line: str) -> None:
         """A child printed a line; `subject` says which one. Never waits."""
-        if not line.strip():
-            return
-        line = line if is_log_line(line) else _as_json(line[:LINE_CHARS], subject)
+        if line.strip():
+            self.take(line if is_log_line(line) else _as_json(line[:LINE_CHARS], subject))
+
+    def take(self, line: str) -> None:
+        """A line of JSON, a child's or our own. Never waits."""
         with self._changed:
             if self._bytes + len(line) > MOST_WAITING_BYTES:
                 self.left_out += 1
@@ -95,18 +99,21 @@ class Relay:
         """As `pass_on`, of a worker."""
         self.pass_on({"worker": worker}, line)
 
-    def stop(self, timeout_s: float = 1.0) -> None:
-        """Write what there is, within that time."""
+    def stop(self, timeout_s: float = 1.0) -> bool:
+        """Write what there is, within that time; whether that was enough."""
         with self._changed:
             self._is_ending = True
             self._changed.notify()
         self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (line := self._next()) is not None:
             try:
                 write_line(line)
             except (OSError, ValueError):  # nobody reads it any more
+                if self._is_ending:
+                    return
                 self.left_out += 1
 
     def _next(self) -> str | None:
@@ -127,10 +134,12 @@ def relay() -> Iterator[Relay | None]:
         yield None
         return
     made = Relay()
+    _relays.append(made)
     try:
         yield made
     finally:
-        made.stop()
+        if made.stop():  # else nobody reads, and what is said from now on would wait for that
+            _relays.remove(made)
 
 
 @contextmanager
@@ -168,6 +177,14 @@ class _Logged(io.TextIOBase):
 
     def fileno(self) -> int:
         return self._real.fileno()
+
+    def flush(self) -> None:
+        """What user code wrote into the buffer beneath."""
+        with contextlib.suppress(OSError, ValueError):
+            self._real.flush()
+
+    def detach(self) -> Any:
+        return self._real.buffer  # who wraps that anew has what it wants, and we have our stream
 
     def write(self, text: str) -> int:
         if getattr(_writing, "now", False):  # a handler that fails says so here

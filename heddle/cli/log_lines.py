@@ -13,6 +13,10 @@ from heddle.subject import subject
 
 FORMAT_ENV = "HEDDLE_LOG"
 _PAIR = re.compile(r"(?<![\w-])(experiment|pool|worker|supervisor|trainer|shard|epoch|seq|update|version)=([^\s,;]+)")
+MOST_BYTES = 8_000
+"""Of a line: a launcher reads its children's in pieces of `process.LINE_LIMIT_BYTES`, and half an object is none. Of a
+traceback the end is kept, of a message the begin."""
+LEAST_CHARS = 100
 _NUMBERS = frozenset({"shard", "epoch", "seq", "update", "version"})
 
 
@@ -53,7 +57,13 @@ class JsonLines(logging.Formatter):
             told |= fields_of(message)
         if record.exc_info:
             told["traceback"] = self.formatException(record.exc_info)
-        return dump_json(told)
+        line = dump_json(told)
+        for name in ("traceback", "message"):
+            while len(line) > MOST_BYTES and len(text := str(told.get(name, ""))) > LEAST_CHARS:
+                left = len(text) * 3 // 4
+                told[name] = text[-left:] if name == "traceback" else text[:left]
+                line = dump_json(told)
+        return line
 
 
 def fields_of(message: str) -> dict[str, object]:

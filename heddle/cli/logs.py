@@ -129,8 +129,10 @@ def logs(
         for event in shown:
             show(event)
         if not shown and count:
+            is_all = wanted == Wanted(None)
             rest = "waiting for one" if follow else "heddle logs shows all that is there"
-            click.echo(f"no line of the log is like that; {rest}", err=True)
+            rest = "nobody has said anything yet" if is_all and not follow else rest
+            click.echo(rest if is_all else f"no line of the log is like that; {rest}", err=True)
         if follow:
             known = {event.entry_id for event in shown}  # some may have come between the two looks
             fresh = replace(wanted, known=frozenset(known))

@@ -20,6 +20,8 @@ from heddle.subject import PRINTED, subject
 
 LINE_CHARS = 2_000
 
+_hearing = threading.local()
+
 
 @contextmanager
 def prints_are_heard(url: str, role: str, who: str) -> Iterator[None]:
@@ -52,10 +54,19 @@ class _Hears(logging.Handler):
     def __init__(self, speaking: Speaking, who: str) -> None:
         super().__init__()
         self._speaking, self._who = speaking, who
+        self._pid = os.getpid()
 
     def hear(self, line: str, experiment: object = None) -> None:
-        about = experiment or subject().get("experiment")
-        self._speaking.hear(self._who, None if about is None else str(about), line)
+        """Nothing in a fork, as vector environments make them: it has none of our threads, and locks as they were. And
+        nothing that a destructor or a signal handler prints in the middle of this: the locks are ours already."""
+        if os.getpid() != self._pid or getattr(_hearing, "now", False):
+            return
+        _hearing.now = True
+        try:
+            about = experiment or subject().get("experiment")
+            self._speaking.hear(self._who, None if about is None else str(about), line)
+        finally:
+            _hearing.now = False
 
     def emit(self, record: logging.LogRecord) -> None:
         told = getattr(record, "subject", {})
@@ -65,10 +76,13 @@ class _Hears(logging.Handler):
 class _Heard(io.TextIOBase):
     """Standard output or error, overheard: whole lines of each thread."""
 
+    encoding = "utf-8"
+    errors: str | None = None
+
     def __init__(self, real: TextIO, hears: _Hears) -> None:
         self._real, self._hears = real, hears
+        self.encoding, self.errors = real.encoding, real.errors  # user code encodes by them
         self._begun = threading.local()
-        self._pid = os.getpid()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -79,6 +93,9 @@ class _Heard(io.TextIOBase):
     def isatty(self) -> bool:
         return self._real.isatty()
 
+    def detach(self) -> Any:
+        return self._real.buffer  # who wraps that anew has what it wants, and we have our stream
+
     def fileno(self) -> int:
         return self._real.fileno()
 
@@ -87,8 +104,6 @@ class _Heard(io.TextIOBase):
 
     def write(self, text: str) -> int:
         written = self._real.write(text)
-        if os.getpid() != self._pid:  # a fork, as vector environments make them, has none of our threads
-            return written
         *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
         self._begun.text = rest[:LINE_CHARS]
         for line in lines:

@@ -206,6 +206,8 @@ def set_up_logs(level: int, *, is_service: bool = False) -> None:
         is_service: its standard output is no data: logs as JSON go there.
     """
     root = logging.getLogger("heddle")
+    if is_service and is_json():
+        root.handlers = [one for one in root.handlers if not isinstance(one, _StandardError)]  # -v was heard before
     if not root.handlers:
         root.addHandler(_handler(is_service=is_service))
         root.propagate = False

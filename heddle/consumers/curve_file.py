@@ -75,13 +75,18 @@ class CurveFile:
             lines = [_line(one.update, one.entry_id, one.values) + "\n" for one in kept]
             fresh.write_text("".join(lines), encoding="utf-8")
             fresh.replace(path)
+            if self._file is not None:  # st_nlink does not tell everywhere that it is not there any more (NFS)
+                self._file.close()
+                self._file = None
 
     def end(self, state: str, reason: str, result: Mapping[str, Any]) -> None:
         """How it ended; nothing is measured any more."""
         told = {"state": state, "reason": reason, "result": result, "code": __version__}
         with self._telling():
             self._home.mkdir(parents=True, exist_ok=True)
-            (self._home / ENDED).write_text(dump_json(told) + "\n", encoding="utf-8")
+            fresh = self._home / f"{ENDED}.new"  # who follows reads it at any moment
+            fresh.write_text(dump_json(told) + "\n", encoding="utf-8")
+            fresh.replace(self._home / ENDED)
         self.close()
 
     def close(self) -> None:
@@ -133,13 +138,23 @@ class _Telling:
 def is_written(home: Path) -> bool:
     """Whether somebody has the curve file of this folder open to go on with it."""
     try:
-        with (home / SPEC).open("rb") as file:
+        with _opened(home / SPEC) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:  # no such file, or no locks here: nobody can tell
         return False
     return False
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """For writing where that may be, though nothing is written: NFS gives nobody else an exclusive lock."""
+    try:
+        return path.open("r+b")
+    except FileNotFoundError:
+        raise
+    except OSError:  # somebody else's, or a file system that is only read
+        return path.open("rb")
 
 
 def read_points(path: Path) -> Points:

@@ -23,6 +23,9 @@ ACK_AT_ONCE = 256
 ASIDE_KEPT = 1024
 """Of so many batches, those set aside last, the outcome is remembered: what a broker forgets is its newest."""
 
+PASSED_KEPT = 16
+"""And of each shard so many that were passed over."""
+
 PASSED = "passed"
 """Of a batch of which only that is known: an earlier trainer acked it, and no manifest holds it."""
 
@@ -59,7 +62,9 @@ class Ledger:
         self._experiment = experiment
         self._partition = partition
         self._seat_epoch = seat_epoch
-        self._aside = dict(carried or {})
+        told = carried or {}
+        self._aside = {batch: known for batch, known in told.items() if known[0] != PASSED}
+        self._passed = {batch: known for batch, known in told.items() if known[0] == PASSED}
         self._durable = ordering.marks()
         self._spoilt: set[int] = set()
         self._held: list[tuple[Pointer, Settled]] = []
@@ -107,7 +112,8 @@ class Ledger:
         """
         usual: Settled = "evaluated" if pointer.kind == "eval" else "trained"
         mark = self._durable.get(pointer.shard)
-        if identity_of(pointer) in self._aside or (mark is not None and mark.covers(pointer)):
+        identity = identity_of(pointer)
+        if identity in self._aside or identity in self._passed or (mark is not None and mark.covers(pointer)):
             self._owe(pointer, usual)
         else:
             self._held.append((pointer, usual))
@@ -119,9 +125,12 @@ class Ledger:
         """
         first, after = (hole.before.seq if hole.before else 0) + 1, hole.after
         owners = {(mark.epoch, mark.nonce) for mark in (hole.before, after) if mark is not None}
-        for seq in range(max(first, after.seq - ASIDE_KEPT), after.seq):
+        newest = range(max(first, after.seq - PASSED_KEPT), after.seq)
+        for seq in newest:
             for epoch, nonce in owners:
-                self._aside.setdefault(batch_name(hole.shard, epoch, nonce, seq), (PASSED, ""))
+                self._passed[batch_name(hole.shard, epoch, nonce, seq)] = (PASSED, "")
+        while len(self._passed) > ASIDE_KEPT:
+            del self._passed[next(iter(self._passed))]
 
     def rewind(self, pointer: Pointer) -> None:
         """The broker has forgotten this entry before it could be used: what was taken for a repeat of it, or of what
@@ -190,7 +199,7 @@ class Ledger:
 
     def owed(self) -> dict[str, list[str]]:
         """For a manifest: batch -> [outcome, reason] of what was set aside and is not acked, or may be seen again."""
-        return {identity: [outcome, reason] for identity, (outcome, reason) in self._aside.items()}
+        return {identity: [outcome, reason] for identity, (outcome, reason) in {**self._passed, **self._aside}.items()}
 
     def forget_excuses(self, below: int) -> None:
         """Versions below `below` are not waited for any more."""
@@ -217,7 +226,8 @@ class Ledger:
 
     def _owe(self, pointer: Pointer, outcome: Settled) -> None:
         """Ack it at the next flush: as what it was set aside for, if it was."""
-        aside, reason = self._aside.get(identity_of(pointer), (outcome, ""))
+        identity = identity_of(pointer)
+        aside, reason = self._aside.get(identity, self._passed.get(identity, (outcome, "")))
         if aside == PASSED:
             aside = "evaluated" if pointer.kind == "eval" else "stale"
         if aside == "dead":

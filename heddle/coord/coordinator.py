@@ -57,6 +57,7 @@ class Coordinator:
         self._was_away = False
         self._born_ms = 0
         self._answered_ms = 0.0
+        self._waited_ms = 0.0
         self._away_at = 0.0
         self._fenced = 0
 
@@ -124,6 +125,7 @@ class Coordinator:
                 now_ms = self._touch(broker)
                 leader.contact_since_ms = self._contact_since_ms
                 leader.in_touch_since(self._floor_ms)
+                leader.answered_late(now_ms, self._waited_ms)
                 if not has_taken_over:
                     leader.take_over(now_ms)
                     has_taken_over = True
@@ -160,8 +162,10 @@ class Coordinator:
         else:
             self._contact_since_ms = contact_since(self._contact_since_ms, self._last_ms, now_ms, LEADER_TTL_MS)
             # Its clock may have been set back in a silence, which then looks shorter than it was.
-            was_long = self._answered_ms - asked_ms > longest_gap_ms(LEADER_TTL_MS)
-            self._blind = self._blind or was_long or lost_time(asked_ms - last_ms, now_ms - self._last_ms)
+            self._blind = self._blind or lost_time(asked_ms - last_ms, now_ms - self._last_ms)
+            self._waited_ms = self._answered_ms - asked_ms
+            if self._waited_ms > longest_gap_ms(LEADER_TTL_MS):
+                self._contact_since_ms = now_ms
         if self._blind:
             self._floor_ms = now_ms
         elif self._was_away:

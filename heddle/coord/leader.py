@@ -17,7 +17,7 @@ from heddle.coord.healing import Healer
 from heddle.coord.shares import PoolShares
 from heddle.coord.steward import PARTITION, Steward
 from heddle.coord.telling import Teller
-from heddle.coord.watch import Watched, longest_pause_ms, watch
+from heddle.coord.watch import Watched, longest_gap_ms, longest_pause_ms, watch
 from heddle.errors import (
     BrokerAmiss,
     BrokerError,
@@ -102,9 +102,10 @@ class Leader:
     def tick(self, now_ms: int) -> None:
         """One round over everything."""
         self._tell.next_round()
-        for watched in list(self._watched.values()):
+        for watched in self._watched.values():  # before any is looked after: on the way later times are heard
             watched.touch(now_ms)
-            self._guarded(watched, now_ms)
+        for watched in list(self._watched.values()):
+            self._guarded(watched, max(now_ms, watched.last_ms))
         self._pools.share(self._watched.values(), now_ms)
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
             self.take_over(now_ms)  # what an earlier leader admitted as one of its last acts, unseen by this one
@@ -148,6 +149,12 @@ class Leader:
         """Before `floor_ms` nobody could renew a lease, though no gap shows: contact with everybody begins there."""
         for watched in self._watched.values():
             watched.contact_since_ms = max(watched.contact_since_ms, floor_ms)
+
+    def answered_late(self, now_ms: int, waited_ms: float) -> None:
+        """The answer of `now_ms` took so long: where that is a gap, a clock that was set back meanwhile hid it."""
+        for watched in self._watched.values():
+            if waited_ms > longest_gap_ms(watched.ttl_ms):
+                watched.contact_since_ms = now_ms
 
     def wait(self, now_ms: int) -> None:
         """Sleep until something is due or an experiment is submitted, and admit those that are."""

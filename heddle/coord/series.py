@@ -171,7 +171,7 @@ def _flow(fleet: Fleet) -> list[Series]:
         _counter("heddle_shards_reassigned_total", "Shards taken from an owner, by why", ("experiment", "reason"),
                  [((one, reason), float(g.totals[name])) for one, g in found
                   for name, reason in (("reaped", "lease_over"), ("vouched", "worker_ended"))]),
-        _counter("heddle_shards_quarantined_total", "Shards set aside after barren deaths", ("experiment",),
+        _counter("heddle_shards_quarantined_total", "Shards set aside (quarantined)", ("experiment",),
                  [((one,), float(g.totals["quarantined"])) for one, g in found]),
     ]  # fmt: skip
 

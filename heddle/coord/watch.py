@@ -37,7 +37,7 @@ class Watched:
         seen: what of ctl made the last look necessary.
         looked_ms, tickets_ms: when its shards and its tickets were last looked at.
         next_due_ms: earliest deadline of a lease, None when there is no lease.
-        free_since_ms: since when the seat has been seen free after a stop.
+        free_since_ms: since when the seat has been seen free after a stop, or its trainer has told the end.
         shards, active: all of them, and those that count, train and eval.
         counts_in_quota: it is neither stopping nor over.
         is_dirty: its shards are to be looked at in the next round.
@@ -91,7 +91,7 @@ class Watched:
         self.shards = shards
         self.active = ctl.active + ctl.active_eval
         self.counts_in_quota = ctl.command != "stop"
-        if ctl.command != "stop" or is_seat_held:
+        if ctl.command != "stop" or (is_seat_held and not ctl.outcome):
             self.free_since_ms = None
         elif self.free_since_ms is None:
             self.free_since_ms = now_ms

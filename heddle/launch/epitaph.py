@@ -8,8 +8,8 @@ from heddle.launch.process import CRASHES, Child, describe_exit
 from heddle.spec.last_words import place, telling
 
 SHOWN_LINES = 5
-NOT_OF_ENVIRONMENTS = frozenset({BrokerError.exit_code, Denied.exit_code})
-"""Exit codes of a worker that cannot use its broker."""
+NOT_OF_ENVIRONMENTS = frozenset({BrokerError.exit_code, Denied.exit_code, 70, 130})
+"""Exit codes of a worker that cannot use its broker, that named the call which hung (70), or was told to end twice."""
 
 
 def epitaph(child: Child, lost: str) -> str:

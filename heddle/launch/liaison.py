@@ -205,6 +205,8 @@ class Liaison:
     def _free(self) -> None:
         while self._to_release:
             worker, why, how, kind, crashed = self._to_release[0]
+            # Tried again, some may be free already: what the worker held, and so which one it was, is not known then.
+            self._to_release[0] = (worker, why, how, kind, False)
             freed = self._broker.shards.release_worker(worker, error=why, crashed=crashed)
             if at := next((shard for shard in freed if shard.stepping), None):
                 how = f"{how}, while it stepped {at.experiment}/{at.shard}"

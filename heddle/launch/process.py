@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from heddle.clock import Clock, SystemClock
+from heddle.launch.said import printed_in
 from heddle.launch.ties import PARENT_ENV
 
 log = logging.getLogger("heddle.process")
@@ -213,8 +214,8 @@ class Child:
         self._signal_group(signal.SIGKILL)
 
     def tail(self, count: int = TAIL_LINES) -> list[str]:
-        """The last lines of its output, oldest first."""
-        return list(self._lines)[-count:]
+        """The last lines of its output, oldest first; what user code printed without what the log puts around it."""
+        return [line if (said := printed_in(line)) is None else said[1] for line in list(self._lines)[-count:]]
 
     def lifetime_s(self) -> float:
         """Seconds since it was started."""

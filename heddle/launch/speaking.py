@@ -16,6 +16,8 @@ log = logging.getLogger("heddle.launch")
 
 EVERY_S = 0.2
 AGAIN_S = 2.0
+IDLE_S = 60.0
+"""Where nothing is printed for so long the connection is let go: of ten thousand workers each would hold one."""
 
 
 class Speaking:
@@ -59,7 +61,9 @@ class Speaking:
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
-                self._something.wait()
+                if not self._something.wait(IDLE_S):
+                    self._let_go()
+                    continue
                 self._ended.wait(EVERY_S)  # lines come in bunches
                 self._something.clear()
                 if not self._send():
@@ -67,8 +71,12 @@ class Speaking:
                     self._ended.wait(AGAIN_S)
             self._send()
         finally:
-            if self._broker is not None:
-                self._broker.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            broker.close()
 
     def _send(self) -> bool:
         lines = self._voices.take()

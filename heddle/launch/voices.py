@@ -4,22 +4,20 @@ It never sends and never waits. The log is short and many write to it, so a proc
 first lines there and the rest counted; all of them are in its log file.
 """
 
-import json
 import re
 import threading
 from collections.abc import Sequence
 
 from heddle.broker.events import LINE_CHARS, PRINTED, Line
 from heddle.clock import Clock, SystemClock
+from heddle.launch.said import printed_in
 from heddle.ration import Ration
-from heddle.subject import PRINTED as PRINTED_LOGGER
 
 BURST, PER_SECOND = 20, 1.0
 """Lines of one process: so many at once, and then as they come back."""
 MOST_WAITING = 100
 """Lines of all processes here that were not sent yet."""
 _OURS = re.compile(r"\d\d:\d\d:\d\d [A-Z]+ +heddle\b|\{.*\"logger\":\s*\"heddle\b")
-_PASSED_ON = re.compile(rf"\d\d:\d\d:\d\d [A-Z]+ +{re.escape(PRINTED_LOGGER)} (?:shard=(\S+)/\d+ )?[^|]*\| (.*)")
 
 
 class Voices:
@@ -43,7 +41,7 @@ class Voices:
             return False
         speaker = who, experiment
         if _OURS.match(line):
-            passed_on = _printed_in_a_child(line)
+            passed_on = printed_in(line)
             if passed_on is None:
                 return False
             experiment, line = passed_on[0] or experiment, passed_on[1]
@@ -75,19 +73,3 @@ class Voices:
         """They could not be sent: first again, as far as there is room."""
         with self._lock:
             self._waiting = [*lines, *self._waiting][:MOST_WAITING]
-
-
-def _printed_in_a_child(line: str) -> tuple[str | None, str] | None:
-    """Experiment and line where a worker says what an environment in a child of its own printed; else None."""
-    if (found := _PASSED_ON.match(line)) is not None:
-        return found.group(1), found.group(2)
-    if not line.startswith("{"):
-        return None
-    try:
-        told = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(told, dict) or told.get("logger") != PRINTED_LOGGER:
-        return None
-    experiment = told.get("experiment")
-    return None if experiment is None else str(experiment), str(told.get("message", ""))

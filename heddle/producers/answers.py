@@ -41,14 +41,16 @@ class Answers:
         holding = self._desk.find(lease)
         return holding.accepted + 1 if holding is not None else None
 
-    def is_stepping(self, lease: Lease) -> bool:
-        """True while this very shard is being played; the append that asks tells the broker so."""
+    def is_stepping(self, lease: Lease) -> bool | None:
+        """True while this very shard is being played, for the append that asks; None where its marks alone say so.
+
+        Those of a suspect do: what an append that is refused or comes late would say is wrong by then.
+        """
         with self._desk.changed:
             holding = self._desk.find(lease)
-            is_stepping = holding is not None and holding.key == self._desk.stepping
-            if holding is not None and holding.is_suspect and not holding.barren:
-                holding.stepping = is_stepping
-            return is_stepping
+            if holding is not None and holding.is_suspect:
+                return None
+            return holding is not None and holding.key == self._desk.stepping
 
     def heard(self, parcel: Parcel, reply: AppendReply) -> None:
         """A reply that settles nothing still says what the experiment wants, and whether there was room."""

@@ -43,7 +43,7 @@ class Appender:
     Args:
         append: the broker's append.
         number: the seq that a shard's next batch gets; None when the lease is over: it is not sent then.
-        stepping: says whether a shard is being stepped at this moment.
+        stepping: says whether a shard is being stepped at this moment; None where the broker knows.
         on_outcome: told the fate of each parcel, from the appender's thread, with the broker's reply
             (None when it was never asked).
         on_heard: told every other reply (FULL, NOBLOB), for what it says of command and policy.
@@ -57,7 +57,7 @@ class Appender:
         append: Append,
         *,
         number: Callable[[Lease], int | None],
-        stepping: Callable[[Lease], bool],
+        stepping: Callable[[Lease], bool | None],
         on_outcome: Callable[[Parcel, Outcome, AppendReply | None], None],
         on_heard: Callable[[Parcel, AppendReply], None],
         on_failure: Callable[[BaseException], None],

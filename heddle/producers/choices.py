@@ -104,14 +104,14 @@ def _one_of(name: str, within: Sequence[Choices]) -> Choices:
 def _indexes(name: str, start: int) -> Choices:
     if start == 0:
         return lambda chosen: chosen[name].tolist()
-    return lambda chosen: (chosen[name] + start).tolist()
+    return lambda chosen: np.add(chosen[name], start, dtype=np.int64).tolist()  # of a policy's uint8 it would wrap
 
 
 def _arrays(name: str, kind: str, start: NDArray[np.int64] | int | None) -> Whole:
     dtype = np.dtype(kind)
     if start is None:
         return lambda chosen: chosen[name].astype(dtype)
-    return lambda chosen: (chosen[name] + start).astype(dtype, copy=False)
+    return lambda chosen: np.add(chosen[name], start, dtype=np.int64).astype(dtype, copy=False)
 
 
 def _clipped(name: str, action: Box) -> Whole:

@@ -121,11 +121,11 @@ class Heartbeat:
             self._thread.join(timeout_s)
 
     def soon(self) -> None:
-        """Beat now instead of within a second: something changed that others wait for."""
+        """Beat now instead of when it is due: something changed that others wait for."""
         self._wake.set()
 
     def beat(self) -> None:
-        """Say it once; a broker that does not answer is asked again a second later."""
+        """Say it once; a broker that does not answer is asked again with the next beat."""
         try:
             reply = self._broker.pools.heartbeat(self._describe())
         except HeddleError as error:

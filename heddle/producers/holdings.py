@@ -122,6 +122,11 @@ class Holding:
         return self.lane is not None and self.lane.is_parked
 
     @property
+    def runs_on(self) -> bool:
+        """True while it waits for threads of this very process, which step its environments meanwhile."""
+        return self.waits and self.player is not None and not self.player.spec.env.in_children
+
+    @property
     def barren(self) -> bool:
         """True while no batch of this claim was accepted."""
         return self.accepted == self.claim.seq
@@ -204,6 +209,8 @@ def choose(holdings: Iterable[Holding], facts: dict[str, Facts]) -> Holding | No
     holdings = list(holdings)
     if (ready := next((h for h in holdings if h.waits and h.lane is not None and h.lane.is_ready), None)) is not None:
         return ready
+    if any(h.is_suspect for h in holdings) and any(h.runs_on for h in holdings):
+        return None  # a crash now is of one that is not the one marked
     waiting = {h.lease.experiment for h in holdings if h.waits and h.claim.kind == "eval"}
     may = [h for h in holdings if not h.waits and not (h.claim.kind == "eval" and h.lease.experiment in waiting)]
     playable = [h for h in may if version_to_play(h, facts[h.lease.experiment]) is not None]

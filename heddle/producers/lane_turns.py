@@ -33,6 +33,7 @@ class LaneTurns:
             holding.lane = self._lane(holding)
         lane = holding.lane
         if lane.is_parked:
+            self._turns.mark_stepping(holding)  # others had their turn meanwhile
             finished = lane.go_on()
         else:
             finished = lane.begin(lambda: self._turns.play(holding, stage, facts))

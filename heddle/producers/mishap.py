@@ -57,4 +57,4 @@ class PlayError(EnvError):
         self.failure = failure
         self.replay = replay
         self.stuck_env: int | None = None
-        self.early = True
+        self.early = False

@@ -76,46 +76,54 @@ class Packer:
         self._broken = False
         self._said = ""
 
-    def pack(self, layout: Layout, segments: Segments, plane: str) -> Packed:
+    def pack(self, layout: Layout, segments: Segments, plane: str, shard: int = 0) -> Packed:
         """The bytes of `segments`.
 
         Args:
             plane: token of the shared memory that every reader can map; "" for none.
+            shard: that played them.
         """
         reel = segments.owner if isinstance(segments.owner, Reel) else None
         slot = None if reel is None else reel.slot
         if reel is not None:
             reel.slot = None
         if self._least is None or isinstance(slot, Piece):
-            return self._own(layout, segments, slot)
+            return self._own(layout, segments, slot, shard)
         is_large = plane != "" and layout.segment_bytes * segments.rows >= self._least
         ring = self._ring_of(plane) if is_large else None
         if ring is not None:
             try:
-                return self._share(layout, segments, ring, slot)
+                return self._share(layout, segments, ring, slot, shard)
             except PlaneError as error:
                 self._say(str(error))
                 if not ring.folder.exists():  # somebody emptied it
                     self.close()
-        return self._own(layout, segments, slot)
+        return self._own(layout, segments, slot, shard)
 
-    def _own(self, layout: Layout, segments: Segments, slot: Slot | Piece | None) -> Packed:
+    def _own(self, layout: Layout, segments: Segments, slot: Slot | Piece | None, shard: int) -> Packed:
         """In memory of our own: where it was played, if it lies there as it is sent."""
-        folded = self._folds.fold(layout, segments, is_shared=False)
-        done = finish_in(layout, segments, slot.view()) if isinstance(slot, Piece) and folded is None else None
-        if isinstance(slot, Piece) and done is not None:
-            crc32 = checksum(done)
-            return Packed(slot.sent(len(done)), crc32)
-        if folded is not None and self._compression is None:
-            packed = self._own_folded(layout, folded)
-        else:
-            sent = segments if folded is None else folded.gathered(self._scratch.take)
-            like = encode_like(layout, sent) if self._compression is None and self._is_usual(layout, sent) else None
-            blob = like or encode(layout, sent, compression=self._compression)
-            packed = Packed(blob, checksum(blob))
+        try:
+            folded = self._folds.fold(layout, segments, shard=shard, is_shared=False)
+            done = finish_in(layout, segments, slot.view()) if isinstance(slot, Piece) and folded is None else None
+            if isinstance(slot, Piece) and done is not None:
+                crc32 = checksum(done)
+                return Packed(slot.sent(len(done)), crc32)
+            packed = self._elsewhere(layout, segments, folded)
+        except BaseException:
+            if slot is not None:
+                slot.discard()
+            raise
         if slot is not None:
             slot.discard()
         return packed
+
+    def _elsewhere(self, layout: Layout, segments: Segments, folded: Folded | None) -> Packed:
+        if folded is not None and self._compression is None:
+            return self._own_folded(layout, folded)
+        sent = segments if folded is None else folded.gathered(self._scratch.take)
+        like = encode_like(layout, sent) if self._compression is None and self._is_usual(layout, sent) else None
+        blob = like or encode(layout, sent, compression=self._compression)
+        return Packed(blob, checksum(blob))
 
     def _is_usual(self, layout: Layout, segments: Segments) -> bool:
         """It is small, which is where Arrow's work shows, and another one had as many segments."""
@@ -151,7 +159,7 @@ class Packer:
             plane: as of `pack`.
         """
         size = layout.segment_bytes * player.plan.lanes
-        if self._folds.is_folding:  # it is copied anyway
+        if self._folds.is_folding(player.plan.index):  # it is copied anyway
             player.shared = _none
         elif self._least is not None and plane != "" and size >= max(self._least, IN_PLACE_FROM):
             player.shared = partial(self._reel, player, layout, plane)
@@ -193,14 +201,14 @@ class Packer:
     def close(self) -> None:
         """No batch of the experiment is played here any more."""
         self._reels.clear()
-        self._pieces = Pieces()
+        self._pieces, self._scratch = Pieces(), Blocks()
         if self._ring is not None:
             self._ring.close()
             self._ring = None
 
-    def _share(self, layout: Layout, segments: Segments, ring: Ring, own: Slot | None) -> Packed:
+    def _share(self, layout: Layout, segments: Segments, ring: Ring, own: Slot | None, shard: int) -> Packed:
         """Into `own`, where its arrays lie already, if there is room for its final observations; else into another."""
-        folded = self._folds.fold(layout, segments, is_shared=True)
+        folded = self._folds.fold(layout, segments, shard=shard, is_shared=True)
         if folded is None and own is not None and (done := finish_in(layout, segments, own.view())) is not None:
             return Packed(done, spot_check(done), own)
         used: list[Slot] = []

@@ -116,7 +116,7 @@ class Append(Protocol):
         meta: AppendMeta,
         ttl_ms: int,
         snapshot: bytes | None,
-        stepping_next: bool,
+        stepping_next: bool | None,
         resend_snapshot: bool,
         no_snapshot: str,
         place: str = "",

@@ -67,7 +67,8 @@ def surplus(held: int, quota: Quota, *, chance: float) -> int:
 def look_every_s(held: int, quota: Quota, *, ttl_s: float) -> float:
     """Seconds between two looks at the tickets.
 
-    All workers of a pool together look a bounded number of times a second, those below quota twice as often.
+    All workers of a pool together look a bounded number of times a second, those below quota twice as often; where a
+    quarter of a lease's time is less than that takes, each looks once in that.
     """
     if wants_more(held, quota):
         return max(BELOW_EVERY_S, min(ttl_s / 4.0, quota.live / READS_PER_S))

@@ -3,6 +3,7 @@
 It never steps or acts; the player does, and writes here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Literal
@@ -198,7 +199,7 @@ class _Recorded:
 
 def _in_line(array: NDArray[Any]) -> NDArray[Any]:
     """The same memory, its first two dimensions as one."""
-    return array.reshape(-1, *array.shape[2:])
+    return array.reshape(math.prod(array.shape[:2]), *array.shape[2:])  # -1 is undefined where a value has no numbers
 
 
 def _prefixed(layout: Layout, arrays: dict[str, NDArray[Any]], prefix: str) -> list[tuple[str, NDArray[Any]]]:

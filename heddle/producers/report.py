@@ -109,7 +109,8 @@ class Reporter:
         agents, env = self._plan.agents, failure.env
         first = max(0, env - self._plan.first_env) * agents
         error = PlayError(reason, failure, replay, **problem)
-        error.early = self.finished.isdisjoint(range(self._plan.lanes) if env < 0 else range(first, first + agents))
+        lanes = range(self._plan.lanes) if env < 0 else range(first, first + agents)
+        error.early = failure.doing != "reset" and self.finished.isdisjoint(lanes)
         return error
 
     def _where(self, failure: Failure) -> str:

@@ -31,8 +31,8 @@ def reason_of(error: EnvError) -> str:
 
 
 def _is_early(error: EnvError | None) -> bool:
-    """It failed before an episode was finished: where they were made, or at their first step, nothing is known."""
-    return error.early if isinstance(error, PlayError) else error is not None
+    """It failed in the midst of an environment's first episode: batches alone do not tell that from a rare failure."""
+    return isinstance(error, PlayError) and error.early
 
 
 class Returns:
@@ -167,7 +167,7 @@ class Returns:
         reason = None if error is None else reason_of(error)
         if reason is not None:
             self._broker.events.log(None, "worker", self._worker, "error", reason)
-        for holding in self._desk.holdings():
+        for holding in sorted(self._desk.holdings(), key=lambda one: one.key != self._desk.stepping):  # it comes first
             blamed = error is not None and holding.key == self._desk.stepping
             if blamed and error is not None:
                 self._note(holding, error)

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Claim
@@ -91,6 +92,7 @@ class Stage:
     def __init__(self, stored: StoredSpec, fetch: Fetch, *, clock: Clock, home: Callable[[], Home] = _no_home) -> None:
         self.experiment = stored.experiment
         self.spec: ExperimentSpec = spec_from_json(stored.json)
+        self._sha256 = stored.sha256 or self.spec.sha256()  # of it as it was submitted: a later version knows more keys
         self.packer = Packer(self.spec, home)
         self.plans = plan_shards(self.spec)
         seed = self.spec.experiment.seed
@@ -134,7 +136,7 @@ class Stage:
         make: type[Player | VectorPlayer | ReadyPlayer] = VectorPlayer if self.spec.env.at_once else Player
         if self.stepping != "inline":
             make = ReadyPlayer
-        return make(
+        player = make(
             plan,
             self.spec,
             actor.policy,
@@ -143,6 +145,7 @@ class Stage:
             first_episode=begin_at,
             seed=self._seed if plan.kind == "train" else None,
         )
+        return self._identified(player)
 
     def resume_player(self, claim: Claim, snapshot: bytes) -> Play:
         """The environments of a shard where a snapshot left them.
@@ -166,7 +169,13 @@ class Stage:
     def _beside(self, player: Play) -> Play:
         plan, seed = player.plan, self._seed if player.plan.kind == "train" else None
         envs = player.standing.envs
-        return ReadyPlayer(plan, self.spec, player.policy, player.layout, envs=envs, clock=self._clock, seed=seed)
+        made = ReadyPlayer(plan, self.spec, player.policy, player.layout, envs=envs, clock=self._clock, seed=seed)
+        return self._identified(made)
+
+    def _identified(self, player: Play) -> Play:
+        """Its snapshots are of the spec as it was submitted, whichever version of Heddle takes or reads them."""
+        player.standing.identity = replace(player.standing.identity, spec=self._sha256)
+        return player
 
     def layout(self) -> Layout:
         """The layout of this experiment's batches."""

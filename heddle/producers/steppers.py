@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, NamedTuple
 
 from heddle.errors import EnvError
@@ -114,7 +115,7 @@ class ThreadStepper(Stepper):
         self._asked: deque[Asked | None] = deque()  # None: a thread ends
         self._resting: list[threading.Lock] = []  # gates; who came to rest last goes on first
         self._threads = [
-            threading.Thread(target=self._run, name=f"envs {number}", daemon=True)
+            threading.Thread(target=copy_context().run, args=(self._run,), name=f"envs {number}", daemon=True)
             for number in range(min(threads, len(envs)))
         ]
         for thread in self._threads:

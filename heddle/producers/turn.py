@@ -79,7 +79,7 @@ class Turns:
 
     def _play(self, holding: Holding, stage: Stage, facts: Facts) -> Parcel | None:
         self.user_code.runs_here()
-        self._mark_stepping(holding)
+        self.mark_stepping(holding)
         player = self._player(holding, stage)
         began = self._clock.monotonic()
         play = self._evaluate if holding.claim.kind == "eval" else self._train
@@ -195,7 +195,7 @@ class Turns:
     def _count_fetch(self, fetched: bool) -> None:
         self._desk.counters.fetches += int(fetched)
 
-    def _mark_stepping(self, holding: Holding) -> None:
+    def mark_stepping(self, holding: Holding) -> None:
         """Tell the broker which shard is to blame should this process die now.
 
         Only while nothing of the shard was accepted since it was claimed, so about once a claim. With
@@ -250,7 +250,7 @@ def _pack(holding: Holding, stage: Stage, segments: Segments, *, given: int, pla
     Raises:
         EnvError: it is larger than the spec allows.
     """
-    packed = stage.packer.pack(stage.layout(), segments, plane)
+    packed = stage.packer.pack(stage.layout(), segments, plane, holding.lease.shard)
     blob, cap = packed.blob, stage.spec.limits.batch_bytes
     if len(blob) > cap:
         packed.drop()

@@ -25,15 +25,15 @@ def who_waits(spec: ExperimentSpec) -> str:
     env = spec.env
     most = min(env.envs_per_shard, env.num_envs)
     if env.at_once:
-        return "one call steps all environments of a shard: a slow one holds up its shard"
+        return "one call steps all environments of a shard: a slow one holds up its worker"
     if env.stepping == "processes":
         return _in_children(env, most)
     if env.stepping == "threads" and most > (count := threads_of(env, most)):
         return f"{count} threads for {most} environments: while {count} are slow at once, the others wait"
     if env.stepping == "auto":
         return "timed at the first steps: in threads where they mostly wait, else one after the other"
-    if env.stepping == "inline" and most > 1:
-        return "one environment after the other: a slow one holds up its shard"
+    if env.stepping == "inline":
+        return "one environment after the other: a slow one holds up its worker"
     return f"{env.stepping}: a slow environment holds up nobody"
 
 
@@ -43,6 +43,6 @@ def _in_children(env: Env, most: int) -> str:
         return f"processes: a child for each environment, {count} a shard: a slow one holds up nobody"
     share, noun = -(-most // count), "child" if count == 1 else "children"
     return (
-        f"processes: {count} {noun} a shard, {share} environments in each: a slow one holds up those in its child;"
-        f" env.processes = {most} gives each a child of its own"
+        f"processes: {count} {noun} a shard, up to {share} environments in each: a slow one holds up those in its"
+        f" child; env.processes = {most} gives each a child of its own"
     )

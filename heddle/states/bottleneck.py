@@ -27,6 +27,8 @@ MUCH = 0.5
 """Who waits for so much of its time is not what others wait for."""
 UNEVEN = 1.6
 """Shards whose batches take so many times the mean to play are worth a word..."""
+LEAST_S = 0.01
+"""...and so long at least: batches tell whole milliseconds..."""
 FEW, MOST_TIMES = 3, 0.8
 """...where it is the same few, of so much of the updates: else it is chance."""
 
@@ -203,4 +205,4 @@ def find_uneven(points: Points) -> Uneven | None:
     shards = sorted(shard for shard, count in counted if count * 2 * FEW >= len(longest))
     took = [seconds for shard, seconds in longest if shard in shards]
     seconds, mean = sum(took) / len(took), _mean(points, "rollout_seconds") or 0.0
-    return Uneven(tuple(shards), seconds, mean) if seconds >= UNEVEN * mean else None
+    return Uneven(tuple(shards), seconds, mean) if seconds >= max(LEAST_S, UNEVEN * mean) else None

@@ -884,6 +884,48 @@ def test_a_suspect_that_gives_batches_for_a_while_is_none_any_more(any_broker: B
     assert {one.lease.shard: one.suspect for one in claims} == {claim.lease.shard: False, 1 - claim.lease.shard: True}
 
 
+def test_what_an_append_that_found_no_room_says_of_a_suspect_does_not_blame_it_for_its_neighbour(
+    any_broker: Broker,
+) -> None:
+    # Given two suspects, each of which is marked before it is stepped
+    admit(any_broker, shards=2, env_failures=1, max_entries=5)
+    crash(any_broker, [claim_next(any_broker), claim_next(any_broker)])
+    one, other = (claim_next(any_broker, nonce=nonce) for nonce in "ab")
+    for claim in (one, other):
+        assert append(any_broker, claim.lease, claim.seq + 1).status == "OK"
+    any_broker.shards.renew(E, 0, [(one.lease, True)], ttl_ms=TTL_MS)
+    # When the turn of the first is over, the stream is full, and the second crashes in its turn
+    assert append(any_broker, other.lease, other.seq + 2).status == "OK"
+    data = payload(one.lease, one.seq + 2)
+    sent = any_broker.shards.append(
+        one.lease, seq=one.seq + 2, blob=data, meta=meta_of(data), ttl_ms=TTL_MS, stepping_next=None
+    )
+    assert sent.status == "FULL"
+    any_broker.shards.renew(E, 0, [(one.lease, False), (other.lease, True)], ttl_ms=TTL_MS)
+    any_broker.shards.release_worker("w1", error="it ended with SIGSEGV", crashed=True)
+    # Then the first is none the worse
+    found = {state.shard: (state.state, state.failures) for state in any_broker.shards.shards(E, 0)}
+    assert found == {one.lease.shard: ("queued", 0), other.lease.shard: ("quarantined", 1)}
+
+
+def test_an_accepted_append_leaves_what_was_said_of_stepping_where_it_is_told_to(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    for seq, said, expected in ((1, True, True), (2, None, True), (3, False, False), (4, None, False)):
+        data = payload(lease, seq)
+        any_broker.shards.append(lease, seq=seq, blob=data, meta=meta_of(data), ttl_ms=TTL_MS, stepping_next=said)
+        assert any_broker.shards.shards(E, 0)[0].stepping is expected
+
+
+def test_a_quarantine_counts_in_the_totals_however_it_came_and_who_lifts_it_suspects_nobody(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, env_failures=1)
+    assert fail_after(any_broker, 1) == "quarantined"
+    assert any_broker.conn.main.hget(keys.flow(E, 0), "quarantined") in ("1", b"1")
+    any_broker.shards.lift_quarantine(E, 0, 0)
+    any_broker.shards.queue_tickets(E, 0, [0], POOL)
+    assert not claim_next(any_broker, nonce="z").suspect
+
+
 def test_a_supervisor_frees_all_shards_of_a_dead_child_at_once(any_broker: Broker) -> None:
     admit(any_broker, shards=3)
     mine = [claim_next(any_broker, "dead").lease, claim_next(any_broker, "dead").lease]

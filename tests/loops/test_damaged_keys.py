@@ -14,6 +14,7 @@ from heddle.broker import Broker, keys
 from heddle.broker.damage import Damages
 from heddle.broker.faults import Damaged
 from heddle.broker.server import LocalServer
+from heddle.cli.main import run
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.leader import Leader
 from heddle.errors import NotFound
@@ -273,6 +274,21 @@ def test_an_experiment_that_is_removed_while_it_is_mended_is_no_leaders_end(valk
         leader.tick(broker.conn.now_ms())
         # Then it is forgotten, and nobody's end
         assert leader.experiments == ()
+
+
+def test_metrics_of_another_kind_keep_nobody_from_the_status_of_an_experiment(
+    valkey_server: LocalServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given an experiment that runs, and nobody who mends what somebody put in the place of its metrics
+    with fresh(valkey_server.url) as broker:
+        experiment, epoch = worker_kit.submit(broker, **SPEC), broker.coordinators.claim_leader("c1")
+        assert epoch is not None
+        broker.experiments.set_status(experiment, "running", leader_epoch=epoch)
+        broker.conn.main.set(keys.metrics(experiment), "x")
+        # Then it is told how it is, without them
+        assert run(["status", experiment, "-o", "json", "--redis-url", valkey_server.url]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["experiment"], told["metrics"], told["slow_shards"]) == (experiment, {}, [])
 
 
 def test_an_experiment_without_its_ctl_is_removed_whole(fleet: Fleet) -> None:

@@ -14,6 +14,8 @@ from heddle.broker import Broker
 from heddle.broker.server import LocalServer
 from heddle.consumers.assemble import Assembler
 from heddle.consumers.reader import Loaded
+from heddle.consumers.salvage import examine
+from heddle.consumers.session import TrainerSession
 from heddle.consumers.tap import Tap
 from heddle.folding import Folded
 from heddle.producers import packing
@@ -165,3 +167,48 @@ def test_a_batch_that_shows_a_frame_which_it_has_not_is_set_aside_and_its_shard_
     assert dead.pointer is not None
     gather(consumer, 5)
     assert consumer.flow().dead.batches == 1
+
+
+def test_a_dead_batch_of_stacks_is_shown_with_whole_observations(broker: Broker, start: Start, tmp_path: Path) -> None:
+    # Given a sound batch that came as stacks, and was set aside
+    experiment = experiment_of(broker, "shown")
+    consumer = Consumer(broker, experiment, plane_at(tmp_path / "shown"))
+    consumer.publish()
+    start("shown")
+    came: list[Loaded] = []
+
+    def in_stacks() -> list[Loaded]:
+        came.extend(consumer.poll())
+        return [item for item in came if item.segments.stacks]
+
+    eventually(in_stacks, what="a batch of stacks")
+    item = in_stacks()[0]
+    assert broker.experience.set_aside(experiment, 0, consumer.epoch, item.pointer, "for the test")
+    # When somebody looks at it
+    (dead,) = broker.dead.ls(experiment)
+    found = examine(broker, experiment, dead.id, describe=check_env)
+    # Then its observations are those that were played
+    arrays = item.segments.whole().arrays
+    shown = arrays["obs"]
+    assert found.problem == ""
+    assert found.columns.keys() == arrays.keys()
+    values = ", ".join(map(str, shown.reshape(-1)[:4]))
+    assert found.columns["obs"] == f"uint8{list(shown.shape)} {values}, ..."
+
+
+def test_a_loop_of_ones_own_is_given_whole_observations(broker: Broker, start: Start, url: str, tmp_path: Path) -> None:
+    experiment = experiment_of(broker, "own")
+    begun = followed = 0
+    with TrainerSession(experiment, directory=tmp_path / "home", url=url, describe=check_env, ttl_ms=2_000) as trainer:
+        trainer.publish(trainer.policy.get_weights())
+        start("own")
+        for batch in trainer:
+            for segments in batch.segments:
+                arrays = segments.arrays
+                over = arrays["terminated"] | arrays["truncated"]
+                goes_on = ~over & (np.arange(STEPS) < arrays["length"][:, None])
+                np.testing.assert_array_equal(arrays["obs"][:, 1:, :-1][goes_on], arrays["obs"][:, :-1, 1:][goes_on])
+                followed, begun = followed + int(goes_on.sum()), begun + int(over[:, :-1].sum())
+            if begun > 3:
+                break
+    assert followed > STEPS

@@ -55,6 +55,7 @@ class FakeBroker:
     away: bool = False
     released: list[str] = field(default_factory=list)
     crashed: list[str] = field(default_factory=list)
+    stumbles: bool = False
     buried: list[tuple[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     printed: list[tuple[str, str, str]] = field(default_factory=list)
@@ -101,6 +102,9 @@ class FakeBroker:
 
     def _release(self, worker: str, *, error: str | None, crashed: bool) -> list[Any]:
         self._answer()
+        if self.stumbles:
+            self.stumbles = False
+            raise BrokerUnreachable("in the midst of it")
         self.released.append(worker)
         self.crashed += [worker] * crashed
         return []
@@ -338,6 +342,19 @@ def test_a_worker_that_ended_of_itself_has_crashed_and_one_that_was_killed_or_as
     running.stop.request("enough")
     running.thread.join(20)
     assert broker.crashed == [crashing.worker]
+
+
+def test_a_crash_whose_shards_were_freed_in_part_before_the_connection_broke_is_blamed_on_none_of_the_rest(
+    begin: Begin,
+) -> None:
+    broker = FakeBroker()
+    running = begin(broker, wants=1)
+    eventually(lambda: len(running.pids()) == 1)
+    (crashing,) = running.supervisor.children()
+    broker.stumbles = True
+    os.kill(crashing.pid, signal.SIGSEGV)
+    eventually(lambda: crashing.worker in broker.released)
+    assert not broker.stumbles and not broker.crashed
 
 
 def test_what_user_code_prints_in_a_worker_is_in_the_log_and_what_heddle_says_there_is_not_said_twice(

@@ -18,7 +18,7 @@ from heddle.broker import Broker, keys, open_broker
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.clock import ManualClock
-from heddle.consumers.curve_file import CurveFile
+from heddle.consumers.curve_file import CURVE, ENDED, CurveFile
 from heddle.consumers.tracking import make, tracker
 from heddle.consumers.tracking.crew import Crew
 from heddle.consumers.tracking.folder import CUT_SHORT, GRACE_S, RunFolder
@@ -601,6 +601,26 @@ def test_a_run_that_goes_on_after_its_end_is_not_over(tmp_path: Path) -> None:
     assert RunFolder(tmp_path).status("x").state == "running"
     writer.kill()
     assert RunFolder(tmp_path).status("x").reason == CUT_SHORT
+
+
+def test_a_last_word_that_is_only_half_written_is_none_yet(tmp_path: Path) -> None:
+    # Given a run that goes on, and the file of its end as an older version begins to write it
+    file = a_folder(tmp_path, 1, ended=False)
+    file.add(2, {"return": 2.0}, entry="1002-0")
+    (tmp_path / ENDED).write_text("")
+    # Then it goes on until that word is there
+    assert RunFolder(tmp_path).status("x").state == "running"
+    file.end("completed", "budget used", {})
+    assert RunFolder(tmp_path).status("x").state == "completed"
+
+
+def test_a_folder_that_is_removed_while_it_is_followed_is_told_as_gone(tmp_path: Path) -> None:
+    home = tmp_path / "pole-1a2b3c"
+    a_folder(home, 1)
+    followed = RunFolder(home)
+    shutil.rmtree(home)
+    with pytest.raises(Gone, match=CURVE):
+        followed.read("x", "tensorboard", count=1, block_ms=0)
 
 
 def test_a_folder_without_ids_of_entries_is_refused_in_words(

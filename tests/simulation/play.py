@@ -157,11 +157,19 @@ class SimPlayer:
         return _segments(facts, head.ljust(rng.randint(*self._nature.sizes), b"."))
 
 
+@dataclass(frozen=True, slots=True)
+class SimIdentity:
+    """What a snapshot is of, as far as the shipped code says so."""
+
+    spec: str = ""
+
+
 class SimStanding:
     """Stands for `Standing`: where a player is, as bytes."""
 
     def __init__(self, player: SimPlayer) -> None:
         self._player = player
+        self.identity = SimIdentity()
 
     def pack(self) -> bytes:
         return b"%d|%d" % (self._player.number, self._player.steps)

@@ -31,6 +31,10 @@ def test_a_worker_with_a_numpy_policy_never_loads_torch() -> None:
     assert "torch" not in loaded_after(f"import {', '.join(modules)}")
 
 
+def test_what_steps_environments_in_a_child_loads_neither_arrow_nor_torch() -> None:
+    assert loaded_after("import heddle.producers.isolation.serve").isdisjoint({"pyarrow", "torch"})
+
+
 def test_architecture_names_every_package_and_only_what_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "heddle").rglob("__init__.py")}

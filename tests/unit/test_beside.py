@@ -11,18 +11,18 @@ from tests.unit.fake_envs import spec_of
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({"num_envs": 64}, "one environment after the other: a slow one holds up its shard"),
-        ({"num_envs": 1}, "inline: a slow environment holds up nobody"),
+        ({"num_envs": 64}, "one environment after the other: a slow one holds up its worker"),
+        ({"num_envs": 1}, "one environment after the other: a slow one holds up its worker"),
         ({"num_envs": 64, "stepping": "async"}, "async: a slow environment holds up nobody"),
         ({"num_envs": 64, "stepping": "threads"}, "threads: a slow environment holds up nobody"),
         ({"num_envs": 64, "stepping": "threads", "threads": 4}, "4 threads for 16 environments: while 4 are slow"),
         ({"num_envs": 64, "stepping": "auto"}, "timed at the first steps"),
         ({"num_envs": 64, "vector": True}, "one call steps all environments of a shard"),
         ({"num_envs": 64, "stepping": "processes"}, "a child for each environment, 16 a shard: a slow one holds up no"),
-        ({"num_envs": 65, "stepping": "processes"}, "16 children a shard, 2 environments in each: a slow one holds up"),
+        ({"num_envs": 65, "stepping": "processes"}, "16 children a shard, up to 2 environments in each: a slow"),
         ({"num_envs": 512, "stepping": "processes"}, "env.processes = 64 gives each a child of its own"),
         ({"num_envs": 512, "stepping": "processes", "processes": 64}, "a child for each environment, 64 a shard"),
-        ({"num_envs": 8, "stepping": "processes", "processes": 1}, "1 child a shard, 2 environments in each"),
+        ({"num_envs": 8, "stepping": "processes", "processes": 1}, "1 child a shard, up to 2 environments in each"),
         ({"num_envs": 8, "envs_per_shard": 8, "stepping": "processes"}, "a child for each environment, 8 a shard"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from heddle.broker.experience_types import Pointer
 from heddle.consumers.journey import play_step_metrics, quantile
-from heddle.states.bottleneck import STAGES, find_bottleneck
+from heddle.states.bottleneck import STAGES, find_bottleneck, find_uneven
 
 
 def values(**seconds: float) -> dict[str, float]:
@@ -86,6 +86,11 @@ def test_a_shard_that_plays_much_longer_than_the_others_is_named() -> None:
     chance = find_bottleneck([(n, one | {"longest_shard": float(n)}) for n, one in enumerate([points[0][1]] * 8)])
     assert chance is not None
     assert "shard" not in chance.verdict, "each time another one is chance"
+
+
+def test_no_shard_is_called_slow_where_playing_takes_less_than_batches_tell() -> None:
+    took = {"rollout_seconds": 0.0, "longest_shard": 0.0, "longest_rollout_seconds": 0.0}
+    assert find_uneven([(update, took) for update in range(50)]) is None
 
 
 def test_quantiles_are_values_that_were_seen_and_an_empty_batch_has_no_time_of_a_step() -> None:

@@ -29,6 +29,15 @@ def test_a_multi_discrete_action_gets_its_start_and_the_dtype_of_its_space() -> 
     assert chosen.tolist() == [[0, 0], [2, 3]]
 
 
+@pytest.mark.parametrize("action", [Discrete(20, 250), Discrete(20, -5), MultiDiscrete((20,), (250,))])
+def test_a_start_is_added_to_small_integers_without_wrapping(action: Discrete | MultiDiscrete) -> None:
+    shape = (2, *action.shape)
+    chosen = {"action": np.array([10, 3], np.uint8).reshape(shape)}
+    (start,) = np.ravel(action.start).tolist()
+    for values in (choices_for(action)(chosen), batches_for(action)(chosen)):
+        assert np.ravel(values).tolist() == [start + 10, start + 3]
+
+
 def test_a_box_of_integers_is_clipped_to_its_bounds_to_the_last_digit() -> None:
     action = Box((2,), "int64", (-(2**62) - 1, 0), (2**62 + 1, 3))
     (given,) = choices_for(action)({"action": np.array([[2**63 - 1, -5]])})

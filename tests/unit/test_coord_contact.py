@@ -4,6 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from heddle.coord.coordinator import Coordinator
+from heddle.coord.leader import Leader
+from heddle.coord.watch import Watched
 from heddle.errors import BrokerUnreachable
 from heddle.stop import StopFlag
 
@@ -79,3 +81,18 @@ def test_a_clock_that_is_set_back_far_does_not_put_reaping_off_for_as_long() -> 
     server.passes(100, set_by_ms=-3_600_000)
     ours._touch(server)
     assert ours._contact_since_ms == server.at_ms
+
+
+def test_a_late_answer_is_a_gap_for_short_leases_and_none_for_long_ones() -> None:
+    server, ours = watching()
+    watched = [
+        Watched(str(ttl_ms), "default", ttl_ms, 5, "continue", (), contact_since_ms=0, last_ms=server.at_ms)
+        for ttl_ms in (2_000, 60_000)
+    ]
+    leader: Any = Leader.__new__(Leader)
+    leader._watched = {one.experiment: one for one in watched}
+    server.asking_s = 1.2
+    now_ms = ours._touch(server)
+    leader.in_touch_since(ours._floor_ms)
+    leader.answered_late(now_ms, ours._waited_ms)
+    assert [one.contact_since_ms for one in watched] == [now_ms, 0]

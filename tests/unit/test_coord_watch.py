@@ -1,10 +1,13 @@
 """When a coordinator looks, and when it may take shards away."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from heddle.broker.types import Ctl
+from heddle.coord.leader import Leader
 from heddle.coord.watch import Watched, contact_since, lost_time
 
 CTL = Ctl(
@@ -113,3 +116,37 @@ def test_a_clock_that_was_set_back_is_told_from_one_that_runs_a_fifth_slower(
     ours_ms: float, its_ms: float, is_step: bool
 ) -> None:
     assert lost_time(ours_ms, its_ms) is is_step
+
+
+def test_a_long_look_at_one_experiment_is_no_silence_for_the_next() -> None:
+    # Given two experiments, and that looking after the first takes so long that later times are heard on the way
+    one, other = (
+        Watched(name, "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=99_500) for name in "ab"
+    )
+    leader: Any = Leader.__new__(Leader)
+    leader._watched, leader._tidy_ms = {"a": one, "b": other}, 100_000
+    leader._tell, leader._pools = SimpleNamespace(next_round=list), SimpleNamespace(share=lambda *_: None)
+    looked_at: list[tuple[str, int]] = []
+
+    def look(watched: Watched, now_ms: int) -> bool:
+        looked_at.append((watched.experiment, now_ms))
+        if watched is one:
+            leader._heard(now_ms + 700)
+        return True
+
+    leader._guarded = look
+    # When a round goes over both
+    leader.tick(100_000)
+    # Then contact with the second is as old as it was, and it is judged at the time that was heard last
+    assert other.contact_since_ms == 0
+    assert looked_at == [("a", 100_000), ("b", 100_700)]
+
+
+def test_a_trainer_that_comes_again_and_again_and_settles_nothing_does_not_keep_an_end_away() -> None:
+    seen = watched(1)
+    over = replace(CTL, command="stop", outcome="completed")
+    for at in range(1_000, 60_000, 200):
+        seen.looked(at, over, shards=1, is_seat_held=at % 5_000 >= 4_000)
+    assert seen.seat_free_ms(60_000) == 59_000
+    seen.looked(60_000, replace(over, outcome=""), shards=1, is_seat_held=True)
+    assert seen.seat_free_ms(60_000) == 0, "before it told the end it is waited for"

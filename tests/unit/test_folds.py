@@ -24,6 +24,7 @@ from heddle.shard import plan_shards
 from heddle.spec import ExperimentSpec, load_spec, spec_from_json
 from tests.plane_kit import HERE
 from tests.unit.fake_envs import Drawn
+from tests.unit.test_stacks import assert_same, layout_of, played
 
 STEPS, ENVS = 20, 3
 STACK = {"id": "FrameStackObservation", "kwargs": {"stack_size": 4}}
@@ -146,13 +147,6 @@ def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
         one.packer.close()
 
 
-def assert_same(one: Segments, other: Segments) -> None:
-    assert one.arrays.keys() == other.arrays.keys()
-    for name, array in one.arrays.items():
-        theirs = other.arrays[name]
-        assert (array.dtype, array.shape, array.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes()), name
-
-
 VECTOR = {"id": "tests.unit.test_folds:stacked_vector", "vector": True, "wrappers": []}
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {},
@@ -237,6 +231,23 @@ def test_a_stack_that_turns_into_something_else_is_sent_whole_from_then_on_and_o
         kinds += "w" if bytes(packed.blob) == whole else "o"
     assert kinds.startswith("ooowww")
     assert kinds.endswith("ooo")
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4])
+def test_a_shard_that_does_not_stack_has_no_other_ones_batches_sent_whole(
+    scene: Callable[..., Scene], shards: int
+) -> None:
+    # Given shards that stack, and a last one that shows noise
+    layout, own = layout_of(), folds.Folds(scene().spec)
+    stacking, noise = played(layout, 2, seed=1, ending=0.0), played(layout, 2, seed=1, ending=0.0)
+    noise.arrays["obs"][:] = np.random.default_rng(1).integers(0, 99, noise.arrays["obs"].shape)
+    # When they take turns
+    for _ in range(40):
+        for shard in range(shards):
+            one = noise if shard == shards - 1 else stacking
+            folded = own.fold(layout, one, shard=shard, is_shared=False)
+            # Then each is sent as it is itself
+            assert (folded is not None) == (one is stacking) == own.is_folding(shard)
 
 
 def test_a_batch_that_is_whole_above_the_cap_is_not_made_to_fit_for_no_reader_would_take_it(

@@ -6,6 +6,7 @@ remembers is left out.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ import pytest
 from heddle.broker.experience_types import Pointer
 from heddle.broker.pointers import identity_of
 from heddle.clock import ManualClock
-from heddle.consumers.ledger import Ledger
+from heddle.consumers.ledger import ASIDE_KEPT, Ledger
 from heddle.consumers.marks import OWNERS_KEPT, Mark
-from heddle.consumers.ordering import Ordering
+from heddle.consumers.ordering import Hole, Ordering
 from heddle.consumers.patience import Patience
 from heddle.consumers.reader import Loaded, Reader
 from heddle.errors import BrokerUnreachable
@@ -248,3 +249,18 @@ def test_what_was_held_as_a_repeat_and_is_none_is_not_acked() -> None:
     assert trainer.ledger.num_held == 1
     trainer.ledger.withdraw([again])
     assert trainer.ledger.num_held == 0
+
+
+def test_what_was_passed_over_takes_no_room_from_what_is_known() -> None:
+    stand_in: Any = SimpleNamespace(experience=None)
+    carried = {f"0:1:n:{seq}": ("dead", "it was cut") for seq in range(50)}
+    ledger = Ledger(stand_in, "e", 0, seat_epoch=1, ordering=Ordering({}), carried=carried)
+    for shard in range(200):
+        ledger.passed_over(Hole(shard, Mark(1, "n", 5), Mark(2, "m", 1_500), 1_494, resumed=True))
+    ledger._forget_old()
+    owed = ledger.owed()
+    assert all(owed[batch] == ["dead", "it was cut"] for batch in carried)
+    assert len(owed) <= 50 + ASIDE_KEPT
+    assert owed["199:2:m:1499"] == ["passed", ""] == owed["199:1:n:1499"]
+    kept = {batch: (outcome, reason) for batch, (outcome, reason) in owed.items()}
+    assert Ledger(stand_in, "e", 0, seat_epoch=1, ordering=Ordering({}), carried=kept).owed() == owed

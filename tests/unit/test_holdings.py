@@ -1,6 +1,7 @@
 """What a worker holds, and what it plays next."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -22,7 +23,10 @@ from heddle.producers.holdings import (
     stepping_changes,
     version_to_play,
 )
+from heddle.producers.lane_turns import LaneTurns
+from heddle.producers.lanes import Lane
 from heddle.producers.stage import episodes_of
+from heddle.producers.turn import Turns
 from heddle.shard import ShardPlan
 
 E = "test-1a2b"
@@ -203,3 +207,31 @@ def test_a_shard_whose_batch_found_no_room_is_not_played_on() -> None:
     assert version_to_play(held, facts) == 3
     held.is_refused = True
     assert version_to_play(held, facts) is None
+
+
+def test_nobody_begins_while_environments_of_a_parked_shard_go_on_here_and_a_crash_is_to_be_told_from_theirs() -> None:
+    # Given a shard whose environments are stepped by threads of this process, and waits for them
+    waiting, free = holding(shard=0), holding(shard=1)
+    waiting.lane = create_autospec(Lane, instance=True, is_parked=True, is_ready=False)
+    waiting.player = SimpleNamespace(spec=SimpleNamespace(env=SimpleNamespace(in_children=False)))  # type: ignore[assignment]
+    facts = {E: Facts("run", policy=3)}
+    assert choose([waiting, free], facts) is free
+    # When one of them is a suspect, then a crash must be of the one that is marked
+    free.claim = replace(free.claim, suspect=True)
+    assert choose([waiting, free], facts) is None
+    waiting.player.spec.env.in_children = True  # type: ignore[union-attr, misc]
+    assert choose([waiting, free], facts) is free, "children crash by themselves"
+
+
+def test_what_goes_on_after_others_had_their_turn_is_marked_anew() -> None:
+    desk, told = Desk("w1"), []
+    first, second = (desk.take(claim(shard), 1_000) for shard in (0, 1))
+    turns = create_autospec(Turns, instance=True)
+    turns.mark_stepping.side_effect = lambda one: told.append(one.lease.shard)
+    stage: Any = SimpleNamespace(spec=SimpleNamespace(env=SimpleNamespace(isolation="process")), stepping="inline")
+    lanes = LaneTurns(turns, desk)
+    first.lane = create_autospec(Lane, instance=True, is_parked=True)
+    second.lane = create_autospec(Lane, instance=True, is_parked=False)
+    lanes.play(first, stage, Facts())
+    lanes.play(second, stage, Facts())
+    assert told == [0], "whose turn begins is marked where it is played"

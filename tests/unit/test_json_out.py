@@ -16,6 +16,7 @@ from heddle import subject
 from heddle.cli import json_out, root
 from heddle.cli.json_out import JsonOut, Relay, prints_are_logged, relay
 from heddle.cli.log_lines import FORMAT_ENV
+from heddle.launch.process import LINE_LIMIT_BYTES
 from tests.e2e.shell import ROOT
 from tests.helpers import eventually
 
@@ -50,6 +51,21 @@ def test_a_service_logs_to_standard_output_and_a_command_whose_output_is_data_do
         ("claimed shard=pole-1/3 epoch=17", "pole-1", 3)
     ]
     assert [line["message"] for line in lines_of(err)] == ["to the other one"]
+
+
+def test_a_service_that_was_begun_with_v_says_each_line_once_and_on_standard_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Given logs on standard error, as -v sets them up before it is known that a service begins
+    logging.getLogger("heddle").handlers = []
+    root.set_up_logs(logging.INFO)
+    # When it does
+    root.set_up_logs(logging.INFO, is_service=True)
+    with prints_are_logged():
+        logging.getLogger("heddle.worker").info("claimed shard=%s", "a/3")
+    # Then
+    out, err = capsys.readouterr()
+    assert ([line["logger"] for line in lines_of(out)], err) == (["heddle.worker"], "")
 
 
 def test_what_user_code_prints_is_an_object_that_names_shard_and_epoch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +119,19 @@ class Stuck(io.StringIO):
         return super().write(text)
 
 
+class Broken(io.StringIO):
+    """A reader that is gone."""
+
+    def write(self, _: str) -> int:
+        raise BrokenPipeError("nobody is there")
+
+
+def scripted(code: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, whose logs are JSON."""
+    env = {**os.environ, FORMAT_ENV: "json", "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True, timeout=60)
+
+
 def test_while_nobody_reads_nobody_waits_what_is_kept_is_bounded_and_what_was_left_out_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,11 +152,73 @@ def test_while_nobody_reads_nobody_waits_what_is_kept_is_bounded_and_what_was_le
     assert left_out + sum(line.startswith("line") for line in told) == 200
 
 
-def test_a_line_that_cannot_be_written_ends_nobodys_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(io.StringIO):
-        def write(self, _: str) -> int:
-            raise BrokenPipeError("nobody is there")
+def test_a_launchers_own_lines_wait_for_no_reader_and_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a reader that takes nothing, and a child's line on its way to it
+    out = Stuck()
+    monkeypatch.setattr(sys, "stdout", out)
+    with relay() as passed:
+        assert passed is not None
+        passed.hear_worker("w1", "line")
+        # When the launcher says something itself
+        says = threading.Thread(target=lambda: logging.getLogger("heddle.supervisor").info("started"), daemon=True)
+        says.start()
+        says.join(5)
+        # Then it has said it already
+        assert not says.is_alive()
+        out.goes.set()
+    assert [line["message"] for line in lines_of(out.getvalue())] == ["line", "started"]
 
+
+def test_a_relay_whose_reader_is_gone_ends_although_it_cannot_say_what_it_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Broken())
+    passed = Relay()
+    passed.hear_worker("w1", "into the void")
+    assert passed.stop(timeout_s=20)
+
+
+def test_a_launcher_whose_output_nobody_reads_is_told_to_end_and_ends() -> None:
+    """The signal comes while its own thread is in the middle of a line that nobody takes."""
+    code = """
+import logging, os, select, signal, sys
+from heddle.cli import root
+from heddle.cli.json_out import relay
+from heddle.stop import StopFlag, listen_to_signals
+root.set_up_logs(logging.INFO, is_service=True)
+reading, writing = os.pipe()
+os.dup2(writing, 1)
+stop = StopFlag()
+listen_to_signals(stop)
+with relay() as passed:
+    for number in range(4000):
+        passed.hear_worker("w1", "x" * 100)
+    while select.select([], [writing], [], 0)[1]:
+        os.sched_yield()
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(stop.wait(5), file=sys.stderr)
+"""
+    done = scripted(code)
+    assert (done.returncode, done.stderr) == (0, "True\n")
+
+
+def test_a_line_is_never_longer_than_what_a_launcher_reads_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    # Given a line of user code, each letter of which takes several bytes, and an error that has much to say
+    with prints_are_logged():
+        print("ж" * 3_000)
+    try:
+        raise ValueError("x" * 9_000 + "y")
+    except ValueError:
+        logging.getLogger("heddle.worker").exception("failed shard=%s", "a/3")
+    out = capsys.readouterr().out
+    # Then both are whole objects: a message with its begin, a traceback with its end
+    assert all(len(line.encode()) < LINE_LIMIT_BYTES for line in out.splitlines())
+    printed, failed = lines_of(out)
+    assert printed["message"].startswith("жж")
+    assert (failed["level"], failed["shard"], failed["traceback"][-2:]) == ("error", 3, "xy")
+
+
+def test_a_line_that_cannot_be_written_ends_nobodys_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Broken())
     monkeypatch.setattr(logging, "raiseExceptions", False)
     with prints_are_logged():
@@ -157,7 +248,6 @@ with json_out.prints_are_logged():
         os.waitpid(pid, 0)
     ended.set()
 """
-    env = {**os.environ, FORMAT_ENV: "json", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True, timeout=60)
+    done = scripted(code)
     assert done.returncode == 0, done.stderr
     assert sum("in the child" in line for line in done.stdout.splitlines()) == 20

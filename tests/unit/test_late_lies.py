@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heddle.errors import EnvError
 from heddle.layout import Layout
 from heddle.producers.envs_agents import AgentLanes
 from heddle.producers.mishap import PlayError
 from heddle.producers.play import Play
 from heddle.producers.player import Player
 from heddle.producers.ready_player import ReadyPlayer
+from heddle.producers.returns import _is_early
 from heddle.producers.steppers import AsyncStepper, ThreadStepper
 from heddle.producers.vector_player import VectorPlayer
 from heddle.segment_checks import first_problem
@@ -135,6 +137,15 @@ def test_a_failure_says_whether_the_environment_that_failed_had_finished_an_epis
     closing.extend([soon, later, number])
     assert lied(soon)[0].early
     assert not lied(later)[0].early and not lied(number)[0].early
+
+
+def test_one_that_cannot_be_made_or_reset_at_first_says_nothing_of_what_its_batches_are_worth() -> None:
+    shy = Liar()
+    shy.reset = None  # type: ignore[assignment, method-assign]
+    with pytest.raises(PlayError, match="reset") as told:
+        Player(*scene(), envs=[shy, Liar()]).play(7)
+    assert not told.value.early
+    assert not _is_early(EnvError("cannot be made")) and not _is_early(None)
 
 
 def test_an_episode_that_its_neighbour_finished_is_none_of_the_environment_that_failed() -> None:

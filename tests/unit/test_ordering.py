@@ -348,10 +348,12 @@ def test_going_back_to_the_first_batch_goes_back_to_what_was_resumed() -> None:
         assert ordering.ready() == [again]
 
 
-def test_a_later_owner_gives_new_data_also_under_an_id_below_the_mark() -> None:
-    # The broker lost (1, 5), which was trained, and its clock stepped back: ids of owner 2 begin below that of (1, 5).
-    ordering: Ordering[Entry] = Ordering({0: Mark(1, "n", 5, "9000-0")})
-    again = [Entry("8000-0", 0, 2, 5, "m"), Entry("8001-0", 0, 2, 6, "m")]
+@pytest.mark.parametrize("known", [0, OWNERS_KEPT], ids=["few owners ever", "more owners than a mark keeps"])
+def test_a_later_owner_gives_new_data_also_under_an_id_below_the_mark(known: int) -> None:
+    # The broker lost (90, 5), which was trained, and its clock stepped back: ids of owner 91 begin below that one's.
+    earlier = tuple((1 + owner, "e", 1) for owner in range(known))
+    ordering: Ordering[Entry] = Ordering({0: Mark(90, "n", 5, "9000-0", earlier=earlier)})
+    again = [Entry("8000-0", 0, 91, 5, "m"), Entry("8001-0", 0, 91, 6, "m")]
     assert ordering.offer(again) == []
     assert read_on(ordering) == again
 

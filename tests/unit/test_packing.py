@@ -282,6 +282,30 @@ def test_a_player_that_is_closed_in_the_middle_of_a_batch_keeps_no_memory_of_its
     assert not piece.is_taken
 
 
+def test_a_batch_for_which_there_is_no_memory_as_it_is_encoded_leaves_that_in_which_it_was_played(
+    scene: Callable[[str], Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a batch that was played where it is sent from, and cannot be sent from there
+    one = scene("Plain")
+    one.packer.lend(one.player, one.layout, "")
+    segments = one.player.play(1)
+    short = segments.select(np.arange(2))
+    short.owner, segments.owner = segments.owner, None
+    (piece,) = one.packer._pieces._all
+    assert piece.is_taken
+
+    # When there is no memory for another copy
+    def full(*_: object, **__: object) -> memoryview:
+        raise MemoryError("for the test")
+
+    monkeypatch.setattr("heddle.producers.packing.encode_like", lambda *_: None)
+    monkeypatch.setattr("heddle.producers.packing.encode", full)
+    with pytest.raises(MemoryError, match="for the test"):
+        one.packer.pack(one.layout, short, "")
+    # Then its own is free again
+    assert not piece.is_taken
+
+
 @pytest.mark.parametrize("name", ["Mixed", "Plain"])
 def test_with_compression_or_cells_batches_are_played_elsewhere(scene: Callable[[str], Scene], name: str) -> None:
     one = scene(name)

@@ -113,6 +113,26 @@ def test_outputs_and_actions_stand_at_the_step_they_were_chosen_for() -> None:
     assert player._envs[0].actions == arrays["action"][0].tolist()
 
 
+class Silent(Drawn):
+    """Has an output of no numbers, too."""
+
+    outputs: Mapping[str, OutputSpec] = {**Drawn.outputs, "nothing": OutputSpec("float32", (0,))}
+
+    def act(
+        self, observations: Mapping[str, Array], state: Arrays, noise: Array, *, deterministic: bool = False
+    ) -> Acted:
+        acted = super().act(observations, state, noise, deterministic=deterministic)
+        return Acted(acted.actions, {**acted.outputs, "nothing": np.zeros((len(noise), 0), np.float32)})
+
+
+def test_an_output_of_no_numbers_is_recorded_as_such_and_all_others_as_ever() -> None:
+    script: list[Ending] = [(3, "terminated")]
+    (plain,), (segments,) = played(player_of(script, script)), played(player_of(script, script, policy=Silent()))
+    assert segments.arrays["out.nothing"].shape == (2, 4, 0)
+    for name, array in plain.arrays.items():
+        np.testing.assert_array_equal(segments.arrays[name], array, err_msg=name)
+
+
 class Slow(Scripted):
     """Takes a second a step on a hand-driven clock."""
 

@@ -78,3 +78,48 @@ def test_a_fork_of_it_prints_and_is_not_heard_for_it_has_none_of_the_threads(mon
         monkeypatch.setattr(os, "getpid", lambda: -1)
         print("in the fork")
     assert out.getvalue() == "in the fork\n" and ears[0].heard == [("", None, "ended")]
+
+
+def test_a_fork_whose_prints_are_log_lines_is_not_heard_either(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(FORMAT_ENV, "json")
+    caplog.set_level(logging.INFO, logger=subject.PRINTED)
+    with prints_are_heard("redis://nowhere", "worker", "w1"):
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        logging.getLogger(subject.PRINTED).info("%s", "x", extra={"printed": "in the fork"})
+    assert ears[0].heard == [("", None, "ended")]
+
+
+def test_what_a_destructor_prints_while_a_line_is_heard_is_printed_and_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given ears in the middle of whose hearing something is collected that prints
+    class Collecting(Ears):
+        def hear(self, who: str, experiment: str | None, line: str) -> None:
+            super().hear(who, experiment, line)
+            print("closed an environment")
+
+    monkeypatch.setattr(prints, "Speaking", Collecting)
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    # When a line is printed
+    with prints_are_heard("redis://nowhere", "worker", "w1"):
+        print("step")
+    # Then both are where they were printed to, and the first is heard
+    assert out.getvalue() == "step\nclosed an environment\n"
+    assert ears[0].heard == [("w1", None, "step"), ("", None, "ended")]
+
+
+def test_user_code_finds_the_encoding_of_the_stream_beneath_and_may_wrap_it_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "latin-1", errors="replace", write_through=True))
+    with prints_are_heard("redis://nowhere", "worker", "w1"):
+        assert (sys.stdout.encoding, sys.stdout.errors) == ("latin-1", "replace")
+        anew = io.TextIOWrapper(sys.stdout.detach(), "utf-8", write_through=True)  # type: ignore[union-attr]
+        anew.write("é\n")
+        print("é")
+    assert raw.getvalue() == "é\n".encode() + "é\n".encode("latin-1")
+    assert ears[0].heard == [("w1", None, "é"), ("", None, "ended")]

@@ -1,5 +1,6 @@
 """Child processes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from heddle.launch.hurry import unheard
 from heddle.launch.process import TAIL_LINES, Child, describe_exit
 from heddle.producers.identity import process_name
+from heddle.subject import PRINTED
 from tests.helpers import eventually
 
 
@@ -63,6 +65,13 @@ def test_only_the_last_lines_are_kept_of_a_flood() -> None:
     assert child.wait(20) == 0
     eventually(lambda: len(child.tail()) == TAIL_LINES)
     assert sum(len(line) for line in child.tail()) < TAIL_LINES * 9_000
+
+
+def test_last_words_of_user_code_are_told_without_what_the_log_puts_around_them() -> None:
+    line = json.dumps({"logger": PRINTED, "message": "ValueError: cold", "worker": "w1"})
+    child = start(f"print({line!r}); print('raw')")
+    assert child.wait(20) == 0
+    eventually(lambda: child.tail() == ["ValueError: cold", "raw"])
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_with_all_it_started() -> None:

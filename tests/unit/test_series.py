@@ -1,8 +1,12 @@
 """Curves of several runs: which belong together, where they are compared, and how sure their mean is."""
 
+import errno
+import fcntl
 import json
 import math
+import os
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ import pytest
 from heddle.cli.curve import Curve, Shade, braille, braille_cells, save_picture
 from heddle.cli.main import run
 from heddle.cli.series import Series, band, check_metric, differences, find, flat, grouped, interval
-from heddle.consumers.curve_file import CURVE, SPEC, CurveFile, read_metrics, read_points
+from heddle.consumers.curve_file import CURVE, SPEC, CurveFile, is_written, read_metrics, read_points
 from heddle.errors import NotFound, UsageError
 
 
@@ -89,6 +93,37 @@ def test_the_file_keeps_the_ids_of_the_stream_whatever_a_learner_calls_its_numbe
     file.forget(above=1)
     (kept,) = read_metrics(tmp_path / CURVE)
     assert (kept.entry_id, kept.time_ms, kept.values["return"]) == ("1700-3", 1700, 1.0)
+
+
+def test_after_a_rollback_the_new_file_is_written_to_also_where_the_old_one_keeps_a_name(tmp_path: Path) -> None:
+    # Given a file system as NFS is: what is replaced while it is open has a name still
+    file = CurveFile(tmp_path, "{}")
+    file.add(1, {"return": 1.0}, entry="1-0")
+    file.add(2, {"return": 1.0}, entry="2-0")
+    os.link(tmp_path / CURVE, tmp_path / ".nfs0001")
+    # When what it says is rolled back, and measured anew
+    file.forget(above=1)
+    file.add(2, {"return": -1.0}, entry="3-0")
+    # Then
+    assert [one.entry_id for one in read_metrics(tmp_path / CURVE)] == ["1-0", "3-0"]
+
+
+def test_a_run_that_goes_on_is_seen_where_only_who_may_write_gets_an_exclusive_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def as_nfs(file: IO[bytes], how: int) -> None:
+        if how & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "not open for writing")
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", as_nfs)
+    file = CurveFile(tmp_path, "{}")
+    file.add(1, {"return": 1.0}, entry="1-0")
+    assert is_written(tmp_path)
+    file.close()
+    assert not is_written(tmp_path)
 
 
 def test_trouble_with_the_file_is_told_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

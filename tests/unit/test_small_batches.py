@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from heddle.batch import checksum, encode, encode_into, encode_like, places
+from heddle.blocks import Blocks
 from heddle.layout import Layout, Segments, make_layout
 from heddle.producers import packing
 from heddle.producers.packing import MOST_SIZES, Packed
-from tests.unit.test_folds import STACK, Scene, assert_same
+from tests.unit.test_folds import STACK, Scene
+from tests.unit.test_stacks import assert_same
 
 T = 6
 
@@ -225,3 +227,13 @@ def test_arrays_that_do_not_lie_in_one_piece_are_left_to_arrow_and_others_are_re
         assert encode_like(layout, segments) is None
         with pytest.raises(ValueError, match="reward"):
             encode(layout, segments)
+
+
+def test_into_memory_that_was_taken_arrays_are_refused_as_arrow_refuses_them(scene: Callable[..., Scene]) -> None:
+    layout = scene(SHORT).layout
+    lacking = _segments(layout)
+    del lacking.arrays["reward"]
+    for segments in (_segments(layout, reward=np.zeros((2, T))), lacking):
+        for encoder in (encode_like, encode_into):
+            with pytest.raises(ValueError, match="reward"):
+                encoder(layout, segments, Blocks().take)

@@ -1,6 +1,6 @@
 """Stacked observations: sent with each frame once they come back bit for bit, and nothing else gets through."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import duckdb
@@ -15,7 +15,7 @@ from heddle.batch import checksum, decode, decode_stacks, encode, encode_folded
 from heddle.blocks import Blocks
 from heddle.codec import codec_of
 from heddle.errors import BatchError
-from heddle.folding import Folded, fold, foldable, stackable
+from heddle.folding import Folded, fold, foldable, stackable, take_apart
 from heddle.layout import Layout, Segments, make_layout
 from heddle.spaces import Box, DictSpace, Discrete, Text
 from heddle.stacks import Stack
@@ -190,6 +190,29 @@ def test_an_episode_that_begins_on_the_way_costs_only_the_frames_that_its_paddin
     found.stacks["obs"].write(wide)
     np.testing.assert_array_equal(out, shown)
     np.testing.assert_array_equal(wide, shown)
+
+
+class Walked(list[tuple[int, int]]):
+    """Counts how often somebody goes through it."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_final_observations_are_gone_through_once_however_many_segments_there_are() -> None:
+    arrays = played(layout_of(steps=20), 6, seed=1, ending=0.1).arrays
+    at = Walked(zip(arrays["final_row"].tolist(), arrays["final_step"].tolist(), strict=True))
+    assert len(at) > 3
+    assert take_apart(arrays["obs"], arrays["length"].tolist(), arrays["final.obs"], at) is not None
+    assert at.times == 1
+
+
+def test_a_codec_without_stacks_is_made_once_however_it_is_asked_for() -> None:
+    layout = layout_of(steps=7)
+    assert codec_of(layout) is codec_of(layout, ()) is codec_of(layout, stacks=())
 
 
 def lying(change: Callable[[NDArray[Any]], None]) -> Segments:

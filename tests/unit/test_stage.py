@@ -1,5 +1,7 @@
 """What a worker plays an experiment's shards with: seeds that no earlier owner used, one thread of torch."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,3 +108,20 @@ def test_a_policy_that_raises_over_published_weights_is_named_with_their_version
     made._fetch = lambda experiment, version: (7, pack({}, version=7, update=1))
     with pytest.raises(EnvError, match=r"set_weights raised ArithmeticError: not these at .*, at policy version 7"):
         made.load_newest(7)
+
+
+def test_a_snapshot_of_an_earlier_version_of_heddle_is_of_the_same_spec() -> None:
+    # Given an experiment that was submitted before `rollout.frames` was known
+    env = {"id": "CartPole-v1", "num_envs": 1}
+    spec = load_spec({"experiment": {"name": "t"}, "env": env, "budget": {"env_steps": 9}}).spec
+    told = json.loads(spec.canonical_json())
+    del told["rollout"]["frames"], told["faults"]["env_failures"]
+    text = json.dumps(told)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    stored = StoredSpec("t-1", "t", "default", "", "", text, digest, "", "", 1, 0, None)
+    # When it is played by this one
+    made = Stage(stored, lambda experiment, version: (1, b""), clock=SystemClock())
+    player = made.make_player(claim())
+    player.close()
+    # Then its snapshots go by what was submitted
+    assert player.standing.identity.spec == digest

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from heddle import subject
 from heddle.producers.steppers import ThreadStepper
 from tests.helpers import eventually
 
@@ -74,3 +75,23 @@ def test_a_thread_within_a_stuck_environment_leaves_the_others_questions_to_the_
     assert stepper.answers(30, most=3) == [(0, ("step", "slow"))]
     stepper.close()
     eventually(lambda: threading.active_count() == before - 2)
+
+
+class Asking(Echo):
+    """Answers with what the thread that resets it is at work on."""
+
+    def reset(self, *, seed: int) -> tuple[str, Any]:
+        return "about", subject.here()
+
+
+def test_what_environments_say_in_threads_is_about_the_shard_for_which_those_were_made() -> None:
+    with subject.about({"shard": 3}):
+        stepper = ThreadStepper([Asking(), Asking()], 2)
+    answers = list[tuple[int, Any]]()
+    for env in range(2):
+        stepper.reset(env, 1)
+    while len(answers) < 2:
+        answers += stepper.answers(30, most=2)
+    stepper.close()
+    assert sorted(env for env, _ in answers) == [0, 1]
+    assert [told for _, told in answers] == [("about", {"shard": 3})] * 2

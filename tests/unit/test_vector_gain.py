@@ -1,6 +1,7 @@
 """What a registered vector form would gain: measured where there is one, told where it is worth a change."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from heddle.cli.main import run
 from heddle.cli.specs import describe_gain
 from heddle.clock import Clock
+from heddle.errors import EnvError
 from heddle.launch.checked import Checked, checked_of
+from heddle.launch.trying import try_out
 from heddle.policies import make_policy
 from heddle.producers.envs import check_env
 from heddle.producers.vector_gain import vector_gain
@@ -69,6 +72,20 @@ def test_nothing_is_offered_where_a_vector_form_is_not_to_be_had_or_would_not_do
     env: dict[str, Any],
 ) -> None:
     assert gain_of(env={"id": "CartPole-v1", "num_envs": 4, "envs_per_shard": 4} | env) == 0.0
+
+
+def test_a_vector_form_that_takes_too_long_to_try_out_is_no_mistake_of_a_spec_that_does_not_ask_for_it() -> None:
+    tried = list[str]()
+
+    @contextmanager
+    def impatient(*, what: str, key: str, value: object, hint: str = "") -> Iterator[None]:
+        tried.append(what)
+        if "as a vector" in what:
+            raise EnvError(f"{what} within 30 s", key=key, value=value)
+        yield
+
+    assert try_out(spec_of(), guard=impatient, with_snapshot=True).vector_gain == 0.0
+    assert "as a vector" in tried[-1]
 
 
 @pytest.mark.parametrize(("gain", "told"), [(3.44, "3.4 times as many steps"), (1.49, ""), (0.0, "")])

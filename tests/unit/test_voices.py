@@ -1,16 +1,23 @@
 """What user code prints in workers, on its way to the log in the broker."""
 
 import logging
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
+from heddle.broker import Broker
+from heddle.broker.events import Line
 from heddle.broker.presence import Pulse
 from heddle.cli.log_lines import FORMAT_ENV, formatter
 from heddle.clock import ManualClock
+from heddle.launch import speaking
 from heddle.launch.hearing import Hearing
+from heddle.launch.speaking import Speaking
 from heddle.launch.voices import BURST, MOST_WAITING, Voices
 from heddle.producers.isolation.printed import Printed
 from heddle.subject import PRINTED
+from tests.helpers import eventually
 
 
 def heard(voices: Voices) -> list[tuple[str, str]]:
@@ -93,3 +100,34 @@ def test_a_line_is_about_the_experiment_whose_shards_alone_a_worker_holds() -> N
     said = {"one": Pulse(1, experiments=("a-1",)), "two": Pulse(1, experiments=("a-1", "b-2")), "none": Pulse(1)}
     hearing.hear(0.0, said, said)
     assert [hearing.experiment(worker) for worker in ("one", "two", "none", "stranger")] == ["a-1", None, None, None]
+
+
+class Log:
+    """A broker that is asked for its log alone."""
+
+    def __init__(self, did: list[str]) -> None:
+        self.events = self
+        self._did = did
+        did.append("opened")
+
+    def log_all(self, lines: Sequence[Line]) -> bool:
+        self._did += [line.message for line in lines]
+        return True
+
+    def close(self) -> None:
+        self._did.append("closed")
+
+
+def test_where_nothing_is_printed_for_long_no_connection_is_held_and_the_next_line_opens_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(speaking, "IDLE_S", 0.02)
+    monkeypatch.setattr(speaking, "EVERY_S", 0.01)
+    did = list[str]()
+    speaks = Speaking(lambda: cast(Broker, Log(did)))
+    speaks.hear("w1", None, "one")
+    eventually(lambda: did == ["opened", "one", "closed"])
+    speaks.hear("w1", None, "two")
+    eventually(lambda: did[3:] == ["opened", "two", "closed"])
+    speaks.stop()
+    assert len(did) == 6, "what is not held is not let go of again"

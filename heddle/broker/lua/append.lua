@@ -3,7 +3,7 @@
 -- KEYS  1 ctl  2 shard (hashes)  3 lease (hash with TTL)  4 due (sorted set)  5 experience (stream)  6 flow (hash)
 --       7 waiting (sorted set)  8 blob  9 snapshot (strings; 9 only with one); by name: the shards ahead in
 --       `waiting`, accepted (hash)
--- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 seq  6 lease ttl ms  7 stepping next (0 | 1)  8 blob ttl ms
+-- ARGV  1 shard index  2 worker  3 epoch  4 nonce  5 seq  6 lease ttl ms  7 stepping next (0 | 1), "" to leave it  8 blob ttl ms
 --       9 kind  10 version min  11 version max  12 segments  13 steps  14 bytes  15 crc32  16 given
 --       17 ms that its worker waited before  18 why it has no snapshot, "" when there is nothing to say
 --       19 token of the shared memory in which its bytes lie, "" or none where they are the blob
@@ -132,9 +132,9 @@ local entry = redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3
   'blob', KEYS[8], 'location', mapped and 'shm' or 'redis', unpack(mapped and {'place', ARGV[19]} or {}))
 local identity = table.concat({ARGV[1], ARGV[3], ARGV[4], ARGV[5]}, ':')
 redis.call('HSET', (string.gsub(KEYS[6], 'flow$', 'accepted')), identity, entry) -- no entry counts that is not in here
-redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'stepping', ARGV[7], 'deaths', '0',
+redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'deaths', '0',
   'accepted', string.format('%.0f', now), 'given',
-  string.format('%.0f', math.max(given, tonumber(s[7]))))
+  string.format('%.0f', math.max(given, tonumber(s[7]))), unpack(ARGV[7] ~= '' and {'stepping', ARGV[7]} or {}))
 redis.call('ZREM', KEYS[7], ARGV[1])
 add(KEYS[2], 'steps', ARGV[13])
 add(KEYS[6], 'entries', 1)

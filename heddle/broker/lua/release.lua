@@ -63,6 +63,9 @@ if s[9] and (state ~= 'queued' or ARGV[5] ~= '') then -- nobody plays on, or not
   redis.call('UNLINK', s[9])
   redis.call('HDEL', KEYS[2], 'snapshot')
 end
+if state == 'quarantined' then
+  redis.call('HINCRBY', KEYS[6], 'quarantined', 1)
+end
 if state == 'queued' then
   redis.call('HSET', KEYS[5], ARGV[1], '- ' .. now)
 end

@@ -16,7 +16,7 @@ from heddle.broker.trackers import BEFORE
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.curve_file import CURVE, ENDED, SPEC, is_written, read_metrics_from
 from heddle.consumers.tracking.points import Subject, place_of
-from heddle.errors import NotFound
+from heddle.errors import Gone, NotFound
 from heddle.spec import spec_from_json
 from heddle.spec.tracking import Track
 from heddle.spec.write import to_toml
@@ -96,7 +96,10 @@ class RunFolder:
     def _look(self) -> bool:
         """Take in what was written since; whether it has to be told apart from before, for some was taken back."""
         path = self._home / CURVE
-        seen = path.stat()
+        try:
+            seen = path.stat()
+        except FileNotFoundError:
+            raise Gone(f"{path} is not there any more") from None
         if seen.st_ino == self._file and seen.st_size >= self._read_to:
             fresh, self._read_to = read_metrics_from(path, self._read_to)
             self._metrics += fresh
@@ -164,6 +167,6 @@ class RunFolder:
     def _ending(self) -> dict[str, Any]:
         try:
             told = json.loads((self._home / ENDED).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # not there, or an older version just writes it
             return {}
         return told if isinstance(told, dict) else {}
