@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,16 @@ class Started:
     ) -> None:
         self.arguments = arguments
         self.log = cwd / f"{arguments[0]}-{len(list(cwd.glob('*.out')))}.out"
-        with self.log.open("wb") as out, self.log.with_suffix(".err").open("wb") as errors:
+        with ExitStack() as files:
+            out = files.enter_context(self.log.open("wb"))
+            apart = self.log.with_suffix(".err")
+            errors = files.enter_context(apart.open("wb")) if errors_apart else subprocess.STDOUT
             self.process = subprocess.Popen(
                 [*HEDDLE, *arguments],
                 cwd=cwd,
                 env=environment(url, extra),
                 stdout=out,
-                stderr=errors if errors_apart else subprocess.STDOUT,
+                stderr=errors,
                 stdin=subprocess.DEVNULL,
             )
 
