@@ -149,7 +149,8 @@ class Truth:
     def after(self, later: "Truth") -> "Truth":
         """This, if it is what a broker goes back to from `later`: manifests and epochs were given out, and stay so."""
         again = deepcopy(self)
-        lost = {name: call for name, call in later.accepted.items() if name not in again.accepted}
+        known = later.unreported | later.accepted  # what it had forgotten before, and nobody reported, is not known now
+        lost = {name: call for name, call in known.items() if name not in again.accepted}
         again.unreported |= lost
         again.answered |= lost.keys() & later.answered
         again.manifest, again.epochs = set(later.manifest), dict(later.epochs)
