@@ -9,6 +9,8 @@ import sys
 from typing import ClassVar
 
 FAILED = 1
+STUCK_CODE, HURRIED_CODE = 70, 130
+"""Of a role that named the call which hung, and of one that was told to end twice."""
 
 
 class QuickExit:

@@ -46,6 +46,7 @@ from heddle.errors import (
 from heddle.lease import Action, Watchdog
 from heddle.plane import Plane, open_plane
 from heddle.policies.weights import WeightsError
+from heddle.quick_exit import STUCK_CODE
 from heddle.stop import StopFlag
 from heddle.tracing import Tracing
 
@@ -54,7 +55,6 @@ log = logging.getLogger("heddle.trainer")
 GRACE_S = 10.0
 """How long a trainer that shall end waits for a broker that is away."""
 
-STUCK_CODE = 70
 LEAVE_S = 1.0
 
 

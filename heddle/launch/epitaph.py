@@ -5,11 +5,12 @@ It never looks at a process by itself: the child has been seen to end.
 
 from heddle.errors import BrokerError, Denied
 from heddle.launch.process import CRASHES, Child, describe_exit
+from heddle.quick_exit import HURRIED_CODE, STUCK_CODE
 from heddle.spec.last_words import place, telling
 
 SHOWN_LINES = 5
-NOT_OF_ENVIRONMENTS = frozenset({BrokerError.exit_code, Denied.exit_code, 70, 130})
-"""Exit codes of a worker that cannot use its broker, that named the call which hung (70), or was told to end twice."""
+NOT_OF_ENVIRONMENTS = frozenset({BrokerError.exit_code, Denied.exit_code, STUCK_CODE, HURRIED_CODE})
+"""Exit codes of a worker that cannot use its broker, that named the call which hung, or that was told to end twice."""
 
 
 def epitaph(child: Child, lost: str) -> str:

@@ -12,12 +12,11 @@ from heddle.lease import Action
 from heddle.producers.isolation.process import end_children
 from heddle.producers.returns import Returns
 from heddle.producers.user_code import UserCode
+from heddle.quick_exit import HURRIED_CODE, STUCK_CODE
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.worker")
 
-STUCK_CODE = 70
-HURRIED_CODE = 130
 CUT_AFTER_S = 2.0
 LOOK_S = 1.0
 

@@ -16,7 +16,7 @@ import pytest
 
 from heddle.broker import Broker, open_broker
 from heddle.broker.server import LocalServer, restart, start_server
-from heddle.consumers.trainer import STUCK_CODE
+from heddle.quick_exit import STUCK_CODE
 from tests.chaos.trainers import Batch, check_each_once, give_all, go_on, hang, hangs, lost_with, version_after
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, saved, seen_in, start_process, submit
