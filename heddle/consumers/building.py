@@ -184,6 +184,7 @@ def _publisher(base: _Base, *, published: int, broker_run: str) -> Publisher:
         version=version,
         same=frozenset({own.policy_version} if own is not None else ()),
         skip=0 if remembers or (own is None and not published) else SKIPPED,
+        apart=not base.setting.spec.rollout.sync,
     )
 
 

@@ -26,6 +26,7 @@ SETTLE_TRIES = 3
 def leave(loop: Loop) -> None:
     """Make durable and ack what is trained; the experiment goes on with the next trainer."""
     parts = loop.parts
+    parts.publisher.wait()
     if loop.unsaved:
         _save(loop)
     if loop.training_on:  # nobody died of it
@@ -123,6 +124,7 @@ def _settle_read(loop: Loop, *, train: bool, save: bool) -> None:
 
 def _finish(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
     parts = loop.parts
+    parts.publisher.wait()
     result = result_of(loop, loop.flow())
     final = parts.patience.call(
         "tell the outcome",

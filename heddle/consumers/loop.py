@@ -244,7 +244,7 @@ class Loop:
     def begin_evaluation(self) -> bool:
         """Have the eval shards play the newest weights; False when that cannot be now."""
         parts = self.parts
-        if parts.evaluator is None or parts.publisher.pending:
+        if parts.evaluator is None or not parts.publisher.wait():
             return False
         if self._saved_update != parts.progress.update and not self.checkpoint():
             return False

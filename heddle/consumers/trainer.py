@@ -25,6 +25,7 @@ from heddle.consumers.loop import Loop
 from heddle.consumers.offline import OfflineLoop, offline_setting, open_source
 from heddle.consumers.parts import PARTITION, Interrupted, Trains
 from heddle.consumers.patience import GivenUp, Patience
+from heddle.consumers.publisher import Publisher
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
@@ -113,6 +114,7 @@ class Trainer:
         self._connected: Broker | None = None
         self._seat: Seat | None = None
         self._shelf: Shelf | None = None
+        self._publisher: Publisher | None = None
         self._data: DataSource | None = None
         self._patience = Patience(check=self._check, on_damage=self._wait_for_mending, clock=self._clock, rng=self._rng)
 
@@ -194,7 +196,7 @@ class Trainer:
         try:
             try:
                 parts = build(self._source(broker), seat)
-                self._shelf = parts.reader.shelf
+                self._shelf, self._publisher = parts.reader.shelf, parts.publisher
                 loop = Loop(parts) if self._data is None else OfflineLoop(parts, self._data)
             except (EnvError, SpecError, WeightsError, ExperimentFailed, CheckpointError, DataError) as error:
                 if isinstance(error, CheckpointMissing):
@@ -212,6 +214,8 @@ class Trainer:
                 watchdog.stop()
             if self._shelf is not None and self._shelf.prefetch is not None:
                 self._shelf.prefetch.close()
+            if self._publisher is not None:
+                self._publisher.close()
             seat.release()
             self._tidy_memory(broker)
 

@@ -1,5 +1,6 @@
 """The trainer on a real server, with workers that only append: seat, order of writes, rules of updates, endings."""
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from heddle.broker import Broker, keys
+from heddle.broker.policies import Policies
 from heddle.broker.server import LocalServer
 from heddle.checkpoint import BEST, load
 from heddle.clock import SystemClock
@@ -87,6 +89,46 @@ def test_sync_updates_on_one_batch_of_every_shard_and_acks_what_the_checkpoint_c
     assert checkpoint.marks.keys() == {"0/0", "0/1"}
     assert fleet.flow().entries == 0
     fleet.check_balance()
+
+
+def test_the_next_update_is_made_while_large_weights_are_under_way(
+    broker: Broker, start: Start, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a trainer whose weights count as large, and a broker that is slow to take them
+    monkeypatch.setattr("heddle.consumers.publisher.LARGE_BYTES", 0)
+    gate, publish, in_order = threading.Event(), Policies.publish, list[int]()
+
+    def slowly(self: Policies, experiment: str, seat_epoch: int, version: int, data: Any, *, update: int) -> int:
+        assert version == 1 or gate.wait(60)
+        in_order.append(version)
+        return publish(self, experiment, seat_epoch, version, data, update=update)
+
+    monkeypatch.setattr(Policies, "publish", slowly)
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    rollout, trainer = {"sync": False, "max_policy_lag": 100}, {"batch_steps": 16, "kwargs": {"hooks": str(hooks)}}
+    fleet = Fleet(broker, submit(broker, rollout=rollout, trainer=trainer)).claim_all()
+    one = start(fleet.experiment)
+    played_with = fleet.version()
+    for shard in (0, 1):
+        fleet.give(shard, played_with)
+    settled(fleet, 2)
+    # When more comes meanwhile
+    (hooks / "hang-update").touch()
+    for shard in (0, 1):
+        fleet.give(shard, played_with)
+    # Then it is trained on, and workers go on with what they have until the weights are there
+    eventually(lambda: (hooks / "in-update").exists())
+    assert broker.experiments.ctl(fleet.experiment).policy == 1
+    gate.set()
+    assert fleet.version(2) == 2
+    (hooks / "hang-update").unlink()
+    assert fleet.version(3) == 3
+    one.end()
+    assert in_order == [1, 2, 3]
+    checkpoint = saved(home)
+    assert checkpoint is not None
+    assert (checkpoint.update, checkpoint.policy_version) == (2, 3)
 
 
 def test_what_was_fetched_ahead_is_trained_once_and_in_order_and_a_resume_goes_on_behind_it(
