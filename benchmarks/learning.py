@@ -34,11 +34,13 @@ class Learned:
         rate: steps a second.
         command_s: of the whole command.
         spent_ms: milliseconds an update, by what they were spent on.
+        final: mean return of the last evaluation; NaN without one.
     """
 
     rate: float
     command_s: float
     spent_ms: dict[str, float]
+    final: float = float("nan")
 
 
 def run() -> list[Row]:
@@ -50,7 +52,7 @@ def run() -> list[Row]:
     ):
         spec = Path(folder) / "spec.toml"
         spec.write_text(_spec())
-        pairs = alternate(ROUNDS, lambda: _fleet(spec, client), lambda: _alone(spec), within_s=WITHIN_S)
+        pairs = alternate(ROUNDS, lambda: played_by_fleet(spec, client), lambda: _alone(spec), within_s=WITHIN_S)
     rows = [
         Row(SECTION, "2 workers: steps/s", "1/s", spread(fleet.rate for fleet, _ in pairs)),
         Row(SECTION, "one process: steps/s", "1/s", spread(alone.rate for _, alone in pairs)),
@@ -73,21 +75,28 @@ def _spec() -> str:
     return to_toml(source)
 
 
-def _fleet(spec: Path, client: Client) -> Learned:
+def played_by_fleet(spec: Path, client: Client) -> Learned:
+    """One `heddle run` of it with two workers on the client's broker.
+
+    Raises:
+        RuntimeError: it did not end well.
+    """
     argv = [*HEDDLE, "run", str(spec), "-n", "2", "--redis-url", client.url, "-o", "json"]
     began = CLOCK.monotonic()
     done = subprocess.run(argv, cwd=spec.parent, capture_output=True, text=True, check=False)
     command_s = CLOCK.monotonic() - began
     if done.returncode != 0:
         raise RuntimeError(f"heddle run ended with {done.returncode}: {done.stderr[-2000:]}")
-    experiment = json.loads(done.stdout)["experiment"]
+    told = json.loads(done.stdout)
+    experiment, final = told["experiment"], told["eval_return"]
     metrics = client.broker.events.metrics_read(experiment, count=10_000)
     updates = [metric for metric in metrics if "env_steps" in metric.values]
     client.broker.experiments.remove(experiment, force=True)
     first, last = updates[0], updates[-1]
     steps = last.values["env_steps"] - first.values["env_steps"]
     rate = 1e3 * steps / (last.time_ms - first.time_ms)
-    return Learned(rate, command_s, {what: _mean_ms(updates, name) for what, name in SPENT.items()})
+    spent_ms = {what: _mean_ms(updates, name) for what, name in SPENT.items()}
+    return Learned(rate, command_s, spent_ms, float("nan") if final is None else final)
 
 
 def _mean_ms(updates: list[Metric], name: str) -> float:

@@ -1,6 +1,6 @@
 """Heddle beside other libraries: `make bench-peers`, or
 
-    python -m benchmarks.peers [--only NAME ...] [--workloads w1 w2 w3] [--rounds N] [--out FILE]
+    python -m benchmarks.peers [--only NAME ...] [--workloads w1 w2 w3 ppo] [--rounds N] [--out FILE]
 
 makes an environment for each in .bench/, installs it there, and has all of them play the same workloads in turns, round
 by round. Who cannot be installed, or fails at a workload, is left out there, and said why. Prints one table, writes one
@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.__main__ import OUT, table, write
 from benchmarks.machine import machine
 from benchmarks.measure import CLOCK, Row
+from benchmarks.peers import learning
 from benchmarks.peers.comparing import TITLES, LeftOut, Play, compared
 from benchmarks.peers.installing import PEERS, installed
 from benchmarks.peers.sides import Side, closed, opened, running
@@ -37,7 +38,8 @@ def main() -> int:
     names = [peer.name for peer in PEERS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--workloads", nargs="+", choices=list(TITLES), default=list(TITLES), metavar="WORKLOAD")
+    workloads = [*TITLES, learning.NAME]
+    parser.add_argument("--workloads", nargs="+", choices=workloads, default=workloads, metavar="WORKLOAD")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=OUT, help="JSON file, or the folder for one (default: %(default)s)")
     options = parser.parse_args()
@@ -50,8 +52,13 @@ def main() -> int:
     with running(peers, left_out) as sides:
         facts["peers"] = {side.name: side.version for side in sides}
         for workload in options.workloads:
-            say(f"measuring {TITLES[workload]} ...")
-            rows += at(workload, sides, options.rounds, left_out)
+            if workload in TITLES:
+                say(f"measuring {TITLES[workload]} ...")
+                rows += at(workload, sides, options.rounds, left_out)
+    beside = [python for peer, python in peers if peer.name == "sb3"]
+    if learning.NAME in options.workloads and beside:
+        say(f"measuring {learning.TITLE} ...")
+        rows += learning.run(beside[0], options.rounds, left_out)
     facts |= {"left_out": left_out.reasons, "seconds": round(CLOCK.monotonic() - began, 1)}
     facts["load_at_end"] = round(os.getloadavg()[0], 2)
     print(table(rows))

@@ -14,6 +14,7 @@ from benchmarks.measure import Played
 from benchmarks.peers import sides
 from benchmarks.peers.comparing import GOALS, TITLES, LeftOut, SideFailed, compared
 from benchmarks.peers.installing import HOME, PEERS, Peer, pinned, python_of
+from benchmarks.peers.learning import Trained, learned_by_sb3, rows_of
 from benchmarks.peers.sides import alive, kill, opened, running, stamps, used_s
 from tests.helpers import eventually
 
@@ -176,3 +177,21 @@ def test_what_runs_in_a_peers_environment_imports_nothing_of_ours() -> None:
         line for path in theirs for line in path.read_text().splitlines() if line.startswith(("import ", "from "))
     ]
     assert not [line for line in imports if line.split()[1].partition(".")[0] in ("heddle", "benchmarks")]
+
+
+def test_learning_beside_another_library_shows_the_return_of_both_and_ratios_round_by_round() -> None:
+    pairs = [
+        (Trained(300.0, 10.0, 500.0), Trained(100.0, 30.0, 490.0)),
+        (Trained(100.0, 20.0, 480.0), Trained(100.0, 30.0, 500.0)),
+    ]
+    found = {row.what: row.value for row in rows_of(pairs)}
+    assert found["steps/s, heddle / sb3 (goal 1.5)"].median == pytest.approx(2.0)
+    assert (found["heddle: return at the end"].low, found["sb3: return at the end"].low) == (480.0, 490.0)
+
+
+def test_a_learner_of_another_library_that_fails_is_left_out_by_its_last_line(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho a traceback >&2; echo 'ImportError: no such library' >&2; exit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(SideFailed, match="no such library"):
+        learned_by_sb3(python, tmp_path, 1)
