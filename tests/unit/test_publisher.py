@@ -1,7 +1,7 @@
 """Weights that are published while the next update is made: one at a time, in order, and no trouble is forgotten."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,7 +130,7 @@ def test_what_ends_a_trainer_ends_it_at_the_next_look(
     policies.trouble = [trouble]
     under_way(publisher, policies)
     policies.gate.set()
-    look = {
+    look: dict[str, Callable[[], object]] = {
         "wait": publisher.wait,
         "offer": lambda: eventually(publisher.offer),
         "publish": lambda: publisher.publish(LARGE, 2),
