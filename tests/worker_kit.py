@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,21 @@ class Running:
         if self.error is not None:
             raise self.error
         return self.code
+
+
+@contextmanager
+def workers(url: str, **options: Any) -> Iterator[Callable[..., Running]]:
+    """Starts workers in threads, with these options and those of the call, and ends those that still run."""
+    running: list[Running] = []
+
+    def begin(name: str = "w1", **more: Any) -> Running:
+        running.append(Running(url, name, **{**options, **more}))
+        return running[-1]
+
+    yield begin
+    for worker in running:
+        if worker.thread.is_alive() and not worker.exits:
+            worker.end()
 
 
 @contextmanager

@@ -1,18 +1,18 @@
 """A trainer with a replay buffer that is killed at any moment: what the next one finds is what the marks cover."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from heddle.broker import Broker, open_broker
+from heddle.broker import Broker
 from heddle.broker.server import LocalServer
 from heddle.checkpoint import Checkpoint
 from heddle.consumers.learners import make_learner
 from heddle.consumers.training import LEARNER_FILES
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.trainer_kit import ENVS, STEPS, Fleet, saved, start_process, submit
 
@@ -22,11 +22,7 @@ TRAINER = {
     "replay": {"capacity": "64KiB", "learning_starts": 16, "samples_per_step": 2.0, "prioritised": True},
 }
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 def buffered(checkpoint: Checkpoint, home: Path, fleet: Fleet) -> Counter[tuple[int, int]]:

@@ -18,17 +18,14 @@ from heddle.broker import Broker, open_broker
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.quick_exit import STUCK_CODE
 from tests.chaos.trainers import Batch, check_each_once, give_all, go_on, hang, hangs, lost_with, version_after
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, saved, seen_in, start_process, submit
 
 Process = subprocess.Popen[bytes]
 Start = Callable[[str], Process]
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 @pytest.fixture

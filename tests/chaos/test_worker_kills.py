@@ -17,6 +17,7 @@ from heddle.launch.supervisor import Supervisor
 from heddle.launch.vigil import Patience
 from heddle.stop import StopFlag
 from tests.chaos.planes import IN_PLACE
+from tests.fixtures import on_url
 from tests.helpers import eventually
 from tests.worker_kit import Reader, coordinating, fresh, submit
 
@@ -56,10 +57,7 @@ def url(server: LocalServer) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture
-def broker(url: str) -> Iterator[Broker]:
-    with fresh(url) as connected:
-        yield connected
+broker = on_url
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from heddle.broker import Broker
-from heddle.broker.server import LocalServer
 from heddle.shard import env_seed
 from heddle.spec import load_spec
 from tests.conformance import plain_agents
 from tests.conformance.pipeline import CHOOSER, SEGMENT, Experience, collect
 from tests.conformance.plain import Stream
 from tests.conformance.test_conformance import compare
-from tests.worker_kit import Running, coordinating, fresh
+from tests.fixtures import played
 
 SEED = 11
 GAMES = 2
@@ -47,14 +46,7 @@ CASES = [
     Case("pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env", 4, 100, {"max_cycles": 40}),
 ]
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    """A broker with a coordinator and a worker on it."""
-    with coordinating(valkey_server.url), fresh(valkey_server.url) as connected:
-        worker = Running(valkey_server.url, "w1")
-        yield connected
-        worker.end(30.0)
+broker = played
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.is_quick or os.environ.get("HEDDLE_SOAK")], ids=str)

@@ -1,31 +1,22 @@
 """What arrives of a public environment is, bit for bit, what a plain loop of one process sees."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from heddle.broker import Broker
-from heddle.broker.server import LocalServer
 from heddle.shard import env_seed
 from tests.conformance import plain, plain_vector
 from tests.conformance.cases import CASES, STEPS, Case
 from tests.conformance.pipeline import Experience, collect, spec_of
-from tests.worker_kit import Running, coordinating, fresh
+from tests.fixtures import played
 
 SEED = 11
 ALL = bool(os.environ.get("HEDDLE_SOAK"))
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    """A broker with a coordinator and a worker on it."""
-    with coordinating(valkey_server.url), fresh(valkey_server.url) as connected:
-        worker = Running(valkey_server.url, "w1")
-        yield connected
-        worker.end(30.0)
+broker = played
 
 
 def installed(case: Case) -> None:

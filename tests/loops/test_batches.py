@@ -10,21 +10,18 @@ import numpy as np
 import pytest
 
 from heddle.batch import encode
-from heddle.broker import Broker, keys, open_broker
+from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.consumers.marks import Mark
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.loops.desk import Desk
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
 
 Heddle = Callable[..., str]
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import heddle
-from heddle.broker import Broker, keys, open_broker
+from heddle.broker import Broker, keys
 from heddle.broker.presence import HostReport, WorkerBeat
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
@@ -18,17 +18,14 @@ from heddle.launch.children import Ending
 from heddle.launch.giving_up import Repeats, has_given_up
 from heddle.launch.trainers import _is_seated
 from tests.broker_kit import claim_next
+from tests.fixtures import on_valkey
 from tests.trainer_kit import submit
 from tests.unit.test_local_runs import left
 
 SPEC: dict[str, Any] = {"experiment": {"name": "on"}, "env": {"id": "CartPole-v1"}, "budget": {"env_steps": 1_000}}
 Say = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Any:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 @pytest.fixture

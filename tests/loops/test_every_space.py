@@ -1,13 +1,11 @@
 """An environment that shows every kind of space and takes every kind of action, played by a worker, read by a tap."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from heddle.broker import Broker
-from heddle.broker.server import LocalServer
 from heddle.consumers.tap import Tap
 from heddle.layout import make_layout
 from heddle.policies import weights
@@ -19,22 +17,16 @@ from heddle.producers.player import Player
 from heddle.shard import env_seed, plan_shards, root_seed
 from heddle.spaces import leaves
 from heddle.spec import ExperimentSpec
+from tests.fixtures import played
 from tests.helpers import eventually
 from tests.space_zoo import Chooses, Everything, acting, leaf_values, same
 from tests.unit.fake_envs import spec_of
-from tests.worker_kit import Running, coordinating, fresh, states, submit
+from tests.worker_kit import states, submit
 
 SEED, STEPS, BATCHES = 3, 8, 4
 ACTING = describe_action(acting())
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    """A broker with a coordinator and a worker on it."""
-    with coordinating(valkey_server.url), fresh(valkey_server.url) as connected:
-        worker = Running(valkey_server.url, "w1")
-        yield connected
-        worker.end(30.0)
+broker = played
 
 
 def played(broker: Broker, isolation: str) -> Tap:

@@ -4,12 +4,11 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from heddle.broker import Broker, keys, open_broker
+from heddle.broker import Broker, keys
 from heddle.broker.pools import WorkerBeat
 from heddle.broker.presence import HostReport
 from heddle.broker.server import LocalServer
@@ -17,6 +16,7 @@ from heddle.coord.exposition import Collector, exposed
 from heddle.errors import MissingExtra
 from tests.broker_kit import append, claim_next, run_out
 from tests.e2e.shell import environment
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.panels import names, panels, selectors
 from tests.prometheus import free_port
@@ -25,11 +25,7 @@ from tests.trainer_kit import submit
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 def read(text: str) -> Samples:

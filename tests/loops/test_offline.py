@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from heddle.broker import Broker, open_broker
+from heddle.broker import Broker
 from heddle.broker.server import LocalServer
 from heddle.checkpoint import Checkpoint, newest
 from heddle.cli.main import run
@@ -21,16 +20,13 @@ from heddle.errors import DataError
 from heddle.layout import Segments
 from heddle.spaces import to_json
 from tests.data_kit import ACTION, OBSERVATION, record_cartpole
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.trainer_kit import InThread, start_process
 
 SPACES = json.dumps({"observation": to_json(OBSERVATION), "action": to_json(ACTION)})
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 def spec_of(folder: Path, **budget: Any) -> dict[str, Any]:

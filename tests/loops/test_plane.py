@@ -10,30 +10,21 @@ import numpy as np
 import pytest
 
 from heddle.broker import Broker, keys
-from heddle.broker.server import LocalServer
 from heddle.consumers.reader import Loaded
 from heddle.consumers.tap import Tap
 from heddle.errors import Conflict
 from heddle.plane import Host, Plane
 from heddle.producers.envs import check_env
+from tests.fixtures import coordinated, on_url
 from tests.helpers import eventually
 from tests.plane_kit import HERE, Consumer, columns, files, plane_at
-from tests.worker_kit import COUNTING, Running, coordinating, fresh, submit
+from tests.worker_kit import COUNTING, Running, submit, workers
 
 Start = Callable[..., Running]
 SHARED = {"rollout": {"plane": "shm"}}
 
-
-@pytest.fixture
-def url(valkey_server: LocalServer) -> Iterator[str]:
-    with coordinating(valkey_server.url):
-        yield valkey_server.url
-
-
-@pytest.fixture
-def broker(url: str) -> Iterator[Broker]:
-    with fresh(url) as connected:
-        yield connected
+url = coordinated
+broker = on_url
 
 
 @pytest.fixture
@@ -44,16 +35,8 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(url: str, root: Path) -> Iterator[Start]:
     """Starts workers in threads, and ends them."""
-    running: list[Running] = []
-
-    def begin(name: str = "w1", *, host: Host = HERE, at: Path = root, **kwargs: Any) -> Running:
-        running.append(Running(url, name, plane=plane_at(at, host), **kwargs))
-        return running[-1]
-
-    yield begin
-    for worker in running:
-        if worker.thread.is_alive():
-            worker.end()
+    with workers(url) as begin:
+        yield lambda name="w1", *, host=HERE, at=root, **options: begin(name, plane=plane_at(at, host), **options)
 
 
 def experiment_of(broker: Broker, plane: str = "shm", **sections: dict[str, Any]) -> str:
@@ -366,7 +349,7 @@ def test_memory_that_somebody_emptied_costs_what_was_in_flight_and_nobodys_life(
     item = mapped_one(consumer)
     before = np.array(item.segments.arrays["obs"])
     # When somebody removes all of it, as systemd does when a user logs out
-    shutil.rmtree(root)
+    eventually(lambda: emptied(root), what="its files go, although workers write others meanwhile")
     # Then what is mapped stays, and what comes later goes through the server
     later = eventually_from_the_server(consumer)
     np.testing.assert_array_equal(item.segments.arrays["obs"], before)
@@ -375,6 +358,12 @@ def test_memory_that_somebody_emptied_costs_what_was_in_flight_and_nobodys_life(
     assert later
     assert flow.dropped.batches == consumer.reader.losses.dropped
     assert flow.dead.batches == 0
+
+
+def emptied(root: Path) -> bool:
+    """Remove what lies there now; True once nothing came in between."""
+    shutil.rmtree(root, ignore_errors=True)
+    return not root.exists()
 
 
 def eventually_from_the_server(consumer: Consumer) -> list[Loaded]:

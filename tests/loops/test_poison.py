@@ -1,6 +1,6 @@
 """A worker among environments that go wrong in every way: it lives, others play on, each failure is on record."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,10 @@ import pytest
 
 from heddle.broker import Broker
 from heddle.broker.failure_types import Failure
-from heddle.broker.server import LocalServer
+from tests.fixtures import coordinated, on_url, starting
 from tests.helpers import eventually
 from tests.poison_kit import POISON
-from tests.worker_kit import Reader, Running, coordinating, fresh, states, submit
+from tests.worker_kit import Reader, Running, states, submit
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -32,31 +32,9 @@ CAUSES = {
     "make_segfault": ("signal", "SIGSEGV"),
 }
 
-
-@pytest.fixture
-def url(valkey_server: LocalServer) -> Iterator[str]:
-    with coordinating(valkey_server.url):
-        yield valkey_server.url
-
-
-@pytest.fixture
-def broker(url: str) -> Iterator[Broker]:
-    with fresh(url) as connected:
-        yield connected
-
-
-@pytest.fixture
-def start(url: str) -> Iterator[Start]:
-    running: list[Running] = []
-
-    def begin(name: str = "w1", **kwargs: object) -> Running:
-        running.append(Running(url, name, **kwargs))
-        return running[-1]
-
-    yield begin
-    for worker in running:
-        if worker.thread.is_alive() and not worker.exits:
-            worker.end()
+url = coordinated
+broker = on_url
+start = starting
 
 
 def poison(broker: Broker, *, faults: dict[str, Any] | None = None, **env: Any) -> str:

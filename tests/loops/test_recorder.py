@@ -5,29 +5,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from heddle.broker import Broker, keys, open_broker
+from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.clock import SystemClock
 from heddle.consumers.data.store import MANIFEST, Manifest, read_manifest
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.trainer_kit import STEPS, Fleet, submit
 
 WIDE: dict[str, Any] = {"rollout": {"sync": False, "max_policy_lag": 4}, "limits": {"max_entries": 1_000}}
 """Nobody trains, so everything stays in the stream."""
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 def start(url: str, experiment: str, folder: Path, *options: str) -> subprocess.Popen[bytes]:

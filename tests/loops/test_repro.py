@@ -1,7 +1,6 @@
 """`heddle repro`: a recorded failure happens again here, to a child and not to the command."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,31 +10,22 @@ from click.testing import CliRunner, Result
 
 from heddle.broker import Broker
 from heddle.broker.failure_types import Failure, Replay
-from heddle.broker.server import LocalServer
 from heddle.cli import cli
 from heddle.cli.repro import _newest
 from heddle.producers.isolation.repro import play_again
 from heddle.producers.mishap import PlayError
 from heddle.producers.player import Player
 from heddle.spaces import Box, Discrete
+from tests.fixtures import coordinated, on_url
 from tests.helpers import eventually
 from tests.poison_kit import POISON
 from tests.unit.fake_envs import Drawn, layout_for, plan_of, spec_of
-from tests.worker_kit import Reader, Running, coordinating, fresh, submit
+from tests.worker_kit import Reader, Running, submit
 
 pytestmark = pytest.mark.timeout(180)
 
-
-@pytest.fixture
-def url(valkey_server: LocalServer) -> Iterator[str]:
-    with coordinating(valkey_server.url):
-        yield valkey_server.url
-
-
-@pytest.fixture
-def broker(url: str) -> Iterator[Broker]:
-    with fresh(url) as connected:
-        yield connected
+url = coordinated
+broker = on_url
 
 
 def failed(broker: Broker, url: str, how: str, *, isolation: str = "process", **changes: Any) -> str:

@@ -15,6 +15,7 @@ from heddle.consumers.session import TrainerSession
 from heddle.consumers.tap import Tap
 from heddle.errors import BrokerUnreachable, SeatLost, UsageError
 from heddle.policies.weights import unpack
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.trainer_kit import Fleet, saved, submit
 
@@ -31,12 +32,7 @@ def session(valkey_server: LocalServer, home: Path) -> Enter:
     return lambda experiment: TrainerSession(experiment, directory=home, url=valkey_server.url, ttl_ms=1_000)
 
 
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Any:
-    from heddle.broker import open_broker
-
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 def play(fleet: Fleet, rounds: int) -> threading.Thread:

@@ -22,9 +22,9 @@ from heddle.launch.trainers import TrainerHost
 from heddle.stop import StopFlag
 from tests import worker_kit
 from tests.broker_kit import claim_next
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.loops.test_damaged_keys import Fleet
-from tests.worker_kit import fresh
 
 POOL = "default"
 WAITED_FOR = {
@@ -187,10 +187,7 @@ def test_every_shared_key_that_a_fleet_has_is_looked_at(shop: Shop) -> None:
     assert shared <= {*WAITED_FOR.values(), *MADE_ANEW.values(), keys.name("sound")}, shared
 
 
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    with fresh(valkey_server.url) as connected:
-        yield connected
+broker = on_valkey
 
 
 def _claimed(broker: Broker, worker: str) -> Claim:

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from heddle.broker import Broker, keys, open_broker
+from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
+from tests.fixtures import on_valkey
 
 SPEC = """
 [experiment]
@@ -25,11 +25,7 @@ env_steps = 1000
 SWEEP = ("enqueue", "exp.toml", "--sweep", "trainer.lr=1e-3,3e-4", "--seeds", "2", "--no-check")
 Say = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Any:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 @pytest.fixture

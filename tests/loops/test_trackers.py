@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from heddle.broker import Broker, keys, open_broker
+from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.clock import ManualClock
@@ -29,6 +28,7 @@ from heddle.spec import load_spec
 from heddle.spec.tracking import Mlflow, Track, Wandb
 from heddle.stop import StopFlag
 from tests.e2e.shell import ROOT, Started, heddle, started
+from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.tracking_kit import (
     Training,
@@ -55,10 +55,7 @@ def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def broker(valkey_server: LocalServer) -> Iterator[Broker]:
-    with open_broker(valkey_server.url, role="test") as connected:
-        yield connected
+broker = on_valkey
 
 
 @pytest.fixture(scope="session")

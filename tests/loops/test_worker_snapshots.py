@@ -1,31 +1,22 @@
 """Shards that change hands, on a real server: what is continued, what begins afresh, what is left behind."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from heddle.broker import Broker
-from heddle.broker.server import LocalServer
 from heddle.cli.main import run
+from tests.fixtures import coordinated, on_url
 from tests.helpers import eventually
-from tests.worker_kit import Reader, Running, coordinating, fresh, submit
+from tests.worker_kit import Reader, Running, submit
 
 BROODING = {"id": "tests.snapshot_zoo:Brooding", "kwargs": {"pace_s": 0.001}}
 EPISODE = 37
 
-
-@pytest.fixture
-def url(valkey_server: LocalServer) -> Iterator[str]:
-    with coordinating(valkey_server.url):
-        yield valkey_server.url
-
-
-@pytest.fixture
-def broker(url: str) -> Iterator[Broker]:
-    with fresh(url) as connected:
-        yield connected
+url = coordinated
+broker = on_url
 
 
 class Relay:
