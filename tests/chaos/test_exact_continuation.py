@@ -23,8 +23,8 @@ from heddle.clock import SystemClock
 from heddle.launch.supervisor import URL_ENV
 from heddle.layout import Segments
 from tests.chaos.planes import IN_PLACE, PLANES, planes_of
+from tests.frames_kit import NOISE, STACK
 from tests.helpers import eventually
-from tests.unit.test_folds import STACK
 from tests.worker_kit import Reader, coordinating, fresh, submit
 
 SOAK = bool(os.environ.get("HEDDLE_SOAK"))
@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "robot": {"id": "tests.snapshot_zoo:Robot", "num_envs": 2, "envs_per_shard": 2},
     "layers": {"id": "tests.snapshot_zoo:layered", "num_envs": 4, "envs_per_shard": 2},
     "memory": {"id": "tests.snapshot_zoo:Walk", "num_envs": 2, "envs_per_shard": 2, "kwargs": {"length": 10}},
-    "frames": {"id": "tests.unit.test_folds:Camera", "num_envs": 2, "envs_per_shard": 2, "wrappers": [STACK]},
+    "frames": {"id": NOISE, "num_envs": 2, "envs_per_shard": 2, "wrappers": [STACK]},
     "child": {"id": "tests.snapshot_zoo:layered", "num_envs": 2, "envs_per_shard": 2, "isolation": "process"},
 }
 MEMORY = {"id": "lstm", "hidden": [8], "recurrent_size": 8}

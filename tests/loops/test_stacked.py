@@ -11,7 +11,6 @@ import torch
 
 from heddle.batch import encode_folded, encode_into
 from heddle.broker import Broker
-from heddle.broker.server import LocalServer
 from heddle.consumers.assemble import Assembler
 from heddle.consumers.reader import Loaded
 from heddle.consumers.salvage import examine
@@ -21,47 +20,31 @@ from heddle.folding import Folded
 from heddle.producers import packing
 from heddle.producers.envs import check_env
 from heddle.stacks import Stack
+from tests.fixtures import coordinated, on_url
+from tests.frames_kit import NOISE, STACK
 from tests.helpers import eventually
 from tests.plane_kit import Consumer, plane_at
-from tests.unit.test_folds import STACK
-from tests.worker_kit import Running, coordinating, fresh, submit
+from tests.worker_kit import Running, submit, workers
 
 Start = Callable[..., Running]
 STEPS = 20
 
-
-@pytest.fixture
-def url(valkey_server: LocalServer) -> Iterator[str]:
-    with coordinating(valkey_server.url):
-        yield valkey_server.url
-
-
-@pytest.fixture
-def broker(url: str) -> Iterator[Broker]:
-    with fresh(url) as connected:
-        yield connected
+url = coordinated
+broker = on_url
 
 
 @pytest.fixture
 def start(url: str, tmp_path: Path) -> Iterator[Start]:
     """Starts workers in threads, and ends them."""
-    running: list[Running] = []
-
-    def begin(name: str) -> Running:
-        running.append(Running(url, name, plane=plane_at(tmp_path / "memory")))
-        return running[-1]
-
-    yield begin
-    for worker in running:
-        if worker.thread.is_alive():
-            worker.end()
+    with workers(url, plane=plane_at(tmp_path / "memory")) as begin:
+        yield begin
 
 
 def experiment_of(broker: Broker, name: str, **rollout: Any) -> str:
     return submit(
         broker,
         experiment={"name": name, "seed": 5},
-        env={"id": "tests.unit.test_folds:Camera", "wrappers": [STACK], "kwargs": {"longest": 30}},
+        env={"id": NOISE, "wrappers": [STACK], "kwargs": {"spread": 30}},
         rollout={"steps": STEPS, "plane": "redis"} | rollout,
     )
 

@@ -20,7 +20,7 @@ from heddle.producers.envs_spaces import describe, describe_action
 from heddle.segment_checks import first_problem
 from heddle.spaces import DictSpace, Discrete, from_json, leaves, to_json, unflatten, validate_value
 from heddle.spaces.cells import boxed, padded, put_together, taken_apart
-from tests.space_zoo import acting, every_space, everything, leaf_values, same, shown
+from tests.space_zoo import acting, assert_same, every_space, everything, leaf_values, same, shown
 
 CAP = 1 << 26
 SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -63,17 +63,6 @@ def test_observations_of_every_space_travel(
     found = decode(layout, bytes(data), crc32=checksum(data), size_cap=CAP)
     assert not any(array.flags.writeable for array in found.arrays.values())
     assert_same(segments, found)
-
-
-def assert_same(one: Segments, other: Segments) -> None:
-    assert one.arrays.keys() == other.arrays.keys()
-    for name, array in one.arrays.items():
-        if array.dtype != object:
-            np.testing.assert_array_equal(array, other.arrays[name], err_msg=name)
-            assert array.dtype == other.arrays[name].dtype
-        else:
-            pairs = zip(array.ravel(), other.arrays[name].ravel(), strict=True)
-            assert all(same(*pair) for pair in pairs), name
 
 
 @SLOW

@@ -9,49 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from heddle.batch import decode, encode
-from heddle.layout import Layout, Segments, make_layout
-from heddle.plane import Home, file_of, open_plane
 from heddle.producers import folds
-from heddle.producers.envs import check_env
-from heddle.producers.packing import Packed, Packer
-from heddle.producers.play import Play
-from heddle.producers.player import Player
-from heddle.producers.ready_player import ReadyPlayer
-from heddle.producers.vector_check import check_vector
-from heddle.producers.vector_player import VectorPlayer
-from heddle.shard import plan_shards
-from heddle.spec import ExperimentSpec, load_spec, spec_from_json
-from tests.plane_kit import HERE
-from tests.unit.fake_envs import Drawn
-from tests.unit.test_stacks import assert_same, layout_of, played
+from heddle.spec import spec_from_json
+from tests.frames_kit import ENVS, STACK, STEPS, VECTOR, Scene, scenes
+from tests.space_zoo import assert_same
+from tests.unit.test_stacks import layout_of, played
 
-STEPS, ENVS = 20, 3
-STACK = {"id": "FrameStackObservation", "kwargs": {"stack_size": 4}}
 NORMALIZED = {"id": "NormalizeObservation"}
-
-
-class Camera(gymnasium.Env[Any, Any]):
-    """Shows noise; episodes end, or every third is cut off, after a few steps or many."""
-
-    def __init__(self, env_index: int = 0, longest: int = 9) -> None:
-        self.observation_space = gymnasium.spaces.Box(0, 255, (16, 17), np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(3)
-        self._episode, self._step, self._longest = env_index, 0, longest
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._episode, self._step = self._episode + 1, 0
-        return self._show(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._step += 1
-        over = self._step >= 1 + (7 * self._episode) % self._longest
-        cut = self._episode % 3 == 0
-        return self._show(), 1.0, over and not cut, over and cut, {}
-
-    def _show(self) -> Any:
-        return self.np_random.integers(0, 256, (16, 17), np.uint8)
 
 
 class Liar(gymnasium.wrappers.FrameStackObservation):
@@ -64,68 +28,6 @@ class Liar(gymnasium.wrappers.FrameStackObservation):
         return (seen + np.uint8(self._count) if lies else seen, *others)
 
 
-def stacked_vector(num_envs: int, mode: str, longest: int = 9) -> Any:
-    """Several of them, stacked, as one."""
-
-    def make(index: int) -> Callable[[], Any]:
-        return lambda: gymnasium.wrappers.FrameStackObservation(Camera(index, longest), 4)
-
-    made = [make(index) for index in range(num_envs)]
-    return gymnasium.vector.SyncVectorEnv(made, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
-
-
-class Scene:
-    """A player of stacked observations, and a packer."""
-
-    def __init__(self, root: Path, **changes: Any) -> None:
-        env = {
-            "id": "tests.unit.test_folds:Camera",
-            "num_envs": ENVS,
-            "envs_per_shard": ENVS,
-            "wrappers": [STACK],
-        } | changes.pop("env", {})
-        source = {
-            "experiment": {"name": "folds", "seed": 3},
-            "env": env,
-            "rollout": {"steps": STEPS} | changes.pop("rollout", {}),
-            "trainer": {"minibatch": 1},
-            "budget": {"env_steps": 1000},
-            **changes,
-        }
-        self.spec: ExperimentSpec = load_spec(source).spec
-        self.home = Home(open_plane(root, HERE), "b1", "folds-1")
-        observation, action = (check_vector if self.spec.env.vector else check_env)(self.spec)
-        policy: Any = Drawn()
-        self.layout: Layout = make_layout(observation, action, steps=STEPS, outputs=dict(policy.outputs))
-        make: type[Player | VectorPlayer | ReadyPlayer] = VectorPlayer if self.spec.env.vector else Player
-        if self.spec.env.stepping != "inline":
-            make = ReadyPlayer
-        self.player: Play = make(plan_shards(self.spec)[0], self.spec, policy, self.layout)
-        self.packer = Packer(self.spec, lambda: self.home)
-        self.made = 0
-
-    def play(self, plane: str = "") -> tuple[bytes, Packed]:
-        """The next batch: whole, and as it was packed."""
-        self.packer.lend(self.player, self.layout, plane)
-        segments = self.player.play(1)
-        whole = bytes(encode(self.layout, segments.whole()))
-        packed = self.packer.pack(self.layout, segments, plane)
-        self.player.recycle(segments)
-        return whole, packed
-
-    def settle(self, packed: Packed) -> None:
-        """As appender and reader do."""
-        assert packed.slot is not None
-        self.made += 1
-        name = file_of(0, 1, "n", self.made)
-        packed.slot.offer(name)
-        packed.slot.close()
-        self.home.remove(name)
-
-    def read(self, data: bytes | memoryview) -> Segments:
-        return decode(self.layout, bytes(data), crc32=None, size_cap=1 << 24)
-
-
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers of every size are played in, and used again."""
@@ -135,27 +37,18 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    made: list[Scene] = []
-
-    def make(**changes: Any) -> Scene:
-        made.append(Scene(tmp_path / "memory", **changes))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.player.close()
-        one.packer.close()
+    with scenes(tmp_path / "memory") as make:
+        yield make
 
 
-VECTOR = {"id": "tests.unit.test_folds:stacked_vector", "vector": True, "wrappers": []}
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {},
     "zero padding": {"wrappers": [{"id": STACK["id"], "kwargs": {"stack_size": 4, "padding_type": "zero"}}]},
     "two frames": {"wrappers": [{"id": STACK["id"], "kwargs": {"stack_size": 2}}]},
-    "one long episode": {"kwargs": {"longest": 10_000}},
+    "one long episode": {"kwargs": {"spread": 10_000}},
     "threads": {"stepping": "threads"},
-    "a vector environment, next step": VECTOR | {"kwargs": {"mode": "NextStep"}},
-    "a vector environment, same step": VECTOR | {"kwargs": {"mode": "SameStep"}},
+    "a vector environment, next step": VECTOR | {"kwargs": {"mode": "NextStep", "stacked": 4}},
+    "a vector environment, same step": VECTOR | {"kwargs": {"mode": "SameStep", "stacked": 4}},
 }
 
 
@@ -191,7 +84,7 @@ def test_what_is_sent_with_each_frame_once_is_read_as_the_plain_path_brings_it(
 def test_frames_once_in_shared_memory_need_less_of_it_and_auto_leaves_whole_observations_there(
     scene: Callable[..., Scene],
 ) -> None:
-    long = {"kwargs": {"longest": 10_000}}
+    long = {"kwargs": {"spread": 10_000}}
     one = scene(env=long, rollout={"plane": "shm", "frames": "once"})
     auto = scene(env=long, rollout={"plane": "shm"})
     sizes = []
@@ -254,7 +147,7 @@ def test_a_batch_that_is_whole_above_the_cap_is_not_made_to_fit_for_no_reader_wo
     scene: Callable[..., Scene],
 ) -> None:
     limits = {"batch_bytes": "64KiB", "max_bytes": "64MiB"}
-    one = scene(env={"kwargs": {"longest": 10_000}}, limits=limits)
+    one = scene(env={"kwargs": {"spread": 10_000}}, limits=limits)
     assert one.layout.bytes_of(ENVS, 0) > one.spec.limits.batch_bytes
     whole, packed = one.play()
     assert bytes(packed.blob) == whole

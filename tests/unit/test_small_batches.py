@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -13,52 +12,21 @@ from heddle.blocks import Blocks
 from heddle.layout import Layout, Segments, make_layout
 from heddle.producers import packing
 from heddle.producers.packing import MOST_SIZES, Packed
-from tests.unit.test_folds import STACK, Scene
-from tests.unit.test_stacks import assert_same
+from tests.frames_kit import STACK, VECTOR, Scene, scenes
+from tests.space_zoo import assert_same
 
 T = 6
 
 
-class Short(gymnasium.Env[Any, Any]):
-    """Noise of an odd number of bytes; episodes end after a few steps, and every eleventh is cut off instead."""
-
-    def __init__(self, env_index: int = 0) -> None:
-        self.observation_space = gymnasium.spaces.Box(0, 255, (3, 5), np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(3)
-        self._episode, self._step, self._index = env_index, 0, env_index
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._episode, self._step = self._episode + 1, 0
-        return self._show(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._step += 1
-        over, cut = self._step >= 2 + (3 * self._episode + self._index) % 5, self._episode % 11 == 10
-        return self._show(), float(self._step), over and not cut, over and cut, {}
-
-    def _show(self) -> Any:
-        return self.np_random.integers(0, 256, (3, 5), np.uint8)
-
-
-def short_vector(num_envs: int, mode: str) -> Any:
-    """Several as one."""
-
-    def make(index: int) -> Callable[[], Any]:
-        return lambda: Short(index)
-
-    made = [make(index) for index in range(num_envs)]
-    return gymnasium.vector.SyncVectorEnv(made, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
-
-
-SHORT = {"id": "tests.unit.test_small_batches:Short", "wrappers": []}
-VECTOR = {"id": "tests.unit.test_small_batches:short_vector", "vector": True, "wrappers": []}
+ODD: dict[str, Any] = {"shape": [3, 5], "shortest": 2, "spread": 5, "cut_every": 11}
+"""Observations of an odd number of bytes in short episodes, few of which are cut off."""
+SHORT = {"wrappers": [], "kwargs": ODD}
 WAYS: dict[str, dict[str, Any]] = {
     "inline": SHORT,
     "threads": SHORT | {"stepping": "threads"},
-    "next step": VECTOR | {"kwargs": {"mode": "NextStep"}},
-    "same step": VECTOR | {"kwargs": {"mode": "SameStep"}},
-    "disabled": VECTOR | {"kwargs": {"mode": "Disabled"}},
+    "next step": VECTOR | {"kwargs": ODD | {"mode": "NextStep"}},
+    "same step": VECTOR | {"kwargs": ODD | {"mode": "SameStep"}},
+    "disabled": VECTOR | {"kwargs": ODD | {"mode": "Disabled"}},
 }
 
 
@@ -86,16 +54,8 @@ def arrow(monkeypatch: pytest.MonkeyPatch) -> Arrow:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    made: list[Scene] = []
-
-    def make(env: dict[str, Any], **rollout: Any) -> Scene:
-        made.append(Scene(tmp_path / "memory", env=env, rollout={"steps": T} | rollout))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.player.close()
-        one.packer.close()
+    with scenes(tmp_path / "memory") as make:
+        yield lambda env, **rollout: make(env=env, rollout={"steps": T} | rollout)
 
 
 def pack(one: Scene, segments: Segments, plane: str = "") -> Packed:
@@ -165,7 +125,7 @@ def test_where_frames_are_sent_once_what_does_not_stack_for_a_while_goes_without
     scene: Callable[..., Scene], arrow: Arrow
 ) -> None:
     wrapped = {"id": "tests.unit.test_folds:Liar", "kwargs": {"stack_size": 4}}
-    one = scene({"wrappers": [wrapped], "kwargs": {"longest": 10_000}}, steps=20)
+    one = scene({"wrappers": [wrapped], "kwargs": {"spread": 10_000}}, steps=20)
     kinds = ""
     for _ in range(14):
         whole, packed = one.play()
@@ -177,7 +137,7 @@ def test_where_frames_are_sent_once_what_does_not_stack_for_a_while_goes_without
 
 
 def test_what_frames_are_in_is_never_sent_without_looking_at_them(scene: Callable[..., Scene], arrow: Arrow) -> None:
-    one = scene({"wrappers": [STACK], "kwargs": {"longest": 10_000}}, steps=20)
+    one = scene({"wrappers": [STACK], "kwargs": {"spread": 10_000}}, steps=20)
     for _ in range(6):
         whole, packed = one.play()
         assert len(packed.blob) < 0.85 * len(whole)

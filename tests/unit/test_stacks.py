@@ -19,6 +19,7 @@ from heddle.folding import Folded, fold, foldable, stackable, take_apart
 from heddle.layout import Layout, Segments, make_layout
 from heddle.spaces import Box, DictSpace, Discrete, Text
 from heddle.stacks import Stack
+from tests.space_zoo import assert_same
 
 CAP = 1 << 24
 FRAME = {"uint8": (16, 17), "float32": (8, 9), "int16": (12, 13), "uint16": (12, 13), "float64": (5, 7)}
@@ -110,14 +111,6 @@ def sent(segments: Segments) -> bytes:
 
 def read(layout: Layout, data: bytes) -> Segments:
     return decode(layout, data, crc32=checksum(data), size_cap=CAP)
-
-
-def assert_same(one: Segments, other: Segments) -> None:
-    """The same bytes in every array: -0 is not 0 here."""
-    assert one.arrays.keys() == other.arrays.keys()
-    for name, array in one.arrays.items():
-        theirs = other.arrays[name]
-        assert (array.dtype, array.shape, array.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes()), name
 
 
 @settings(deadline=None, max_examples=120)
