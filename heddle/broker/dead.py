@@ -15,7 +15,8 @@ from heddle.broker.connection import Connection
 from heddle.broker.experience_types import Pointer
 from heddle.broker.pointers import identity_of, pointer_fields, read_pointer
 from heddle.broker.records import integer, text, texts
-from heddle.errors import Conflict, Gone, NotFound
+from heddle.broker.refusals import gone
+from heddle.errors import Conflict, NotFound
 
 NOT_OURS = "no worker's append wrote this entry"
 SHOWN_FIELDS = 32
@@ -153,7 +154,7 @@ class DeadBatches:
         if answer == "OK":
             return text(reply[1])
         if answer == "GONE":
-            raise Gone(f"no experiment {experiment!r}: it was removed")
+            raise gone(experiment)
         if answer == "NONE":
             raise NotFound(f"{experiment} has no dead batch {batch.id} any more, or its bytes are gone")
         raise Conflict(f"{experiment} {_WHY_NOT[answer]}")

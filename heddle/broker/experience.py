@@ -5,9 +5,7 @@ It hands out no entry that the append script did not write: the trainer's group 
 """
 
 import logging
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -16,17 +14,15 @@ from heddle.broker import keys
 from heddle.broker.bulk import Bulk
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.dead import bury_foreign, dead_batches
-from heddle.broker.experience_types import Flow, Pointer, Settled
-from heddle.broker.leases import BLOB_TTL_MS
-from heddle.broker.pointers import by_bytes, identity_of, pointer_fields, pointer_of, read_flow
-from heddle.broker.records import integer, text, texts
+from heddle.broker.experience_types import Flow, Pointer
+from heddle.broker.pointers import by_bytes, identity_of, pointer_of, read_flow
+from heddle.broker.records import text, texts
+from heddle.broker.refusals import gone
+from heddle.broker.settling import Settling
 from heddle.broker.tickets import is_groupless
-from heddle.errors import Gone, SeatLost
 
 log = logging.getLogger("heddle.broker")
 
-BATCH = 500
-"""Entries per script call or round trip."""
 FORGET_CONSUMER_MS = 600_000
 """A trainer's consumer that holds nothing and was silent for this long is deleted; a living one comes back by reading.
 """
@@ -35,7 +31,7 @@ DEAD_BYTES = 64 << 20
 """Caps of what is set aside; the oldest make room."""
 
 
-class Experience:
+class Experience(Settling):
     """Every call about experience, on one connection."""
 
     def __init__(self, conn: Connection, *, dead_entries: int = DEAD_ENTRIES, dead_bytes: int = DEAD_BYTES) -> None:
@@ -56,7 +52,7 @@ class Experience:
         """
         own = [keys.ctl(experiment, p), keys.experience(experiment, p)]
         if text(self._conn.script("group_make", own, [group, start])) == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
 
     def read(self, experiment: str, p: int, group: str, consumer: str, *, count: int, block_ms: int) -> list[Pointer]:
         """The next entries of a group, `count` at most; waits for the first for `block_ms`, never above 2 s.
@@ -92,7 +88,7 @@ class Experience:
             self._recreate(experiment, p, group, error)
             return []
         if text(reply[0]) == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
         entries = [(entry, dict(zip(flat[::2], flat[1::2], strict=True))) for entry, flat in reply[1:]]
         return self._pointers(experiment, p, group, entries)
 
@@ -139,116 +135,7 @@ class Experience:
             found.append(pointer_of(experiment, p, entry_id, texts(entries[0][1])) if entries else None)
         return found
 
-    # ---- settle, as the holder of the seat
-
-    def ack(
-        self,
-        experiment: str,
-        p: int,
-        seat_epoch: int,
-        settled: Sequence[tuple[Pointer, Settled]],
-        *,
-        free: Callable[[Pointer], object] = lambda _: None,
-    ) -> int:
-        """Settle entries: gone from group and stream, bytes deleted, counted by what became of them.
-
-        Works when the memory is full. May be called again: an entry is counted once. Each 500 are atomic.
-
-        Args:
-            free: told each batch to whose bytes no entry refers any more.
-
-        Returns:
-            How many were still there.
-
-        Raises:
-            SeatLost: another trainer holds the seat; nothing of these was settled (or only the first 500s).
-            Gone: the experiment was removed.
-        """
-        acked = 0
-        for start in range(0, len(settled), BATCH):
-            some = settled[start : start + BATCH]
-            own = [keys.ctl(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
-            own += [pointer.blob_key for pointer, _ in some]
-            args: list[str | int] = [seat_epoch, keys.TRAINER_GROUP]
-            for pointer, outcome in some:
-                args += [pointer.entry_id, outcome, pointer.bytes, pointer.steps]
-            reply = self._conn.script("ack", own, args)
-            _check_seat(experiment, seat_epoch, reply[0])
-            acked += integer(reply[1])
-            kept = {integer(number) - 1 for number in reply[2:]}
-            for place, (pointer, _) in enumerate(some):
-                if place not in kept:
-                    free(pointer)
-        return acked
-
-    def set_aside(
-        self,
-        experiment: str,
-        p: int,
-        seat_epoch: int,
-        pointer: Pointer,
-        reason: str,
-        keep_blob: bool = True,
-        data: memoryview | None = None,
-    ) -> bool:
-        """Settle one entry as dead: its pointer and the reason go to the dead stream, which is capped.
-
-        Args:
-            keep_blob: keep its bytes, to be looked at, as long as there is room for them.
-            data: its bytes, where the server has not got them: it gets them now, unless its memory is full.
-
-        Returns:
-            False when it was not in the stream any more.
-
-        Raises:
-            SeatLost, Gone: as for `ack`.
-        """
-        own = [keys.ctl(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
-        own += [keys.dead(experiment, p), pointer.blob_key, keys.dead_blob(experiment, p, pointer.entry_id)]
-        args: list[str | int] = [seat_epoch, keys.TRAINER_GROUP, pointer.entry_id, pointer.bytes, pointer.steps]
-        args += [int(keep_blob), *self._dead_caps, reason]
-        if data is None:
-            reply = self._conn.script("dead", own, [*args, *pointer_fields(pointer)])
-        else:
-            here = replace(pointer, location="redis", place="", crc32=zlib.crc32(data))
-            pipe = self._conn.pipeline()
-            pipe.set(pointer.blob_key, data, px=BLOB_TTL_MS)
-            *_, reply = pipe.script("dead", own, [*args, *pointer_fields(here)]).execute(raise_on_error=False)
-            if isinstance(reply, Exception):
-                raise reply
-        _check_seat(experiment, seat_epoch, reply[0])
-        return integer(reply[1]) == 1
-
-    def set_loading(
-        self, experiment: str, p: int, seat_epoch: int, entry_ids: Sequence[str], *, alone: bool = False
-    ) -> None:
-        """Name what is about to be loaded or trained on, in place of what was named before; nothing clears it.
-
-        Args:
-            alone: each is loaded with nothing else.
-
-        Raises:
-            SeatLost, Gone: as for `ack`.
-        """
-        own = [keys.ctl(experiment, p), keys.loading(experiment, p)]
-        _check_seat(experiment, seat_epoch, self._conn.script("loading", own, [seat_epoch, int(alone), *entry_ids]))
-
-    def loading(self, experiment: str, p: int) -> dict[str, bool]:
-        """What was named last and never cleared: entry id -> it was alone."""
-        named = texts(self._conn.main.hgetall(keys.loading(experiment, p)))
-        return {entry: alone == "1" for entry, alone in named.items() if entry != "seat_epoch"}
-
-    def roll_back(self, experiment: str, p: int, seat_epoch: int, *, batches: int, steps: int) -> None:
-        """Count so much as rolled back that was acked as trained and is in no checkpoint; once for each seat.
-
-        Args:
-            batches, steps: below 0 for what was rolled back and is in a checkpoint after all.
-
-        Raises:
-            SeatLost, Gone: as for `ack`.
-        """
-        own = [keys.ctl(experiment, p), keys.flow(experiment, p)]
-        _check_seat(experiment, seat_epoch, self._conn.script("roll_back", own, [seat_epoch, batches, steps]))
+    # ---- as the leader
 
     def tidy(self, experiment: str, p: int, *, idle_ms: int = FORGET_CONSUMER_MS) -> int:
         """Delete consumers of the trainer's group that belong to ended seats and hold nothing; how many."""
@@ -327,15 +214,3 @@ class Experience:
                 "passed over entries that no worker wrote experiment=%s group=%s count=%d", experiment, group, strangers
             )
         return found
-
-
-def _check_seat(experiment: str, seat_epoch: int, answer: Any) -> None:
-    status = text(answer)
-    if status == "GONE":
-        raise _gone(experiment)
-    if status == "FENCED":
-        raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
-
-
-def _gone(experiment: str) -> Gone:
-    return Gone(f"no experiment {experiment!r}: it was removed")

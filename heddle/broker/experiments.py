@@ -27,8 +27,9 @@ from heddle.broker.records import (
     text,
     texts,
 )
+from heddle.broker.refusals import check_seat, gone, seat_lost
 from heddle.broker.types import Ctl
-from heddle.errors import BrokerAmiss, Conflict, Gone, LeaderLost, NotFound, SeatLost
+from heddle.errors import BrokerAmiss, Conflict, LeaderLost, NotFound
 
 
 class Experiments:
@@ -156,7 +157,7 @@ class Experiments:
         """What every role reads first. Raises Gone."""
         fields = texts(self._conn.main.hgetall(keys.ctl(experiment, p)))
         if not fields:
-            raise _gone(experiment)
+            raise gone(experiment)
         return read_ctl(fields)
 
     def status(self, experiment: str) -> Status:
@@ -165,7 +166,7 @@ class Experiments:
         statuses.ask(pipe, experiment)
         status = statuses.read(self._conn, experiment, pipe.execute(raise_on_error=False))
         if status is None:
-            raise _gone(experiment)
+            raise gone(experiment)
         return status
 
     # ---- write
@@ -196,9 +197,9 @@ class Experiments:
         reply = self._conn.script("set_command", [keys.ctl(experiment), keys.status(experiment)], args)
         answer, now, current, state = (text(item) for item in reply)
         if answer == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
         if answer == "FENCED" and seat_epoch is not None:
-            raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+            raise seat_lost(experiment, seat_epoch)
         if answer == "FENCED":
             self._check_leader(experiment, answer)
         if answer == "CONFLICT":
@@ -251,10 +252,7 @@ class Experiments:
         """
         args = [seat_epoch, outcome, reason, dump_json(result), keys.news(experiment)]
         reply = self._conn.script("finish", [keys.ctl(experiment), keys.status(experiment)], args)
-        if text(reply[0]) == "GONE":
-            raise _gone(experiment)
-        if text(reply[0]) == "FENCED":
-            raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+        check_seat(experiment, seat_epoch, text(reply[0]))
         return text(reply[1])
 
     def remove(self, experiment: str, *, force: bool = False) -> None:
@@ -292,10 +290,6 @@ class Experiments:
 
     def _check_leader(self, experiment: str, answer: str) -> None:
         if answer == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
         if answer == "FENCED":
             raise LeaderLost(f"another coordinator leads; it has decided about {experiment} already")
-
-
-def _gone(experiment: str) -> Gone:
-    return Gone(f"no experiment {experiment!r}: it was removed")

@@ -10,7 +10,7 @@ from typing import Any
 from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.records import text
-from heddle.errors import Gone, SeatLost
+from heddle.broker.refusals import check_seat, gone
 
 FAR_MS = 30_000
 """How long producers remember a reader that cannot map; it says so again and again while it reads."""
@@ -49,15 +49,12 @@ class Planes:
             Gone: the experiment was removed.
         """
         answer = text(self._conn.script("plane_offer", [keys.ctl(experiment, p)], [seat_epoch, token]))
-        if answer == "GONE":
-            raise Gone(f"no experiment {experiment!r}: it was removed")
-        if answer == "FENCED":
-            raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+        check_seat(experiment, seat_epoch, answer)
 
     def read_from_afar(self, experiment: str, p: int, *, ttl_ms: int = FAR_MS) -> None:
         """A reader is here that cannot map the trainer's shared memory: give it bytes for so long. Raises Gone."""
         if text(self._conn.script("plane_far", [keys.ctl(experiment, p)], [ttl_ms])) == "GONE":
-            raise Gone(f"no experiment {experiment!r}: it was removed")
+            raise gone(experiment)
 
     def forgotten(self, experiment: str, p: int, batches: Sequence[Identity]) -> list[Identity]:
         """Those that no entry refers to and that nobody can append any more; all of a removed experiment's.

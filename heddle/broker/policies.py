@@ -19,7 +19,8 @@ from heddle.broker import keys
 from heddle.broker.calls import Arg
 from heddle.broker.connection import Connection
 from heddle.broker.records import integer, text
-from heddle.errors import BrokerFull, Conflict, Gone, NotFound, SeatLost
+from heddle.broker.refusals import gone, seat_lost
+from heddle.errors import BrokerFull, Conflict, NotFound
 from heddle.policies.weights import WeightsError
 
 INLINE_BYTES = 256 << 10
@@ -158,7 +159,7 @@ class Policies:
         """The latest version; 0 before the first. Raises Gone."""
         policy = self._conn.main.hget(keys.ctl(experiment), "policy")
         if policy is None:
-            raise _gone(experiment)
+            raise gone(experiment)
         return integer(policy)
 
     def kept(self, experiment: str) -> list[PolicyInfo]:
@@ -166,7 +167,7 @@ class Policies:
         main = self._conn.main
         command, versions = main.hmget(keys.ctl(experiment), "command", "versions")
         if command is None:
-            raise _gone(experiment)
+            raise gone(experiment)
         found = _parse(text(versions))
         pipe = self._conn.pipeline()
         for kept in found:
@@ -242,11 +243,7 @@ def _parse(versions: str) -> list[_Kept]:
 
 def _refusal(experiment: str, answer: str, seat_epoch: int, version: int, latest: str) -> Exception:
     if answer == "GONE":
-        return _gone(experiment)
+        return gone(experiment)
     if answer == "FENCED":
-        return SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+        return seat_lost(experiment, seat_epoch)
     return Conflict(f"{experiment}: policy {version} is not above {latest}; versions only rise")
-
-
-def _gone(experiment: str) -> Gone:
-    return Gone(f"no experiment {experiment!r}: it was removed")

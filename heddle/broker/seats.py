@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.records import integer, text, texts
-from heddle.errors import Gone
+from heddle.broker.refusals import gone
 
 SEAT_TTL_MS = 5_000
 """How long a seat outlives its holder's last renewal."""
@@ -90,7 +90,7 @@ class Seats:
         reply = self._conn.script("seat_claim", self._keys(experiment), [trainer, ttl_ms, above])
         answer = text(reply[0])
         if answer == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
         return integer(reply[1]) if answer == "OK" else None
 
     def renew_seat(
@@ -118,7 +118,7 @@ class Seats:
             self._conn.script("seat_renew", self._keys(experiment), [trainer, epoch, ttl_ms, doing, doing_ms])
         )
         if answer == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
         return answer == "OK"
 
     def release_seat(self, experiment: str, epoch: int) -> bool:
@@ -159,7 +159,3 @@ def read_sitter(fields: Mapping[str, str], left_ms: int) -> Sitter:
         doing=fields.get("doing", ""),
         doing_ms=integer(fields.get("doing_ms")),
     )
-
-
-def _gone(experiment: str) -> Gone:
-    return Gone(f"no experiment {experiment!r}: it was removed")

@@ -1,0 +1,24 @@
+"""Refusals: what scripts answer instead of doing it, as the errors that callers are given.
+
+It never asks a server.
+"""
+
+from heddle.errors import Gone, SeatLost
+
+
+def gone(experiment: str) -> Gone:
+    """What to raise where there is no such experiment any more."""
+    return Gone(f"no experiment {experiment!r}: it was removed")
+
+
+def seat_lost(experiment: str, seat_epoch: int | None) -> SeatLost:
+    """What to raise where somebody acts for a seat that is another trainer's now."""
+    return SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
+
+
+def check_seat(experiment: str, seat_epoch: int | None, answer: str) -> None:
+    """Raises Gone, SeatLost: a script that only the holder of the seat may run answered GONE or FENCED."""
+    if answer == "GONE":
+        raise gone(experiment)
+    if answer == "FENCED":
+        raise seat_lost(experiment, seat_epoch)
