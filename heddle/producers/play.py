@@ -291,13 +291,3 @@ class Play(ABC):
 
 def _own() -> None:
     """No memory but the player's own."""
-
-
-def moved_only(segments: Segments) -> Segments:
-    """`segments` without the rows of no steps; where there are none, themselves. They own what those owned."""
-    lengths = segments.arrays["length"]
-    if lengths.all():
-        return segments
-    moved = segments.select(np.flatnonzero(lengths))
-    moved.owner, segments.owner = segments.owner, None
-    return moved

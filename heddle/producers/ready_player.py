@@ -19,22 +19,22 @@ from heddle.layout import Layout, Segments
 from heddle.policies.base import Arrays, Policy
 from heddle.producers import lanes
 from heddle.producers.action_rows import ActionRows
+from heddle.producers.carried import Carried
 from heddle.producers.envs import counter_of, make_envs
 from heddle.producers.kinds import has_ended, number_kind
 from heddle.producers.memory import copied, fresh_state
 from heddle.producers.mishap import Mishap
 from heddle.producers.noise import PacedTape
-from heddle.producers.play import Play, moved_only
-from heddle.producers.process_stepper import ProcessStepper
-from heddle.producers.reel import Reel
+from heddle.producers.play import Play
+from heddle.producers.reel import Reel, moved_only
 from heddle.producers.scrutiny import BadAnswer, check_state, record_info
-from heddle.producers.steppers import AsyncStepper, Stepper, ThreadStepper
+from heddle.producers.stepper_choice import stepper_for
+from heddle.producers.steppers import Stepper
 from heddle.producers.vector_answers import five_of
 from heddle.producers.vector_track import VectorTrack
 from heddle.shard import ShardPlan, root_seed
 from heddle.spaces import index_range
 from heddle.spec import ExperimentSpec
-from heddle.spec.beside import threads_of
 
 PATIENCE_S = 0.005
 """A wait that lasts longer lets other shards of this worker play."""
@@ -47,14 +47,6 @@ class _Open(NamedTuple):
 
     doing: Literal["step", "reset"]
     since: float
-
-
-class _Carried(NamedTuple):
-    """Of a step that one segment began and the next one records: action, outputs, and the state it was chosen in."""
-
-    actions: dict[str, Any]
-    outputs: dict[str, Any]
-    state: dict[str, Any]
 
 
 class ReadyPlayer(Play):
@@ -95,7 +87,7 @@ class ReadyPlayer(Play):
         self._all, self._at = np.arange(n), np.zeros(n, np.intp)  # the row at which each environment stands
         self._open: dict[int, _Open] = {}
         self._uncounted: dict[int, int] = {}  # ended at that row; only the reset tells how long the episode was
-        self._carried: dict[int, _Carried] = {}
+        self._carried = Carried()
         self._before: Arrays = {}
         self._look_at = 0.0
         self._silent = set(range(n))  # gave no step yet
@@ -136,7 +128,7 @@ class ReadyPlayer(Play):
         self.standing.state = copied(self.standing.state)
         self._before = copied(self.standing.state)
         reel = self._opened()
-        self._put_carried(reel)
+        self._carried.put(reel, self._before)
         self._at = np.zeros(len(self._envs), np.intp)
         self._roll(reel, deterministic)
         self.doing, at = None, self._at
@@ -144,7 +136,8 @@ class ReadyPlayer(Play):
         self._silent -= set(np.flatnonzero(at).tolist())
         self.standing.now = [array[self._all, at] for _, array in reel.observations]
         self.standing.moving = bool(self._open)
-        self._keep_carried(reel)
+        stepping = [env for env, one in self._open.items() if one.doing == "step"]
+        self._carried.keep(reel, stepping, at, self._before)
         segments = self._closed(reel, version)
         self._episodes.shift(reel.lengths)
         self._track.shift(reel.lengths)
@@ -304,34 +297,3 @@ class ReadyPlayer(Play):
         while self._open:
             for env, _ in self._wait(None):
                 del self._open[env]
-
-    def _keep_carried(self, reel: Reel) -> None:
-        """Set aside what the next segment begins with, wherever a step is under way."""
-        self._carried = {
-            env: _Carried(
-                {name: np.copy(array[env, self._at[env]]) for name, array in reel.actions},
-                {name: np.copy(array[env, self._at[env]]) for name, array in reel.outputs},
-                {name: np.copy(array[env]) for name, array in self._before.items()},
-            )
-            for env, one in self._open.items()
-            if one.doing == "step"
-        }
-
-    def _put_carried(self, reel: Reel) -> None:
-        for env, carried in self._carried.items():
-            for name, array in reel.actions:
-                array[env, 0] = carried.actions[name]
-            for name, array in reel.outputs:
-                array[env, 0] = carried.outputs[name]
-            for name, array in reel.states:
-                array[env] = carried.state[name]
-                self._before[name][env] = carried.state[name]  # it may outlast this segment, too
-
-
-def stepper_for(spec: ExperimentSpec, envs: Sequence[Any]) -> Stepper:
-    """What steps environments as the spec says."""
-    if spec.env.stepping == "async":
-        return AsyncStepper([env.inner for env in envs])
-    if spec.env.stepping == "processes":
-        return ProcessStepper(envs)
-    return ThreadStepper(envs, threads_of(spec.env, len(envs)))

@@ -162,6 +162,16 @@ class Reel:
                     self.arrays[column.name][env, begin:] = np.nan if has_blanks(column) else 0
 
 
+def moved_only(segments: Segments) -> Segments:
+    """`segments` without the rows of no steps; where there are none, themselves. They own what those owned."""
+    lengths = segments.arrays["length"]
+    if lengths.all():
+        return segments
+    moved = segments.select(np.flatnonzero(lengths))
+    moved.owner, segments.owner = segments.owner, None
+    return moved
+
+
 def check_array(name: str, given: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """numpy would silently stretch a wrong shape over the right one, and cut fractions off. Raises BadAnswer."""
     casting: Literal["safe", "same_kind"] = "safe" if dtype.kind in "biu" else "same_kind"  # integers would wrap

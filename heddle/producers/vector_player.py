@@ -38,8 +38,8 @@ from heddle.producers.envs_vector import (
     takes_seeds,
 )
 from heddle.producers.memory import copied, fresh_state
-from heddle.producers.play import Play, moved_only
-from heddle.producers.reel import Reel
+from heddle.producers.play import Play
+from heddle.producers.reel import Reel, moved_only
 from heddle.producers.scrutiny import BadAnswer, check_state, note_info
 from heddle.producers.vector_answers import final_of, five_of, flags_of, info_of, rewards_of, store
 from heddle.producers.vector_check import spaces_of
