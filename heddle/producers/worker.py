@@ -16,30 +16,15 @@ import numpy as np
 
 from heddle.broker import Broker, open_broker
 from heddle.broker.faults import Damaged
-from heddle.broker.pools import WorkerBeat
-from heddle.broker.types import Claim
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError, EnvError, Gone, HeddleError, NotFound
-from heddle.lease import Keeper, Watchdog, retry_delay_s
+from heddle.lease import retry_delay_s
 from heddle.plane import Plane, open_plane
-from heddle.producers.ahead import Ahead, when_played
-from heddle.producers.answers import Answers
-from heddle.producers.appender import Appender
-from heddle.producers.claims import DEFAULT_TTL_MS, Claimer
-from heddle.producers.damaged import DamagedExperiments
 from heddle.producers.desk import Desk
-from heddle.producers.ending import Ending
-from heddle.producers.heartbeat import Heartbeat, describe
 from heddle.producers.holdings import Holding
 from heddle.producers.identity import process_name
-from heddle.producers.lane_turns import LaneTurns
-from heddle.producers.listener import Listener
-from heddle.producers.parcel import Outcome
-from heddle.producers.returns import Returns
-from heddle.producers.sampler import Sampler, seen_of
-from heddle.producers.stage import Stage
-from heddle.producers.traced import traced
-from heddle.producers.turn import Turns
+from heddle.producers.parcel import Outcome, Parcel
+from heddle.producers.worker_parts import Means, Parts
 from heddle.stop import StopFlag
 from heddle.tracing import Tracing
 
@@ -89,20 +74,28 @@ class Worker:
         tracing: Tracing | None = None,
     ) -> None:
         self.pool = pool
-        self._tracing = tracing
         self.id = worker_id or process_name(os.uname().nodename, os.getpid(), entropy(4))
         self.desk = Desk(self.id)
         self._connect = connect or partial(open_broker, url, role="worker")
         self._stop = stop
         self._drain_s = drain_s
-        self._exit_process = exit_process
-        self._entropy, self._plane = entropy, plane
         self._clock = clock or SystemClock()
-        self._rng = rng or np.random.default_rng()
+        self._means = Means(
+            worker=self.id,
+            pool=pool,
+            stop=stop,
+            exit_process=exit_process,
+            entropy=entropy,
+            plane=plane,
+            clock=self._clock,
+            rng=rng or np.random.default_rng(),
+            tracing=tracing,
+            is_ahead=is_ahead,
+            is_sampled=is_sampled,
+        )
         self._failure: BaseException | None = None
         self._failures = 0
         self._turn_number = 0
-        self._is_sampled, self._is_ahead = is_sampled, is_ahead
 
     def run(self) -> int:
         """Work until asked to end; returns the exit code.
@@ -111,11 +104,13 @@ class Worker:
             BrokerError, Denied: the broker cannot be used at the start; later an absence is waited out.
         """
         self._broker = self._connect()
-        self._make_parts()
+        self._parts = Parts(self._broker, self.desk, self._means, fail=self._fail)
         log.info("working worker=%s pool=%s", self.id, self.pool)
         self.desk.notes.add(None, f"started pool={self.pool} host={os.uname().nodename} pid={os.getpid()}")
         try:
-            self._start_parts()
+            self._stop.on_request(self._wake)
+            self.desk.moved_at = self._clock.monotonic()  # the first heartbeat tells how long ago that was
+            self._parts.start()
             while not self._stop.draining and self._failure is None:
                 self._work()
             self._drain()
@@ -126,85 +121,21 @@ class Worker:
         log.info("ended worker=%s reason=%s counters=%s", self.id, self._stop.reason, asdict(self.desk.counters))
         return 0
 
-    # ---- beginning and end
-
-    def _make_parts(self) -> None:
-        broker, desk, clock = self._broker, self.desk, self._clock
-        self._answers = Answers(broker, desk)
-        damaged = DamagedExperiments(broker, lose=self._answers.lose_all, clock=clock)
-        self._damaged = self._answers.damaged = damaged
-        self._appender = self._answers.appender = Appender(
-            broker.shards.append,
-            number=self._answers.number,
-            stepping=self._answers.is_stepping,
-            on_outcome=traced(self._answers.settled, self._tracing),
-            on_heard=self._answers.heard,
-            on_failure=self._fail,
-            on_damage=lambda parcel, error: damaged.met(parcel.lease.experiment, error),
-            clock=clock,
-        )
-        self._returns = Returns(broker, desk, self._appender, damaged, worker=self.id)
-        fetch = broker.policies.fetch
-        self._ahead = Ahead(fetch, on_failure=self._fail) if self._is_ahead else None
-        ready = when_played if self._ahead is None else self._ahead.follow
-        self._turns = Turns(broker, desk, clock=clock, renewed=self._answers.renewed, ready=ready)
-        self._lanes = LaneTurns(self._turns, desk)
-        user_code, leave = self._turns.user_code, self._exit_process
-        self._ending = Ending(self._stop, user_code, self._returns, worker=self.id, exit_process=leave)
-        self._claimer = Claimer(
-            broker,
-            desk,
-            damaged=damaged,
-            pool=self.pool,
-            worker=self.id,
-            on_claim=self._claimed,
-            entropy=self._entropy,
-            clock=clock,
-            rng=self._rng,
-            plane=self._plane,
-            fetch=fetch if self._ahead is None else self._ahead.fetch,
-        )
-        ttl_s, back = DEFAULT_TTL_MS / 1000, desk.told_back
-        self._keeper = Keeper(self._renew, ttl_s=ttl_s, on_lost=self._keeper_ended, on_back=back, clock=clock)
-        self._listener = Listener(broker, desk, on_news=self._heard, on_failure=self._fail)
-        self._watchdog = Watchdog(user_code.doing, self._ending.stuck, clock=clock)
-        self._sampler = Sampler(partial(seen_of, user_code, desk, self._appender))
-        self._heartbeat = Heartbeat(broker, desk, describe=self._describe, stop=self._stop, on_failure=self._fail)
-
-    def _start_parts(self) -> None:
-        self._stop.on_request(self._wake)
-        self.desk.moved_at = self._clock.monotonic()  # the first heartbeat tells how long ago that was
-        for part in (self._appender, self._keeper, self._listener, self._watchdog, self._heartbeat):
-            part.start()
-        self._ending.start()
-        if self._ahead is not None:
-            self._ahead.start()
-        if self._is_sampled:
-            self._sampler.start()
+    # ---- the end
 
     def _drain(self) -> None:
         """Deliver what was played and give every shard back, for at most `drain_s`."""
-        self._heartbeat.soon()
+        self._parts.heartbeat.soon()
         deadline = self._clock.monotonic() + (self._drain_s if self._failure is None else 0.0)
         self.desk.leave(self.desk.holdings(), "its worker ends")
         while self._tidy() and self._clock.monotonic() < deadline:
             with self.desk.changed:
                 if not self.desk.ready_to_release():
                     self.desk.changed.wait(WAIT_S)
-        self._returns.abandon()
+        self._parts.returns.abandon()
 
     def _close(self) -> None:
-        self._ending.stop()
-        undelivered = self._appender.stop()
-        if undelivered:
-            log.warning("left undelivered batches=%d", undelivered)
-        for part in (self._sampler, self._heartbeat, self._listener, self._keeper, self._ahead):
-            if part is not None:
-                part.stop()
-        for holding in [*self.desk.take_dropped(), *self.desk.holdings()]:
-            self._lanes.close(holding)
-        self._claimer.close()
-        self._watchdog.stop()  # last, for closing may hang as well
+        self._parts.stop()
         self.desk.notes.add(None, f"ended because {self._failure or self._stop.reason}")
         self.desk.notes.send(self._broker.events)
         try:
@@ -219,7 +150,7 @@ class Worker:
         """Claim what may be claimed, then play one segment of one shard, or wait."""
         self.desk.moved_at = self._clock.monotonic()
         self._tidy()
-        self._claimer.look()
+        self._parts.claimer.look()
         if self._stop.draining:
             return
         holding = self.desk.choose()
@@ -234,16 +165,17 @@ class Worker:
         holding.turn = self._turn_number
         self._set_stepping(holding)
         try:
-            parcel = self._lanes.play(holding, self._claimer.stages[experiment], self.desk.facts(experiment))
+            stage = self._parts.claimer.stages[experiment]
+            parcel = self._parts.lanes.play(holding, stage, self.desk.facts(experiment))
         except EnvError as error:
-            self._claimer.avoid(holding)
-            self._returns.blame(holding, error)
+            self._parts.claimer.avoid(holding)
+            self._parts.returns.blame(holding, error)
             return
         except Gone:
-            self._answers.gone(experiment)
+            self._parts.answers.gone(experiment)
             return
         except Damaged as error:
-            self._damaged.met(experiment, error)
+            self._parts.damaged.met(experiment, error)
             return
         except (NotFound, BrokerError) as error:
             self._failed(f"cannot fetch the policy of {experiment}", error)
@@ -251,8 +183,11 @@ class Worker:
         finally:
             self._set_stepping(None)
         self._failures = 0
-        if parcel is None:
-            return
+        if parcel is not None:
+            self._hand_over(holding, parcel)
+
+    def _hand_over(self, holding: Holding, parcel: Parcel) -> None:
+        """Have a batch delivered, unless its lease was lost while it was played."""
         with self.desk.changed:
             if self.desk.find(holding.lease) is None:
                 self.desk.counters.unsent += 1
@@ -263,16 +198,16 @@ class Worker:
             self.desk.counters.steps += parcel.meta.steps
             waited_s, self.desk.counters.waited_s = self.desk.counters.waited_s, 0.0
             parcel.meta = replace(parcel.meta, waited_ms=round(1000 * waited_s))
-            self._appender.hand_over(parcel)
+            self._parts.appender.hand_over(parcel)
 
     def _wait(self) -> None:
         """Until something may be playable, or it is time to look at tickets again."""
         began = self._clock.monotonic()
         with self.desk.changed:
-            may_claim = not self.desk.holdings() and self._claimer.next_look <= began
+            may_claim = not self.desk.holdings() and self._parts.claimer.next_look <= began
             if self.desk.choose() is None and not may_claim and not self.desk.ready_to_release():
                 self.desk.is_waiting = True
-                self.desk.changed.wait(min(WAIT_S, max(0.001, self._claimer.next_look - began)))
+                self.desk.changed.wait(min(WAIT_S, max(0.001, self._parts.claimer.next_look - began)))
                 self.desk.is_waiting = False
         waited_s = self._clock.monotonic() - began
         self.desk.counters.wait_s += waited_s
@@ -285,25 +220,21 @@ class Worker:
             True while anything is held.
         """
         self._close_players()
-        self._returns.heed_quota(self._rng.random())
+        self._parts.returns.heed_quota(self._means.rng.random())
         before = len(self.desk.holdings())
-        if not (self._returns.release_ready() and self._returns.report_taken()):
+        if not (self._parts.returns.release_ready() and self._parts.returns.report_taken()):
             self._failed("cannot release", None)
         if len(self.desk.holdings()) < before:
-            self._heartbeat.soon()
+            self._parts.heartbeat.soon()
             self._close_players()
         return bool(self.desk.holdings())
 
     def _close_players(self) -> None:
         for holding in self.desk.take_dropped():
-            self._lanes.close(holding)
+            self._parts.lanes.close(holding)
             experiment = holding.lease.experiment
             if not self.desk.of(experiment):
-                self._listener.unwatch(experiment)
-                if self._ahead is not None:
-                    self._ahead.forget(experiment)
-                self._claimer.forget(experiment)
-                self.desk.forget_experiment(experiment)
+                self._parts.forget(experiment)
 
     def _failed(self, what: str, error: Exception | None) -> None:
         """Note that the broker could not serve the playing thread, and let a moment pass."""
@@ -311,26 +242,13 @@ class Worker:
         if self._failures == 1 and error is not None:
             log.warning("%s, waiting error=%s", what, error)
         with self.desk.changed:
-            self.desk.changed.wait(retry_delay_s(self._failures, self._rng.random()))
+            self.desk.changed.wait(retry_delay_s(self._failures, self._means.rng.random()))
 
     def _set_stepping(self, holding: Holding | None) -> None:
         with self.desk.changed:
             self.desk.stepping = None if holding is None else holding.key
 
-    # ---- called from other threads, and by the parts
-
-    def _claimed(self, claim: Claim, stage: Stage) -> None:
-        self._listener.watch(claim.lease.experiment)
-        self._keeper.shorten(stage.ttl_ms / 1000)
-        self._heartbeat.soon()
-
-    def _heard(self, experiment: str) -> None:
-        self._appender.nudge(experiment)
-        if self._ahead is not None:
-            self._ahead.heard(experiment, self.desk.facts(experiment).policy)
-
-    def _renew(self) -> bool:
-        return self._answers.renew_all()
+    # ---- called from other threads
 
     def _wake(self) -> None:
         self.desk.wake()
@@ -338,16 +256,3 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         self._failure = error
         self._wake()
-
-    def _keeper_ended(self, reason: str) -> None:
-        self._fail(HeddleError(f"the keeper ended: {reason}"))
-
-    def _describe(self) -> WorkerBeat:
-        action, now = self._turns.user_code.doing(), self._clock.monotonic()
-        if self._turns.user_code.is_playing:
-            self.desk.moved_at = now
-        draining = self._stop.draining
-        about = {"worker": self.id, "pool": self.pool}
-        return describe(
-            self.desk, **about, draining=draining, action=action, now=now, profile=self._sampler.counts.copy()
-        )

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +12,16 @@ import pytest
 
 from heddle.broker import Broker, keys
 from heddle.broker.policies import Policies
-from heddle.broker.server import LocalServer
 from heddle.clock import SystemClock
+from tests.fixtures import coordinated, on_url, starting
 from tests.helpers import eventually
-from tests.worker_kit import Reader, Running, coordinating, fresh, states, submit
+from tests.worker_kit import Reader, Running, states, submit
 
 Start = Callable[..., Running]
 
-
-@pytest.fixture
-def url(valkey_server: LocalServer) -> Iterator[str]:
-    with coordinating(valkey_server.url):
-        yield valkey_server.url
-
-
-@pytest.fixture
-def broker(url: str) -> Iterator[Broker]:
-    with fresh(url) as connected:
-        yield connected
-
-
-@pytest.fixture
-def start(url: str) -> Iterator[Start]:
-    """Starts workers in threads, and ends those that still run."""
-    running: list[Running] = []
-
-    def begin(name: str = "w1", **kwargs: object) -> Running:
-        running.append(Running(url, name, **kwargs))
-        return running[-1]
-
-    yield begin
-    for worker in running:
-        if worker.thread.is_alive() and not worker.exits:
-            worker.end()
+url = coordinated
+broker = on_url
+start = starting
 
 
 def held(worker: Running) -> int:
@@ -229,7 +206,9 @@ def test_a_broker_without_memory_costs_no_lease_and_no_batch(broker: Broker, sta
     epochs = [shard.epoch for shard in broker.shards.shards(experiment, 0)]
     desk = worker.worker.desk
     broker.conn.main.config_set("maxmemory", 1)
-    eventually(lambda: desk.choose() is None and worker.worker._appender.tally.out_of_memory >= 2, what="refusals")
+    eventually(
+        lambda: desk.choose() is None and worker.worker._parts.appender.tally.out_of_memory >= 2, what="refusals"
+    )
     clock = SystemClock()
     clock.sleep(3 * 0.6)  # three lease times
     broker.conn.main.config_set("maxmemory", 512 << 20)
