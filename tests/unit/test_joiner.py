@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heddle.consumers.data.joiner import Joiner, State
+from heddle.consumers.data.joiner import Joiner
+from heddle.consumers.data.joiner_state import State
 from heddle.consumers.data.piece import Piece
 from heddle.consumers.data.schema import columns_of
 from heddle.consumers.data.store import MANIFEST, Manifest, Store, data_files, read_manifest, read_pieces

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from heddle.consumers.data.files import write_json, write_parquet
-from heddle.consumers.data.joiner import State
+from heddle.consumers.data.joiner_state import State
 from heddle.consumers.data.piece import Piece, joined
 from heddle.consumers.data.schema import DataColumn, from_table, schema_of, to_table
 from heddle.errors import Conflict, DataError

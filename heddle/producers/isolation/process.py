@@ -23,6 +23,7 @@ from heddle.producers.isolation import census, frames
 from heddle.producers.isolation.block import BUSY, DONE, ENV
 from heddle.producers.isolation.home import HOME_ENV, Home
 from heddle.producers.isolation.output import Output
+from heddle.producers.isolation.pace import Pace
 from heddle.producers.isolation.printed import Printed
 from heddle.producers.isolation.spawn import greeting, shared_memory, signal_name, spawn
 from heddle.producers.isolation.telling import error_of
@@ -31,10 +32,6 @@ from heddle.subject import here
 
 LOOK_S = 0.25
 """How often deadlines and memory are looked at while an answer is awaited."""
-PATIENCE = 10
-"""A request that takes so many times longer than steps usually do lets other shards of the worker play meanwhile."""
-SOON_MS, LONG_MS = 50, 1000
-"""But not before, and in any case after, that many milliseconds."""
 EXIT_S = 1.0
 CLOSE_S = 5.0
 """Closing the environments of a shard may last so long, or `step_timeout` if that is less."""
@@ -84,7 +81,7 @@ class EnvProcess:
         self._home = Home()
         self._intake = frames.Intake()
         self._look_at = 0.0
-        self._patience_ms = float(SOON_MS)
+        self._pace = Pace()
         self._ended = False
         block = shared_memory(size)
         self.memory = mmap.mmap(block, size)
@@ -177,15 +174,13 @@ class EnvProcess:
         began = self._clock.monotonic()
         if self.limits.memory is not None and began >= self._look_at:
             self._weigh(doing, began)
-        ready = self._poll.poll(self._patience_ms)
+        ready = self._poll.poll(self._pace.patience_ms)
         frame = self._arrived(ready, doing) if ready else None
         if frame is None:
             with lanes.parked(self._stab):
                 frame = self._await_long(doing, limit_s, began)
         if doing == "step":
-            lasted_ms = 1000 * (self._clock.monotonic() - began)
-            usual_ms = self._patience_ms / PATIENCE + 0.1 * (lasted_ms - self._patience_ms / PATIENCE)
-            self._patience_ms = min(LONG_MS, max(SOON_MS, PATIENCE * usual_ms))
+            self._pace.note(1000 * (self._clock.monotonic() - began))
         return frame
 
     def _await_long(self, doing: str, limit_s: float, began: float) -> frames.Frame:
