@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -218,16 +218,7 @@ def save_picture(
     figure = Figure(figsize=(8, 4.5), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for place, curve in enumerate(curves):
-        colour, points = colours[place % len(colours)], _finite(curve.points)
-        if points:
-            few = len(points) <= 60 and (place > 0 or len(curves) == 1)
-            axes.plot(
-                *zip(*points, strict=True), label=curve.label, color=colour, lw=1.8, marker="o" if few else None, ms=4
-            )
-        if place < len(shades):
-            shade = shades[place]
-            axes.fill_between(shade.x, shade.low, shade.high, color=colour, alpha=0.18, linewidth=0)
+    _draw_curves(axes, curves, shades, colours)
     if goal is not None:
         axes.axhline(goal, color="#777777", linestyle="--", linewidth=1, label=f"goal {goal:g}")
     axes.set(title=title, xlabel=x_label, ylabel=y_label)
@@ -241,6 +232,20 @@ def save_picture(
         path.write_text(_page(figure, title), encoding="utf-8")
     else:
         figure.savefig(path, metadata={"Software": "heddle"} if path.suffix.lower() == ".png" else None)
+
+
+def _draw_curves(axes: Any, curves: Sequence[Curve], shades: Sequence[Shade], colours: Sequence[str]) -> None:
+    """Lines, with marks where there are few points, and behind each line its interval."""
+    for place, curve in enumerate(curves):
+        colour, points = colours[place % len(colours)], _finite(curve.points)
+        if points:
+            few = len(points) <= 60 and (place > 0 or len(curves) == 1)
+            axes.plot(
+                *zip(*points, strict=True), label=curve.label, color=colour, lw=1.8, marker="o" if few else None, ms=4
+            )
+        if place < len(shades):
+            shade = shades[place]
+            axes.fill_between(shade.x, shade.low, shade.high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _page(figure: "Figure", title: str) -> str:

@@ -3,7 +3,8 @@
 They never change anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +15,15 @@ from heddle.cli.tables import duration, number, print_facts, print_table
 from heddle.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
+    from heddle.broker.durability import Kept
+    from heddle.broker.events import Event
     from heddle.broker.records import Status
     from heddle.client import Client
     from heddle.experiment import Experiment
     from heddle.states.experiments import Picture
     from heddle.states.facts import Facts
     from heddle.states.judgement import Judgement
+    from heddle.states.slow import SlowShards
 
 
 @command("ls", example="heddle ls\nheddle ls --group lr -o json")
@@ -66,64 +70,105 @@ def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[s
 @redis_option
 def status(experiment: str | None, output: str, redis_url: str | None) -> None:
     """Show how EXP (a name or an id) really is, and why; without EXP, the only one that is active."""
+    with connect(redis_url) as client:
+        look = _look(client, client.experiment(experiment or _only_active(client)))
+    if output == "json":
+        print_json(_for_programs(look))
+    else:
+        print_facts(_for_people(look))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What `status` shows: how an experiment is, its last numbers and events, and what the broker keeps of it.
+
+    Attributes:
+        recorded: the recorded experience that it trains on, "" for none.
+    """
+
+    facts: "Facts"
+    picture: "Picture"
+    latest: Mapping[str, float]
+    slow: "SlowShards | None"
+    told: "Sequence[Event]"
+    kept: "Kept"
+    recorded: str
+
+
+def _look(client: "Client", found: "Experiment") -> _Look:
+    """Ask the broker for all of it. Raises Gone."""
     from heddle.broker.events import PRINTED
-    from heddle.cli.accounts import accounting, accounting_line
-    from heddle.cli.facts import latest_metrics, recent_metrics, troubles
+    from heddle.cli.facts import latest_metrics, recent_metrics
     from heddle.states.look import look_at
     from heddle.states.slow import RECENT, slow_shards
-    from heddle.states.stepping import stepping_lines, stepping_of
 
-    with connect(redis_url) as client:
-        broker, found = client.broker, client.experiment(experiment or _only_active(client))
-        facts, picture = look_at(broker, found.id)
-        recent = recent_metrics(broker, found.id, count=RECENT) if facts.status.state == "running" else []
-        slow = slow_shards(recent, facts.shards)
-        latest = latest_metrics(broker, found.id)
-        told = broker.events.find(
+    broker = client.broker
+    facts, picture = look_at(broker, found.id)
+    recent = recent_metrics(broker, found.id, count=RECENT) if facts.status.state == "running" else []
+    return _Look(
+        facts=facts,
+        picture=picture,
+        latest=latest_metrics(broker, found.id),
+        slow=slow_shards(recent, facts.shards),
+        told=broker.events.find(
             lambda one: one.experiment == found.id and one.level != "debug" and one.role != PRINTED, count=5
-        )
-        kept = broker.conn.kept()
-        recorded = _recorded(found)
-    now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms
-    if output == "json":
-        shown = {**status_as_json(now, judged, now_ms), "because": judged.as_json(now_ms)["because"]}
-        wrong = troubles(facts.shards, out_of_memory=facts.out_of_memory, blocked=facts.blocked)
-        shown |= {"troubles": wrong, "metrics": latest, "slow_shards": slow.as_json() if slow else []}
-        shown |= {
-            "accounting": accounting(facts.flow),
-            "mapped": facts.flow.mapped,
-            "stepping": stepping_of(facts),
-            "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,
-        }
-        shown["durability"] = kept.name
-        print_json({**shown, "shards": _count_states(picture)})
-        return
-    why = now.reason if now.ended else judged.line(now_ms)
-    print_facts(
-        [
-            ("experiment", now.experiment),
-            ("state", f"{judged.state}{f': {why}' if why else ''}"),
-            *(("because", f"{'  ' * (depth - 1)}{shown_reason(one, now_ms)}") for depth, one in judged.chain()),
-            ("age", duration((now.ended_ms or now_ms) - now.created_ms)),
-            ("pool", now.pool),
-            ("group", now.group),
-            ("data", f"{recorded} (offline)" if recorded else ""),
-            ("trainer", _trainer(picture, now_ms, is_over=now.ended)),
-            ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(picture).items())),
-            ("version", now.policy),
-            ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
-            *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
-            ("waits", _waits(latest)),
-            ("slow", f"{slow.line}; what to do: heddle why {found.id}" if slow else ""),
-            *(("stepping", told) for told in stepping_lines(facts)),
-            ("stream", _stream(facts)),
-            ("batches", accounting_line(facts.flow)),
-            ("broker", f"{kept.name}: {kept.promise}"),
-            ("checkpoint", now.result.get("checkpoint", "")),
-            ("best", now.result.get("best", "")),
-            *(("event", f"{duration(now_ms - event.time_ms):>6} ago  {event.message}") for event in told),
-        ]
+        ),
+        kept=broker.conn.kept(),
+        recorded=_recorded(found),
     )
+
+
+def _for_programs(look: _Look) -> dict[str, Any]:
+    from heddle.cli.accounts import accounting
+    from heddle.cli.facts import troubles
+    from heddle.states.stepping import stepping_of
+
+    facts, judged, now_ms = look.facts, look.picture.experiment, look.facts.sight.now_ms
+    return {
+        **status_as_json(facts.status, judged, now_ms),
+        "because": judged.as_json(now_ms)["because"],
+        "troubles": troubles(facts.shards, out_of_memory=facts.out_of_memory, blocked=facts.blocked),
+        "metrics": look.latest,
+        "slow_shards": look.slow.as_json() if look.slow else [],
+        "accounting": accounting(facts.flow),
+        "mapped": facts.flow.mapped,
+        "stepping": stepping_of(facts),
+        "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,
+        "durability": look.kept.name,
+        "shards": _count_states(look.picture),
+    }
+
+
+def _for_people(look: _Look) -> list[tuple[str, object]]:
+    from heddle.cli.accounts import accounting_line
+    from heddle.states.stepping import stepping_lines
+
+    facts, picture, latest, slow = look.facts, look.picture, look.latest, look.slow
+    now, judged, now_ms = facts.status, picture.experiment, facts.sight.now_ms
+    why = now.reason if now.ended else judged.line(now_ms)
+    return [
+        ("experiment", now.experiment),
+        ("state", f"{judged.state}{f': {why}' if why else ''}"),
+        *(("because", f"{'  ' * (depth - 1)}{shown_reason(one, now_ms)}") for depth, one in judged.chain()),
+        ("age", duration((now.ended_ms or now_ms) - now.created_ms)),
+        ("pool", now.pool),
+        ("group", now.group),
+        ("data", f"{look.recorded} (offline)" if look.recorded else ""),
+        ("trainer", _trainer(picture, now_ms, is_over=now.ended)),
+        ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(picture).items())),
+        ("version", now.policy),
+        ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
+        *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
+        ("waits", _waits(latest)),
+        ("slow", f"{slow.line}; what to do: heddle why {facts.id}" if slow else ""),
+        *(("stepping", told) for told in stepping_lines(facts)),
+        ("stream", _stream(facts)),
+        ("batches", accounting_line(facts.flow)),
+        ("broker", f"{look.kept.name}: {look.kept.promise}"),
+        ("checkpoint", now.result.get("checkpoint", "")),
+        ("best", now.result.get("best", "")),
+        *(("event", f"{duration(now_ms - event.time_ms):>6} ago  {event.message}") for event in look.told),
+    ]
 
 
 def _only_active(client: "Client") -> str:

@@ -144,9 +144,6 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
     wall = max(facts.elapsed_s, float(outcome.result.get("wall_s") or 0.0), 1e-9)
     best = best_checkpoint(outcome)
     curve = draw_curve(outcome, title=outcome.experiment)
-    spent = _more(outcome)
-    kept = [one for one in overrides if not (spent and one.startswith("budget.env_steps"))]
-    again = shlex.join([str(file), *(part for one in kept for part in ("--set", one))])
     click.echo("")
     print_facts(
         [
@@ -167,9 +164,17 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
         ]
     )
     click.echo("\nnext:")
+    _print_next(outcome, file, overrides, has_checkpoint=bool(best))
+
+
+def _print_next(outcome: "Outcome", file: Path, overrides: Sequence[str], *, has_checkpoint: bool) -> None:
+    """Commands that go on from here."""
+    spent = _more(outcome)
+    kept = [one for one in overrides if not (spent and one.startswith("budget.env_steps"))]
+    again = shlex.join([str(file), *(part for one in kept for part in ("--set", one))])
     if outcome.untracked:
         click.echo(f"  heddle track {outcome.directory}")
-    if best:
+    if has_checkpoint:
         click.echo(f"  heddle eval {outcome.directory} --episodes 100")
         click.echo(f"  heddle run {again} --resume {outcome.experiment}{spent}")
     else:

@@ -24,6 +24,7 @@ from heddle.cli.tracked import see_through
 from heddle.client import FOLDER, Client, connect
 from heddle.errors import Gone, HeddleError
 from heddle.launch.checked import Checked
+from heddle.launch.children import Role
 from heddle.launch.cut_short import CutShort, cut_short, folder_for, remembered
 from heddle.launch.giving_up import counting
 from heddle.launch.host import cores
@@ -144,56 +145,57 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
     """
     stop = StopFlag()
     listen_to_signals(stop, LAUNCHER_SIGNALS)
-    with _services(order, stop) as (local, client):
-        spec = order.loaded.spec
-        spaces = order.checked.spaces_json() if order.checked else ""
-        experiment = client.submit_loaded(order.loaded, resume=order.resume, spaces=spaces, directory=order.directory)
-        reader = FactsReader(
-            local.url,
-            experiment.id,
-            budget_steps=spec.budget.env_steps,
-            pool=spec.experiment.pool,
-            starts_roles=True,
-        )
-        speaking = Speaking(partial(open_broker, local.url, role="launcher"))
-        role = trainer_role(
-            experiment.id,
-            url=local.url,
-            directory=order.directory,
-            log_file=local.log_file("trainer"),
-            on_line=partial(speaking.hear, "trainer", experiment.id),
-        )
-        if not experiment.created:
-            reader.say(f"going on with {experiment.id}, which was not over")
-        local.add(role)
-        trackers = add_trackers(local, spec.track, experiment.id, order.directory)
-        given_up = counting(client.broker, experiment.id, order.directory)
-        session = Session(local, role, _Watch(reader), experiment.stop, stop, reader.say, given_up=given_up)
-        running = Running(session, reader, local)
-        reader.start()
-        heard = hear_warnings(reader.say)
-        try:
-            with (
-                _remembered(order, local, experiment.id),
-                Screen(reader, title=order.title, to_stderr=order.to_stderr).open() as screen,
-            ):
-                while not session.over():
-                    session.step()
-                    if each_step is not None:
-                        each_step(running)
-                    screen.update()
-                    stop.wait_now(STEP_S)
-                _last_look(session, reader)
-                outcome = _outcome(order, session, reader)
-                outcome = replace(outcome, untracked=see_through(running, screen, trackers, client))
-            ending = None if stop.now else asked(client, experiment.id)
-            if ending is None:
-                return outcome
-            return replace(outcome, failures=ending.failures, restarts=(*outcome.restarts, *ending.restarts))
-        finally:
-            logging.getLogger(heard.logger).removeHandler(heard)
-            reader.stop()
-            speaking.stop()
+    with _services(order, stop) as (local, client), _begun(order, local, client, stop) as (running, trackers):
+        session, reader = running.session, running.reader
+        with (
+            _remembered(order, local, reader.experiment),
+            Screen(reader, title=order.title, to_stderr=order.to_stderr).open() as screen,
+        ):
+            while not session.over():
+                session.step()
+                if each_step is not None:
+                    each_step(running)
+                screen.update()
+                stop.wait_now(STEP_S)
+            _last_look(session, reader)
+            outcome = _outcome(order, session, reader)
+            outcome = replace(outcome, untracked=see_through(running, screen, trackers, client))
+        ending = None if stop.now else asked(client, reader.experiment)
+        if ending is None:
+            return outcome
+        return replace(outcome, failures=ending.failures, restarts=(*outcome.restarts, *ending.restarts))
+
+
+@contextlib.contextmanager
+def _begun(order: Order, local: Local, client: Client, stop: StopFlag) -> Iterator[tuple[Running, Role | None]]:
+    """The experiment submitted, its trainer started and whoever looks on; and who feeds its trackers, if any."""
+    spec = order.loaded.spec
+    spaces = order.checked.spaces_json() if order.checked else ""
+    experiment = client.submit_loaded(order.loaded, resume=order.resume, spaces=spaces, directory=order.directory)
+    steps, pool = spec.budget.env_steps, spec.experiment.pool
+    reader = FactsReader(local.url, experiment.id, budget_steps=steps, pool=pool, starts_roles=True)
+    speaking = Speaking(partial(open_broker, local.url, role="launcher"))
+    role = trainer_role(
+        experiment.id,
+        url=local.url,
+        directory=order.directory,
+        log_file=local.log_file("trainer"),
+        on_line=partial(speaking.hear, "trainer", experiment.id),
+    )
+    if not experiment.created:
+        reader.say(f"going on with {experiment.id}, which was not over")
+    local.add(role)
+    trackers = add_trackers(local, spec.track, experiment.id, order.directory)
+    given_up = counting(client.broker, experiment.id, order.directory)
+    session = Session(local, role, _Watch(reader), experiment.stop, stop, reader.say, given_up=given_up)
+    reader.start()
+    heard = hear_warnings(reader.say)
+    try:
+        yield Running(session, reader, local), trackers
+    finally:
+        logging.getLogger(heard.logger).removeHandler(heard)
+        reader.stop()
+        speaking.stop()
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ update, publish (so that workers go on), checkpoint, ack.
 """
 
 import logging
+from pathlib import Path
 
 from heddle.broker.experience_types import Flow, Pointer
 from heddle.broker.types import Ctl
@@ -207,26 +208,7 @@ class Loop:
         parts.seat.check_well()
         parts.seat.doing("checkpoint")
         began = parts.clock.monotonic()
-        extra = {
-            "owed": parts.ledger.owed(),
-            "eval": parts.evaluator.state() if parts.evaluator else {},
-            "metrics": self._metrics,
-            "broker": parts.broker_run,
-        }
-        try:
-            path = parts.saver.write(
-                parts.progress,
-                weights=parts.publisher.weights,
-                learner=parts.training.state(),
-                version=parts.publisher.version,
-                marks=parts.ledger.marks(),
-                partition=parts.partition,
-                extra=extra,
-            )
-        except CheckpointError as error:
-            self._save_after = began + SAVE_AGAIN_S
-            log.error("cannot checkpoint, will again update=%d error=%s", parts.progress.update, error)
-            self._say("error", f"cannot checkpoint: {error}")
+        if (path := self._written(began)) is None:
             return False
         parts.saver.check_newest()
         self._spoken.clear()
@@ -240,6 +222,31 @@ class Loop:
         self._busy_at = parts.clock.monotonic()
         self._checkpoint_s = self._busy_at - began
         return True
+
+    def _written(self, began: float) -> Path | None:
+        """A checkpoint of all that is trained; None when the disk does not take it, which is said and tried again."""
+        parts = self.parts
+        extra = {
+            "owed": parts.ledger.owed(),
+            "eval": parts.evaluator.state() if parts.evaluator else {},
+            "metrics": self._metrics,
+            "broker": parts.broker_run,
+        }
+        try:
+            return parts.saver.write(
+                parts.progress,
+                weights=parts.publisher.weights,
+                learner=parts.training.state(),
+                version=parts.publisher.version,
+                marks=parts.ledger.marks(),
+                partition=parts.partition,
+                extra=extra,
+            )
+        except CheckpointError as error:
+            self._save_after = began + SAVE_AGAIN_S
+            log.error("cannot checkpoint, will again update=%d error=%s", parts.progress.update, error)
+            self._say("error", f"cannot checkpoint: {error}")
+            return None
 
     def begin_evaluation(self) -> bool:
         """Have the eval shards play the newest weights; False when that cannot be now."""

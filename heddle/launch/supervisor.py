@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.presence import HostReport
 from heddle.clock import Clock, SystemClock
 from heddle.launch import process
 from heddle.launch.epitaph import cause, epitaph, has_crashed, how, kind
@@ -128,20 +129,19 @@ class Supervisor:
         self._forks = Forks(self._command, self._env, clock=clock) if is_forked else None
         self._on_line = on_line
         self._clock = clock or SystemClock()
-        connect = connect or partial(open_broker, url, role="supervisor")
-        host = HostWatch(self._clock, most)
-        self._liaison = Liaison(
-            connect,
-            pool,
-            self.name,
-            wants=wants,
-            report=lambda: host.report([child.pid for child in self.children() if not child.ending]),
-            clock=self._clock,
-        )
+        self._liaison = self._made_liaison(connect or partial(open_broker, url, role="supervisor"))
         self._rng = rng or np.random.default_rng()
         self._slots: list[Slot] = []
         self._leaving: list[Child] = []
         self._started = 0
+
+    def _made_liaison(self, connect: Callable[[], Broker]) -> Liaison:
+        host = HostWatch(self._clock, self._most)
+
+        def report() -> HostReport:
+            return host.report([child.pid for child in self.children() if not child.ending])
+
+        return Liaison(connect, self.pool, self.name, wants=self._wants, report=report, clock=self._clock)
 
     def run(self) -> int:
         """Supervise until asked to stop and every worker has ended; returns the exit code.

@@ -55,6 +55,11 @@ def make_policy(spec: PolicySpec, observation: Space, action: Space, *, seed: in
         return _of_values(spec, observation, action, seed)
     if spec.id in POLICIES:
         return _with_torch(spec, observation, action, seed)
+    return _of_user(spec, observation, action, seed)
+
+
+def _of_user(spec: PolicySpec, observation: Space, action: Space, seed: int) -> Policy:
+    """A policy of the user's, or one around a module of theirs. Raises EnvError."""
     target = import_object(spec.id, key="policy.id")
     _seed_torch(seed)
     made = call_user_code(target, (observation, action), {**spec.kwargs, "seed": seed}, key="policy.id", name=spec.id)

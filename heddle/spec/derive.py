@@ -35,55 +35,89 @@ _BY_LEARNER: dict[str, dict[str, object]] = {
 
 def with_derived(raw: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     """A copy of `raw` with missing derived values filled in, and the dotted keys of those."""
-    filled: dict[str, Any] = {name: _open(section) for name, section in raw.items()}
-    derived: set[str] = set()
+    filling = _Filling(raw)
+    if isinstance(filling.sections.get("env"), dict):
+        filling.give("env", "envs_per_shard", envs_per_shard(filling.num_envs))
+        if "step_timeout" in filling.of("env"):
+            filling.give("env", "reset_timeout", filling.of("env")["step_timeout"])
+    replays = str(filling.of("trainer").get("learner")) in REPLAYING  # to them, experience never is too old
+    filling.give("rollout", "max_policy_lag", None if filling.sync or replays else LAG_WHEN_NOT_SYNC)
+    learner = str(filling.of("trainer").get("learner", "ppo"))
+    _fill_trainer(filling, learner)
+    _fill_groups(filling.sections)
+    for key, value in _of_policy(learner, filling.of("policy")).items():
+        filling.give("policy", key, value)
+    if isinstance(filling.sections.get("eval"), dict):
+        seed = filling.of("experiment").get("seed", 0)
+        filling.give("eval", "seed", _positive(seed, least=0) + EVAL_SEED_OFFSET)
+    filling.give("limits", "max_entries", _most_entries(filling))
+    return filling.sections, frozenset(filling.derived)
 
-    def section(name: str) -> Mapping[str, Any]:
-        found = filled.get(name)
+
+class _Filling:
+    """A spec while missing values are filled in.
+
+    Attributes:
+        sections: all of it, by name.
+        derived: dotted keys of what was not given.
+    """
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self.sections: dict[str, Any] = {name: _open(section) for name, section in raw.items()}
+        self.derived: set[str] = set()
+        self.num_envs = _positive(self.of("env").get("num_envs", 8))
+        self.steps = _positive(self.of("rollout").get("steps", 32))
+        self.agents = _positive(self.of("env").get("agents", 1))
+        self.sync = self.of("rollout").get("sync", False) is True
+
+    def of(self, name: str) -> Mapping[str, Any]:
+        """A section as it is now; an empty one where there is none."""
+        found = self.sections.get(name)
         return found if isinstance(found, Mapping) else {}
 
-    def give(name: str, key: str, value: object) -> None:
-        target = filled.setdefault(name, {})
+    def give(self, name: str, key: str, value: object) -> None:
+        """Fill in a value that is not there."""
+        target = self.sections.setdefault(name, {})
         if isinstance(target, dict) and key not in target:
             target[key] = value
-            derived.add(f"{name}.{key}")
+            self.derived.add(f"{name}.{key}")
 
-    num_envs = _positive(section("env").get("num_envs", 8))
-    steps = _positive(section("rollout").get("steps", 32))
-    if isinstance(filled.get("env"), dict):
-        give("env", "envs_per_shard", envs_per_shard(num_envs))
-        if "step_timeout" in section("env"):
-            give("env", "reset_timeout", section("env")["step_timeout"])
-    sync = section("rollout").get("sync", False) is True
-    replays = str(section("trainer").get("learner")) in REPLAYING  # to them, experience never is too old
-    give("rollout", "max_policy_lag", None if sync or replays else LAG_WHEN_NOT_SYNC)
-    agents = _positive(section("env").get("agents", 1))
-    offline = isinstance(filled.get("data"), dict)
-    give("trainer", "batch_steps", max(OFFLINE_BATCH_STEPS, steps) if offline else num_envs * agents * steps)
-    update = num_envs * agents * steps if sync else _positive(section("trainer").get("batch_steps"))
-    learner = str(section("trainer").get("learner", "ppo"))
-    for key, value in _of_learner(learner, filled).items():
-        give("trainer", key, value)
+    @property
+    def version_steps(self) -> int:
+        """Steps of one segment of every environment."""
+        return self.num_envs * self.agents * self.steps
+
+    @property
+    def update_steps(self) -> int:
+        """Steps of one update, once [trainer] is filled so far."""
+        return self.version_steps if self.sync else _positive(self.of("trainer").get("batch_steps"))
+
+
+def _fill_trainer(filling: _Filling, learner: str) -> None:
+    """Keys of [trainer] that follow from the learner and from how much one update is."""
+    offline = isinstance(filling.sections.get("data"), dict)
+    filling.give(
+        "trainer", "batch_steps", max(OFFLINE_BATCH_STEPS, filling.steps) if offline else filling.version_steps
+    )
+    for key, value in _of_learner(learner, filling.sections).items():
+        filling.give("trainer", key, value)
+    update = filling.update_steps
     whole = learner == "vtrace"  # whose targets want whole segments, and few steps of the newest weights
-    give("trainer", "minibatch", update if whole else min(MOST_IN_MINIBATCH, update))
-    _fill_groups(filled)
-    for key, value in _of_policy(learner, section("policy")).items():
-        give("policy", key, value)
-    seed = section("experiment").get("seed", 0)
-    if isinstance(filled.get("eval"), dict):
-        give("eval", "seed", _positive(seed, least=0) + EVAL_SEED_OFFSET)
-    per_shard = _positive(section("env").get("envs_per_shard", 1))
+    filling.give("trainer", "minibatch", update if whole else min(MOST_IN_MINIBATCH, update))
+
+
+def _most_entries(filling: _Filling) -> int:
+    """Entries of the stream that are enough for a run never to wait for room while its trainer keeps up."""
+    num_envs = filling.num_envs
+    per_shard = _positive(filling.of("env").get("envs_per_shard", 1))
     shards = math.ceil(num_envs / per_shard)
-    every = _positive(section("trainer").get("checkpoint_every", 1))
-    if sync:
-        most = max(LEAST_MAX_ENTRIES, 4 * shards * every)
-    else:
-        lag = _positive(section("rollout").get("max_policy_lag"), least=0)
-        eval_shards = math.ceil(_positive(section("eval").get("num_envs", 0), least=0) / per_shard)
-        batches = math.ceil(update / (min(per_shard, num_envs) * agents * steps))
-        most = backlog(lag=lag, batches=batches, every=every, shards=shards) + 2 * eval_shards
-    give("limits", "max_entries", most)
-    return filled, frozenset(derived)
+    every = _positive(filling.of("trainer").get("checkpoint_every", 1))
+    if filling.sync:
+        return max(LEAST_MAX_ENTRIES, 4 * shards * every)
+    lag = _positive(filling.of("rollout").get("max_policy_lag"), least=0)
+    eval_shards = math.ceil(_positive(filling.of("eval").get("num_envs", 0), least=0) / per_shard)
+    batches = math.ceil(filling.update_steps / (min(per_shard, num_envs) * filling.agents * filling.steps))
+    return backlog(lag=lag, batches=batches, every=every, shards=shards) + 2 * eval_shards
 
 
 def _of_learner(learner: str, filled: Mapping[str, Any]) -> dict[str, object]:

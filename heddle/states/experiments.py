@@ -171,14 +171,9 @@ def _not_played(facts: Facts, picture: Picture, *, long_idle: bool) -> Judgement
             why = f"waits for workers: {picture.pool.why}"
             dead = newest(picture.workers.values(), "dead")
             return _waits(facts, "workers", why, picture.pool.do, since_ms, (picture.pool, *dead))
-        return _waits(
-            facts,
-            "workers",
-            f"no shard is played: the first {for_workers[0].why}",
-            for_workers[0].do,
-            since_ms,
-            (for_workers[0],),
-        )
+        first = for_workers[0]
+        why = f"no shard is played: the first {first.why}"
+        return _waits(facts, "workers", why, first.do, since_ms, (first,))
     moved_ms = max(max(shard.accepted_ms, shard.since_ms) for shard, _ in train)
     if not long_idle or facts.sight.now_ms - moved_ms < _patience_ms(facts):
         return None
