@@ -50,7 +50,12 @@ class Codec:
     stencils: "dict[int, tuple[Codec, Stencil]]" = field(default_factory=dict, compare=False)
 
     def learn(self, arrays: Arrays, counts: Mapping[str, NDArray[np.int64]], data: bytes | memoryview) -> None:
-        """Others that are like this batch, which is sound, need not be read by Arrow."""
+        """Others that are like this batch, which is sound, need not be read by Arrow.
+
+        Args:
+            arrays, counts: as `taken_from` gives them.
+            data: the batch.
+        """
         if len(arrays["final_row"]) or (found := self.stencil(arrays, counts, data)) is None:
             return
         known = codec_of(self.layout).stencils
@@ -61,12 +66,20 @@ class Codec:
     def stencil(
         self, arrays: Arrays, counts: Mapping[str, NDArray[np.int64]], data: bytes | memoryview
     ) -> Stencil | None:
-        """Of a batch without final observations."""
+        """Of a batch without final observations; None where an array does not lie in `data` as it is.
+
+        Args:
+            arrays, counts: as `taken_from` gives them.
+        """
         finals = {column.name: arrays[column.name] for column in self.finals} | {"final_row": arrays["final_row"]}
         return stencil_of([*self.columns, *self.frames], arrays, data, finals=finals, counts=dict(counts))
 
     def taken_from(self, batch: pa.RecordBatch) -> tuple[Arrays, dict[str, NDArray[np.int64]]]:
         """The arrays of a record batch of this schema, as views, and how many frames each segment has, by leaf.
+
+        Returns:
+            Arrays by name with the shapes and dtypes of `layout.py`, of a stack its frames and indexes as in
+            `stacks.Stack`; and leaf -> [R] int64.
 
         Raises:
             ValueError: it is none that `arrow_columns` makes.
@@ -112,7 +125,11 @@ class Codec:
         return Segments(self.layout, len(own["length"]), own, stacks=stacks)
 
     def arrow_columns(self, segments: Segments) -> Iterator[pa.Array]:
-        """In the order of the schema. Raises ValueError for an array that is not as the layout says."""
+        """One of R values a column, in the order of the schema.
+
+        Raises:
+            ValueError: an array is not as the layout says.
+        """
         rows, arrays = segments.rows, _index_arrays(segments)
         for column in self.columns:
             yield column.to_arrow(arrays.get(column.name), rows)

@@ -39,7 +39,7 @@ class Coded(Protocol):
         ...
 
     def from_arrow(self, array: pa.Array) -> NDArray[Any]:
-        """One value a row, read-only. Raises ValueError for anything that `to_arrow` would not have made."""
+        """[rows, ...] of the column's dtype, read-only. Raises ValueError for what `to_arrow` would not make."""
         ...
 
 
@@ -91,7 +91,7 @@ class FixedColumn:
         return self.dtype == self.stored or self.dtype.kind == "b"
 
     def from_bytes(self, data: bytes | memoryview, offset: int, rows: int) -> NDArray[Any]:
-        """As `from_arrow`, of the bytes of `rows` values at `offset`."""
+        """[rows, ...] of the column's dtype, as `from_arrow` gives them: the bytes at `offset` of `data`."""
         count = rows * math.prod(self.shape)
         flat = (
             self._checked(np.frombuffer(data, self.stored, count, offset))
@@ -203,7 +203,7 @@ def list_of(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def list_array(arrow_type: pa.DataType, lengths: NDArray[Any] | Sequence[int], items: pa.Array) -> pa.Array:
-    """Lists of these lengths over `items`. Raises ValueError where an offset would not fit 32 bits."""
+    """Lists of these lengths, [R], over `items`. Raises ValueError where an offset would not fit 32 bits."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] > np.iinfo(np.int32).max:
@@ -213,7 +213,7 @@ def list_array(arrow_type: pa.DataType, lengths: NDArray[Any] | Sequence[int], i
 
 
 def list_lengths(lists: pa.Array, name: str) -> NDArray[np.int64]:
-    """The length of every list; together they are all of `lists.values`. Raises ValueError where they are not."""
+    """[R] lengths of the lists; together they are all of `lists.values`. Raises ValueError where they are not."""
     if lists.null_count or lists.offset:
         raise ValueError(f"{name} has nulls or an offset")
     offsets = np.zeros(1, np.int32)

@@ -190,7 +190,7 @@ class Folded:
         return Segments(self.segments.layout, self.segments.rows, self.others(), stacks=stacks)
 
     def others(self) -> dict[str, NDArray[Any]]:
-        """The arrays that are none of a stack."""
+        """The arrays that are none of a stack, shaped as the layout says."""
         gone = {*self.parts, *(f"final.{name}" for name in self.parts)}
         return {name: array for name, array in self.segments.arrays.items() if name not in gone}
 

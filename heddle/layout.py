@@ -173,7 +173,7 @@ class Segments:
     Attributes:
         layout: which arrays there are.
         rows: R.
-        arrays: by name.
+        arrays: by name, with the shapes and dtypes of that table.
         owner: whose memory the arrays are, while it may want them back.
         stacks: observation leaves, by name, that were not put together yet: `arrays` lacks them. See `whole`.
     """
@@ -237,7 +237,7 @@ class Segments:
             self.arrays[f"final.{leaf.name}"] = stacked
 
     def select(self, rows: NDArray[np.intp]) -> "Segments":
-        """A copy with only these rows (indexes, rising), final observations following their rows."""
+        """A copy with only these rows ([k] indexes, rising), final observations following their rows."""
         arrays = {column.name: self.arrays[column.name][rows] for column in self.layout.columns}
         place = np.full(self.rows, -1, np.int32)
         place[rows] = np.arange(len(rows), dtype=np.int32)

@@ -73,6 +73,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> "Keeper":
+        """Start the thread that renews; the lease counts as renewed now."""
         self._last_ok = self._clock.monotonic()
         self._thread.start()
         return self
@@ -211,10 +212,12 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def start(self) -> "Watchdog":
+        """Start the thread that watches."""
         self._thread.start()
         return self
 
     def stop(self, timeout_s: float = 2.0) -> None:
+        """End the thread, waiting for it at most `timeout_s` seconds; from that thread itself without waiting."""
         self._end.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)

@@ -59,7 +59,7 @@ class Stack:
         return made
 
     def write(self, out: NDArray[Any]) -> None:
-        """The observations to `out`, one copy of each frame; its dtype may be a wider one."""
+        """The observations to `out`, [R, T + 1, k, ...], one copy of each frame; its dtype may be a wider one."""
         if out.dtype == self.frames.dtype:
             self.frames.take(self._in_all(), axis=0, out=out, mode="clip")  # as they are in range; "raise" would buffer
         else:

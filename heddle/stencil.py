@@ -27,8 +27,8 @@ class Stencil:
     Attributes:
         columns: every one, where its array begins, and how many values it holds: one a segment, or all frames.
         around: all other bytes, in runs, and where they begin.
-        finals: the arrays of final observations, of which there are none.
-        counts: how many frames each segment has, by leaf that travels as a stack.
+        finals: the arrays of final observations, of which there are none: [0, ...].
+        counts: [R] how many frames each segment has, by leaf that travels as a stack.
     """
 
     size: int
@@ -42,11 +42,15 @@ class Stencil:
         return len(data) == self.size and all(bytes(data[at : at + len(own)]) == own for at, own in self.around)
 
     def read(self, data: bytes | memoryview) -> dict[str, NDArray[Any]]:
-        """The arrays in `data`, which fits, read-only. Raises ValueError for a number that its column cannot hold."""
+        """The arrays in `data`, which fits, read-only, shaped as their columns say: [R, ...] or [frames, ...].
+
+        Raises:
+            ValueError: a number is none that its column can hold.
+        """
         return {column.name: column.from_bytes(data, at, rows) for column, at, rows in self.columns} | self.finals
 
     def write_around(self, arrays: Mapping[str, NDArray[Any]], memory: memoryview) -> memoryview | None:
-        """The batch in `memory`, in which each of these arrays lies in its place; None where one does not."""
+        """The batch in `memory`, in which each of these arrays, shaped as of `read`, lies in its place; else None."""
         if len(memory) < self.size:
             return None
         begin = _address(np.frombuffer(memory, np.uint8))
@@ -68,6 +72,7 @@ class Stencil:
         """The batch in memory of its own; None where an array is not as it must be, or does not lie in one piece.
 
         Args:
+            arrays: shaped as `read` gives them.
             runs: as the method of that name gives them.
         """
         for column, _, rows in self.columns:
@@ -80,7 +85,7 @@ class Stencil:
         return b"".join(lying)
 
     def write(self, arrays: Mapping[str, NDArray[Any] | Fill], memory: memoryview) -> memoryview:
-        """The batch in `memory`, to which each array is copied, or which it fills.
+        """The batch in `memory`, to which each array, shaped as `read` gives it, is copied, or which it fills.
 
         Raises:
             ValueError: one is not as it must be; what is in `memory` is of no use then.
@@ -116,7 +121,7 @@ def stencil_of(
 
     Args:
         columns: all of them, but for final observations.
-        arrays: what was read.
+        arrays: what was read, shaped as `Stencil.read` gives them.
         finals, counts: as of the Stencil.
     """
     begin, placed = _address(np.frombuffer(data, np.uint8)), list[tuple[FixedColumn, int, int]]()

@@ -43,6 +43,7 @@ class Finished:
 
     @property
     def mean_return(self) -> float:
+        """Of the episodes that count, undiscounted."""
         return float(self.returns.mean())
 
     def metrics(self) -> dict[str, float]:

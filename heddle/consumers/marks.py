@@ -54,6 +54,7 @@ class Mark:
 
     @property
     def place(self) -> Place:
+        """Where it stands among the batches of its shard."""
         return (self.epoch, self.seq)
 
     def covers(self, pointer: Identity) -> bool:

@@ -45,6 +45,7 @@ class Opener:
 
     @classmethod
     def of(cls, layout: Layout, plans: Sequence[ShardPlan], size_cap: int) -> "Opener":
+        """For shards in any order; `size_cap` in bytes."""
         return cls(layout, {plan.index: plan for plan in plans}, size_cap)
 
     def open(self, pointer: Pointer, blob: bytes | memoryview, *, latest: int | None = None) -> Segments:

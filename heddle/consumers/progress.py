@@ -53,7 +53,7 @@ class Progress:
         self.flow_steps += steps
 
     def add_episodes(self, returns: NDArray[np.float64], lengths: NDArray[np.int64]) -> None:
-        """Training episodes ended."""
+        """Training episodes ended, one in each place: [episodes] undiscounted returns, and lengths in steps."""
         self.episodes += len(returns)
         self.returns.extend(float(value) for value in returns)
         self.lengths.extend(float(value) for value in lengths)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from heddle.spec.policy import PolicySpec
 
 Ended = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]
-"""Returns, lengths and agents of episodes."""
+"""Returns, lengths in steps and agents of episodes, [episodes] each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Sides:
 
     @classmethod
     def of(cls, policy: PolicySpec) -> "Sides":
+        """Those that a spec names."""
         groups: dict[str, range] = {}
         begin = 0
         for group in policy.groups:
@@ -39,7 +40,7 @@ class Sides:
         return cls(groups, tuple(agent for name in learning or groups for agent in groups[name]))
 
     def counting(self, ended: Ended) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Returns and lengths of the episodes that count."""
+        """Returns and lengths of the episodes that count, [k] each."""
         returns, lengths, agents = ended
         if not self.groups:
             return returns, lengths
@@ -47,7 +48,11 @@ class Sides:
         return returns[kept], lengths[kept]
 
     def mean_returns(self, returns: NDArray[np.float64], agents: NDArray[Any], word: str) -> dict[str, float]:
-        """ "GROUP.word" to the mean return of its agents' episodes, of groups that had some."""
+        """ "GROUP.word" to the mean return of its agents' episodes, of groups that had some.
+
+        Args:
+            returns, agents: [episodes], of each its return and whose it is.
+        """
         means: dict[str, float] = {}
         for name, own in self.groups.items():
             theirs = returns[(agents >= own.start) & (agents < own.stop)]

@@ -56,7 +56,7 @@ class TapBatch:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """By name: obs, action, reward, terminated, truncated, out.log_prob ..."""
+        """By name, shaped as `heddle.layout` says: obs [R, T + 1, ...], action, reward, terminated, out.log_prob ..."""
         return self.segments.arrays
 
 

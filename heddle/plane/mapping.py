@@ -31,7 +31,7 @@ class Mapping:
         self.key, self.size, self.users = (found.st_dev, found.st_ino), found.st_size, 0
 
     def memory(self) -> NDArray[Any]:
-        """All its bytes, as an object of its own each time: it lives as long as anything that looks through it."""
+        """All its bytes, [size] uint8, as an object of its own each time: it lives as long as what looks through it."""
         if self._memory is None:
             self._memory = mmap.mmap(self.file, self.size, access=mmap.ACCESS_READ)
         return np.frombuffer(self._memory, np.uint8)

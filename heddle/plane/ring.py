@@ -64,6 +64,7 @@ class Slot:
 
     @property
     def is_gone(self) -> bool:
+        """Its file was removed."""
         return self._file < 0
 
     def view(self) -> memoryview:

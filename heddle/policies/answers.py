@@ -70,7 +70,7 @@ def demand_shapes(numbers: Mapping[str, Any], heads: Heads, rows: int) -> None:
 
 
 def blank_observations(observation: Space) -> Arrays:
-    """Two observations by leaf, as numbers: zeros, the lowest integers of a leaf, or nothing at all."""
+    """Two observations by leaf, [2, ...], as numbers: zeros, the lowest integers of a leaf, or nothing at all."""
     every, blanks = leaves(observation), Arrays()
     for leaf in every:
         one = blank_cell(leaf) if leaf.ragged else blank(leaf.space)

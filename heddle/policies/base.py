@@ -99,7 +99,7 @@ class Policy(Protocol):
         ...
 
     def get_weights(self) -> Arrays:
-        """Weights by name, copies; {} when there are none."""
+        """Weights by name, copies, shaped as the policy has them; {} when there are none."""
         ...
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
@@ -134,5 +134,5 @@ class ScriptedPolicy:
 
 
 def zero_state(specs: Mapping[str, OutputSpec], n: int) -> Arrays:
-    """All zeros for `n` environments."""
+    """All zeros for `n` environments: by name, [n, *shape] of the dtype that the spec says."""
     return {name: np.zeros((n, *spec.shape), dtype=spec.dtype) for name, spec in specs.items()}

@@ -47,7 +47,7 @@ class Member:
     action: str
 
     def rows(self, agents: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
-        """Which of these agents are its own."""
+        """[k] places at which one of its own agents stands in `agents`, [N]."""
         return np.flatnonzero(np.isin(agents, self.agents))
 
     def seen(self, values: Mapping[str, Any]) -> dict[str, Any]:

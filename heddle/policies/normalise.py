@@ -73,7 +73,7 @@ class Normaliser:
             moments.update(observations[name])
 
     def weights(self) -> Arrays:
-        """The statistics as "norm.<leaf>.mean", ".var" and ".count", float64."""
+        """The statistics as "norm.<leaf>.mean" and ".var", shaped as the leaf, and ".count", a number; float64."""
         named: Arrays = {}
         for name, moments in self.moments.items():
             named[f"{NORM_PREFIX}{name}.mean"] = moments.mean.copy()
@@ -155,7 +155,7 @@ class RewardScaler:
         return np.clip(reward * self.moments.scale(), -CLIP, CLIP).astype(np.float32)
 
     def state(self) -> Arrays:
-        """Everything, as arrays."""
+        """Everything, as arrays: moments [3] float64; keys [k, 2] int64, returns [k] float64, epochs [k] int64."""
         keys = sorted(self.returns)
         return {
             "moments": np.array([self.moments.mean, self.moments.var, self.moments.count], np.float64),

@@ -96,6 +96,7 @@ class ImageAndAction(nn.Module):
         self.activation = torch.tanh if spec.activation == "tanh" else torch.relu
 
     def forward(self, observations: Mapping[str, Tensor], actions: Tensor) -> Tensor:
+        """[N, size] of leaf -> [N, ...] and actions [N, actions]."""
         hidden = torch.cat([self.torso(observations), actions], dim=1)
         for layer in self.hidden:
             hidden = self.activation(layer(hidden))

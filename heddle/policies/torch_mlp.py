@@ -36,6 +36,7 @@ class MlpModule(nn.Module):
         self.load_state_dict({name: torch.from_numpy(array) for name, array in proper.items()})
 
     def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What actions are chosen by, as `torch_heads` has it, and "value" [N] float32, of leaf -> [N, ...]."""
         hidden = encode(self.parts, observations)
         for layer in self.trunk:
             hidden = self.activation(layer(hidden))

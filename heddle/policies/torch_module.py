@@ -65,17 +65,18 @@ class ActorCritic:
 
     @property
     def recurrent(self) -> bool:
+        """It carries a state from step to step."""
         return bool(self.state_spec)
 
     def zero_state(self, n: int) -> Tensors:
-        """State of `n` environments whose episode starts."""
+        """State of `n` environments whose episode starts: by name, [n, ...]."""
         return {
             name: torch.zeros((n, *spec.shape), dtype=getattr(torch, spec.dtype), device=self.device)
             for name, spec in self.state_spec.items()
         }
 
     def normalise(self, observations: Mapping[str, Tensor]) -> Tensors:
-        """Observations with any leading dimensions, float leaves normalised by the current statistics."""
+        """Observations, [..., *leaf] with any leading dimensions, float leaves normalised by the current statistics."""
         done = dict(observations)
         for name in self.normaliser.moments if self.normaliser else ():
             factors = self.normaliser.factors(name) if self.normaliser else None

@@ -63,6 +63,7 @@ class Net(nn.Module):
         return [(name, child) for name, child in self.named_children() if isinstance(child, Tower)]
 
     def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """One step of leaf -> [N, ...] from state name -> [N, recurrent_size]; with a memory also "state" behind it."""
         found: Tensors = {}
         after: Tensors = {}
         for name, tower in self.towers():

@@ -41,6 +41,7 @@ class Portable(nn.Module, ABC):
         self.factors = _factors(policy)
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """`outputs` for `inputs`, [N, ...] each."""
         raw = dict(zip(self.leaves, given, strict=False))
         state = dict(zip(self.state_spec, given[len(self.leaves) :], strict=True))
         seen = dict(raw)
@@ -55,7 +56,11 @@ class Portable(nn.Module, ABC):
 
     @abstractmethod
     def tell(self, answer: Mapping[str, Any], raw: Mapping[str, Tensor]) -> list[Tensor]:
-        """What the network's answer to these observations comes to."""
+        """What the network's answer to these observations comes to, in the order of `told`, [N, ...] each.
+
+        Args:
+            answer: by name, [N, ...]. raw: leaf -> [N, ...], as the environment shows it.
+        """
 
 
 class PortableHeads(Portable):

@@ -21,6 +21,7 @@ class ActorHeads(nn.Module):
         self.trunk, self.mean, self.log_std = trunk, nn.Linear(size, actions), nn.Linear(size, actions)
 
     def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """As the class says, of leaf -> [N, ...]; float32."""
         hidden = self.trunk(observations)
         return {"mean": self.mean(hidden), "log_std": self.log_std(hidden).clamp(*LOG_STD_LIMITS)}
 

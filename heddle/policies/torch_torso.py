@@ -52,6 +52,7 @@ class Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, given: Tensor) -> Tensor:
+        """[N, channels, height, width], as what comes in."""
         out: Tensor = given + self.second(torch.relu(self.first(torch.relu(given))))
         return out
 
@@ -109,6 +110,7 @@ class Torso(nn.Module):
         self.activation: Callable[[Tensor], Tensor] = torch.tanh if spec.activation == "tanh" else torch.relu
 
     def forward(self, observations: Mapping[str, Tensor]) -> Tensor:
+        """[N, width] float32 of leaf -> [N, ...]."""
         columns = [
             tower(self._pixels(name, image, observations[name]))
             for (name, image), tower in zip(self.images.items(), self.towers, strict=True)

@@ -34,6 +34,7 @@ class Trunk(nn.ModuleList):
         self.size = sizes[-1]
 
     def forward(self, observations: Mapping[str, Tensor], extra: Tensor | None = None) -> Tensor:
+        """[N, size] float32 of leaf -> [N, ...] and of `extra` [N, extra]."""
         hidden = encode(self.parts, observations)
         if extra is not None:
             hidden = torch.cat([hidden, extra], dim=1)
@@ -59,6 +60,7 @@ class QHeads(nn.Module):
             self.q = nn.Linear(size, count)
 
     def forward(self, observations: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The values, [N, count] float32, as "q", of leaf -> [N, ...]."""
         hidden = self.trunk(observations)
         if not self.dueling:
             return {"q": self.q(hidden)}

@@ -32,12 +32,17 @@ class ActionRows:
         self.dtype: np.dtype[Any] = self._leaves[0][1] if self._single else np.dtype(np.uint8)
 
     def none(self) -> NDArray[Any]:
-        """No row at all."""
+        """No row at all: [0, ...] of `dtype`."""
         shape = self._leaves[0][0].space.shape if self._single else (self.row_bytes,)
         return np.zeros((0, *shape), self.dtype)
 
     def pack(self, actions: Chosen, where: tuple[Any, ...]) -> NDArray[Any]:
-        """Rows of what a policy chose at `where`, indexes of its leading dimensions; a copy."""
+        """Rows [*where, ...] of `dtype`; a copy.
+
+        Args:
+            actions: what a policy chose: leaf -> [*leading, ...].
+            where: indexes of the leading dimensions.
+        """
         if self._single:
             leaf, dtype = self._leaves[0]
             single: NDArray[Any] = actions[leaf.name][where].astype(dtype)
@@ -56,7 +61,7 @@ class ActionRows:
         return found
 
     def shown(self, rows: NDArray[Any]) -> tuple[Any, ...]:
-        """Each row as plain numbers, in lists where it has several; a dict by leaf where there are several."""
+        """Each of `rows` [k, ...] as plain numbers, in lists where it has several; by leaf where there are several."""
         if self._single:
             return tuple(rows.tolist())
         columns = {name: values.tolist() for name, values in self.unpack(rows).items()}

@@ -39,6 +39,7 @@ class Ahead:
         self._thread = threading.Thread(target=self._run, name="weights", daemon=True)
 
     def start(self) -> "Ahead":
+        """Start the thread that fetches."""
         self._thread.start()
         return self
 

@@ -85,6 +85,7 @@ class Appender:
         self._thread = threading.Thread(target=self._run, name="appender", daemon=True)
 
     def start(self) -> "Appender":
+        """Start the thread that delivers."""
         self._thread.start()
         return self
 

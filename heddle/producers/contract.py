@@ -72,7 +72,7 @@ def first_breach(
 
 
 def difference(first: Sequence[NDArray[Any]], second: Sequence[NDArray[Any]]) -> str:
-    """The first call whose answer differs; "" when none does."""
+    """The first call whose answer differs, one [numbers] float64 a call as of `flattened`; "" when none does."""
     for step, (one, other) in enumerate(zip(first, second, strict=False)):  # an episode may end sooner in one of them
         if not _same(one, other):
             return "reset" if step == 0 else f"step {step}"
@@ -178,7 +178,7 @@ def permitted(choice: Any, observation: Any, action: Space) -> Any:
 
 
 def flattened(space: Space, value: Any) -> NDArray[Any]:
-    """A value as one array of numbers."""
+    """A value as one array of numbers, [numbers] float64."""
     return np.concatenate([_numbers(leaf, leaf.pick(value)) for leaf in leaves(space)])
 
 

@@ -46,6 +46,7 @@ class Ending:
         self._thread = threading.Thread(target=self._run, name="ending", daemon=True)
 
     def start(self) -> "Ending":
+        """Start the thread that looks whether to hurry."""
         self._thread.start()
         return self
 

@@ -166,7 +166,7 @@ def reset_all(vector: Any, seeds: Sequence[int]) -> Any:
 
 
 def reset_some(vector: Any, mask: NDArray[np.bool_], seeds: Sequence[int]) -> Any:
-    """Begin anew where `mask` is set, in an environment that never does so by itself; the observations of all."""
+    """Begin anew where `mask` [n] is set, in an environment that never does so by itself; the observations of all."""
     options = {"reset_mask": mask}
     if takes_seeds(vector):
         wanted = [seed if again else None for seed, again in zip(seeds, mask, strict=True)]

@@ -109,6 +109,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> "Heartbeat":
+        """Beat once, and have the thread go on with it."""
         self.beat()
         self._thread.start()
         return self

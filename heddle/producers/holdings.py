@@ -110,10 +110,12 @@ class Holding:
 
     @property
     def lease(self) -> Lease:
+        """By which it is held."""
         return self.claim.lease
 
     @property
     def key(self) -> Key:
+        """Of its shard."""
         return key_of(self.claim.lease)
 
     @property

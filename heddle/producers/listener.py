@@ -41,6 +41,7 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
 
     def start(self) -> "Listener":
+        """Start the thread that listens."""
         self._thread.start()
         return self
 

@@ -12,7 +12,7 @@ from heddle.spec.objects import describe_error, user_errors
 
 
 def fresh_state(policy: Policy, n: int, spec: ExperimentSpec) -> Arrays:
-    """The policy's state for `n` environments.
+    """The policy's state for `n` environments: by name, [n, ...].
 
     Raises:
         EnvError: the policy, the user's code maybe, raised, or gave no dict.
@@ -25,5 +25,5 @@ def fresh_state(policy: Policy, n: int, spec: ExperimentSpec) -> Arrays:
 
 
 def copied(state: Arrays) -> Arrays:
-    """The same values in arrays of their own."""
+    """The same values in arrays of their own, shaped as they were."""
     return {name: np.array(array) for name, array in state.items()}

@@ -124,7 +124,7 @@ class Reel:
         """Set aside the true last observation of a truncated episode.
 
         Args:
-            final: by leaf; None: the observation that stands behind `step`.
+            final: by leaf, shaped as the leaf; None: the observation that stands behind `step`.
 
         Raises:
             BadAnswer: it holds NaN or infinity, or an integer outside its space.

@@ -74,6 +74,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def start(self) -> None:
+        """Start the thread that looks."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:

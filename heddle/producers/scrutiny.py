@@ -43,7 +43,7 @@ def record_info(reel: Reel, env: int, step: int, info: Any) -> None:
 
 
 def note_info(array: NDArray[Any], place: tuple[int, int], key: str, info: Any) -> None:
-    """Write one key of one `info` to its place, if it is there. Raises BadAnswer as `record_info` does."""
+    """Write one key of one `info` to its place in `array` [n, T], if it is there. Raises BadAnswer as `record_info`."""
     if (value := info.get(key)) is not None:
         try:
             array[place] = value

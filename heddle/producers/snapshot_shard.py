@@ -50,7 +50,7 @@ def pack(identity: Identity, arrays: Mapping[str, Array], envs: bytes) -> bytes:
     """The bytes of a snapshot.
 
     Args:
-        arrays: by name, of numbers.
+        arrays: by name, of numbers, in any shape.
         envs: what `snapshot.take_all` gave.
     """
     shapes = tuple((name, array.dtype.str, array.shape) for name, array in arrays.items())

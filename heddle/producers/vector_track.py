@@ -40,7 +40,11 @@ class VectorTrack:
             self._episodes[env] = [replace(one, row=one.row - played) for one in episodes[-1:]]
 
     def spot(self, env: int, step: int, actions: Mapping[str, NDArray[Any]]) -> Spot | None:
-        """Where `env` is after step `step` of the running segment; None before its first episode."""
+        """Where `env` is after step `step` of the running segment; None before its first episode.
+
+        Args:
+            actions: leaf -> [n, T, ...], of the segment.
+        """
         episode = next((one for one in reversed(self._episodes[env]) if one.row <= step), None)
         if episode is None:
             return None

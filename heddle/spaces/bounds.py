@@ -11,7 +11,7 @@ Bound: TypeAlias = float | int | tuple[float | int, ...]
 
 
 def bound(values: NDArray[Any]) -> Bound:
-    """An array of bounds, one an element, as a Box takes it: one number when all agree."""
+    """Bounds of any shape, one an element, as a Box takes them: one number when all agree."""
     return compact(values, values.size)
 
 

@@ -36,7 +36,7 @@ def boxed(cells: Iterable[Cell]) -> NDArray[Any]:
 
 
 def fill(array: NDArray[Any], cell: Cell) -> None:
-    """Put one cell into every place of an array of objects."""
+    """Put one cell into every place of an array of objects of any shape."""
     for place in np.ndindex(array.shape):
         array[place] = cell
 
@@ -109,7 +109,7 @@ def padded(leaf: Leaf, cells: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def numbers_of(leaves: Iterable[Leaf], observations: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Observations by leaf with arrays of numbers only, cells `padded`."""
+    """Observations by leaf, [..., *shape], with arrays of numbers only; cells, [...] objects, are `padded`."""
     found = dict(observations)
     for leaf in leaves:
         if leaf.ragged:

@@ -259,7 +259,7 @@ def parts(space: Composite) -> "Iterator[tuple[str | int, Space]]":
 
 
 def index_range(space: LeafSpace, *, chosen: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Least and greatest value, both included, where only some integers are in the space; None for Box and Text.
+    """Least and greatest value, both included, shaped as the space, where it holds integers; None for Box and Text.
 
     Args:
         chosen: of what a policy chooses, counted from 0; otherwise of what an environment shows.

@@ -41,6 +41,7 @@ class Reached:
 
     @classmethod
     def of(cls, status: Status, spec: ExperimentSpec, latest: Mapping[str, float]) -> "Reached":
+        """By its newest metrics, and by what its trainer left where that says more."""
         left = {
             name: float(value)
             for name, value in status.result.items()

@@ -56,6 +56,7 @@ class Outbox:
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
 
     def start(self) -> "Outbox":
+        """Start the thread that sends."""
         self._thread.start()
         return self
 

@@ -68,7 +68,12 @@ def joined(parts: Sequence[Piece]) -> Piece:
 
 @dataclass(slots=True)
 class Open:
-    """An episode under way: the chunks of its piece so far, of which the first `told` were told."""
+    """An episode under way: the chunks of its piece so far, of which the first `told` were told.
+
+    Attributes:
+        head: who plays it, and how far it is.
+        chunks, versions: as `Piece.arrays` and `Piece.version`, [steps, ...] each, one behind the other.
+    """
 
     head: Piece
     chunks: list[Arrays]

@@ -46,6 +46,7 @@ class DataColumn:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "DataColumn":
+        """The opposite of `as_json`. Raises KeyError, TypeError."""
         return cls(str(value["name"]), str(value["dtype"]), tuple(value["shape"]), bool(value["is_leaf"]))
 
     @property
@@ -132,7 +133,12 @@ def from_table(table: pa.Table, columns: Sequence[DataColumn]) -> Iterator[Piece
 
 
 def piece_starts(episode: NDArray[np.int64], ends: Sequence[str | None]) -> list[int]:
-    """Rows at which a piece begins: where the episode changes, or the row before ended one."""
+    """Rows at which a piece begins: where the episode changes, or the row before ended one.
+
+    Args:
+        episode: [rows] number of the episode of each step.
+        ends: [rows] how the piece ended there, None where it goes on.
+    """
     starts = [0]
     starts += [row for row in range(1, len(episode)) if episode[row] != episode[row - 1] or ends[row - 1] is not None]
     return starts

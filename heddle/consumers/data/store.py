@@ -76,6 +76,7 @@ class Manifest:
         return sum(int(file["bytes"]) for file in self.files)
 
     def as_json(self) -> dict[str, Any]:
+        """As the file has it."""
         columns = [column.as_json() for column in self.columns]
         return {"format": FORMAT, **asdict(self), "columns": columns}
 

@@ -66,6 +66,7 @@ class TrainBatch:
 
     @property
     def device(self) -> torch.device:
+        """Where its tensors are."""
         return self.reward.device
 
 
@@ -131,5 +132,5 @@ def device_bytes(device: torch.device) -> int | None:
 
 
 def to_numpy(tensor: Tensor) -> Array:
-    """A copy on the host."""
+    """A copy on the host, of the same shape and dtype."""
     return np.array(tensor.detach().cpu().numpy())

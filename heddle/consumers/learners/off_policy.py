@@ -156,11 +156,11 @@ class OffPolicy(ABC):
     # ---- for subclasses
 
     def tensors(self, arrays: Mapping[str, Array]) -> Tensors:
-        """Arrays as tensors on the learner's device."""
+        """Arrays as tensors on the learner's device, of the same shapes and dtypes."""
         return {name: torch.from_numpy(array).to(self.model.device) for name, array in arrays.items()}
 
     def seen(self, arrays: Mapping[str, Array]) -> Tensors:
-        """Observations as the networks want them."""
+        """Observations by leaf, [N, ...], as the networks want them: float leaves normalised."""
         return self.model.normalise(
             self.tensors({name: array for name, array in arrays.items() if name.startswith("obs")})
         )

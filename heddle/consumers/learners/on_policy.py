@@ -102,6 +102,9 @@ class OnPolicy:
     def take_step(self, loss: Tensor, max_norm: float, numbers: Mapping[str, Tensor]) -> Tensor | None:
         """One gradient step down `loss`; the norm of the whole gradient, or None where the guard left the step out.
 
+        Args:
+            loss: one number. numbers: one number each, by name, for the guard.
+
         Raises:
             ExperimentFailed: see `guard.Guard`; and where no parameter has a part in the loss.
         """
@@ -116,7 +119,7 @@ class OnPolicy:
         return self.optimizer.step(max_norm, norm)
 
     def refuse_nan(self, names: tuple[str, ...], sums: Tensor) -> None:
-        """Raises ExperimentFailed where one of the sums, of these names, is not finite."""
+        """Raises ExperimentFailed where one of the sums, one a name in a row [names], is not finite."""
         if torch.isfinite(sums).all():
             return
         shown = ", ".join(f"{name} = {value:g}" for name, value in zip(names, sums.tolist(), strict=True))

@@ -67,7 +67,8 @@ class FlatAdam:
         self.grad.zero_()
 
     def backward(self, loss: Tensor) -> None:
-        """The loss's gradient by these parameters, instead of what was there; none by others that it runs through."""
+        """The gradient of the loss, one number, by these parameters, instead of what was there; none by others that it
+        runs through."""
         self.grad.zero_()
         loss.backward(inputs=self._trained)  # type: ignore[no-untyped-call]
 
@@ -80,7 +81,7 @@ class FlatAdam:
         """Scale the gradient down to `max_norm` where it is longer, and take one step. Returns the norm before.
 
         Args:
-            norm: of the gradient, where it is known.
+            norm: of the gradient, one number, where it is known.
         """
         norm = self.norm() if norm is None else norm
         self.grad.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -104,7 +105,7 @@ class FlatAdam:
         return norm
 
     def state(self) -> Arrays:
-        """Moments by parameter name, and the number of steps."""
+        """Moments by parameter name, shaped as the parameters, and the number of steps."""
         arrays: Arrays = {"adam.step": to_numpy(self._steps.to(torch.float64))}
         for moment in _MOMENTS:
             views = self._views(self._moments[moment])

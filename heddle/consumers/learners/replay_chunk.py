@@ -108,7 +108,7 @@ def make_chunk(batch: TrainBatch) -> Chunk:
 
 
 def row_bytes(leaves: Mapping[str, Array]) -> int:
-    """Bytes that one row takes in a buffer of these leaves: leaves, reward, kind, and two places."""
+    """Bytes that one row takes in a buffer of these leaves, [rows, ...] each: leaves, reward, kind, and two places."""
     return sum(array[:1].nbytes for array in leaves.values()) + 4 + 1 + 2 * 8
 
 

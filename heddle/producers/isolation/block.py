@@ -56,7 +56,7 @@ class Block:
 
     @property
     def plain(self) -> NDArray[Any] | None:
-        """The rows of an observation that is one Box array; None for all others."""
+        """[n, ...], the rows of an observation that is one Box array; None for all others."""
         return None if plain_shape(self.leaves) is None else self.observations[self.leaves[0].name]
 
     def parts(self, env: int) -> list[Part]:
