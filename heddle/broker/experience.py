@@ -149,7 +149,7 @@ class Experience(Settling):
             self._conn.main.xack(keys.experience(experiment, p), group, *entry_ids)
 
     def remove_tap(self, experiment: str, p: int, group: str) -> None:
-        """Remove a tap's group for good; again is no mistake."""
+        """Remove a tap's group for good; again is no mistake. Raises ValueError for the trainer's."""
         if group == keys.TRAINER_GROUP:
             raise ValueError("the trainer's group is not a tap")
         try:

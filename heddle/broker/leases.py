@@ -42,6 +42,7 @@ class Leases(Tickets):
 
         Raises:
             BrokerFull: no new work while the memory is full.
+            ValueError: the nonce is none.
         """
         if not NONCE.fullmatch(nonce):
             raise ValueError(f"a nonce is 1 to 64 letters and digits, not {nonce!r}")

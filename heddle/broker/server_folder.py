@@ -25,7 +25,11 @@ def has_data(folder: Path) -> bool:
 
 
 def settle_durability(folder: Path, wanted: Durability | None) -> Durability:
-    """What is wanted, else what the data there were kept with last; written down for the next time."""
+    """What is wanted, else what the data there were kept with last; written down for the next time.
+
+    Raises:
+        Conflict: there are data, and "memory" is wanted, with which they would not be loaded.
+    """
     path = folder / DURABILITY_FILE
     last: Durability = "strict" if has_data(folder) and path.exists() and path.read_text() == "strict" else "fast"
     if wanted == "memory":

@@ -64,6 +64,9 @@ class TrainerSession:
         directory: the experiment's own folder, for checkpoints.
         url, broker: one of them.
         tracing: takes spans, and is closed with the session; None when nobody traces.
+
+    Raises:
+        UsageError: neither is given.
     """
 
     def __init__(
@@ -156,14 +159,14 @@ class TrainerSession:
 
     @property
     def policy(self) -> Policy:
-        """The spec's policy, with the weights published last."""
+        """The spec's policy, with the weights published last. Raises UsageError before the session is entered."""
         if self.body.setting is None:
             raise UsageError("enter the session first: with heddle.trainer(...) as t")
         return self.body.setting.policy
 
     @property
     def setting(self) -> Setting:
-        """Spec, spaces, layout and shards."""
+        """Spec, spaces, layout and shards. Raises UsageError before the session is entered."""
         if self.body.setting is None:
             raise UsageError("enter the session first: with heddle.trainer(...) as t")
         return self.body.setting

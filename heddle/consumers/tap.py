@@ -76,6 +76,7 @@ class Tap:
         plane: opens this host's shared memory.
 
     Raises:
+        UsageError: the name is empty.
         Conflict: batches lie in the memory of another host, and the spec has them all there (rollout.plane = "shm").
     """
 

@@ -44,6 +44,9 @@ class Slot:
         path: its own name.
         is_taken: somebody writes into it, or has not been answered.
         is_gone: it is of no more use.
+
+    Raises:
+        PlaneError: the memory cannot be had or mapped.
     """
 
     def __init__(self, home: Home, path: Path, size: int, *, reused: bool) -> None:

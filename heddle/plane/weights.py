@@ -55,7 +55,7 @@ class HostWeights:
         """Use it from now on.
 
         Raises:
-            OSError: it cannot be used.
+            OSError: it cannot be used; PermissionError where its folder is open to other users.
         """
         while self._users is None:
             self._folder.mkdir(mode=0o700, exist_ok=True)

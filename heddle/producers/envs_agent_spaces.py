@@ -62,7 +62,7 @@ def _shared(each: Mapping[str, Any], what: str, name: str) -> Any:
 
 
 def nothing_of(space: Any) -> Any:
-    """A value of `space` that always is the same."""
+    """A value of `space` that always is the same. Raises EnvError for a kind of space that has none."""
     match space:
         case spaces.Box():
             return np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)

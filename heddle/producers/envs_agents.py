@@ -82,7 +82,15 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._observed(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every game; one whose agents are all out is reset instead."""
+        """One step of every game; one whose agents are all out is reset instead.
+
+        Returns:
+            Observations as nested as the space with [n] in front, rewards [n] float64, terminated and truncated [n]
+            bool, and infos; a lane is one agent of one game.
+
+        Raises:
+            BadAnswer: a game answered with something else.
+        """
         choices = list(iterate(self.action_space, actions))
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)

@@ -75,6 +75,7 @@ def evaluate(
 
     Raises:
         EnvError: the environment cannot be made or fails, or no episode ended within those steps.
+        ValueError: `episodes` is below 1.
     """
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")

@@ -31,7 +31,11 @@ def speaks(kind: type) -> bool:
 
 
 def attributes(layer: Any) -> tuple[dict[str, Any], list[str]]:
-    """What a layer keeps, and the names of what any freshly made one has as well: functions, unseeded spaces."""
+    """What a layer keeps, and the names of what any freshly made one has as well: functions, unseeded spaces.
+
+    Raises:
+        NotSnapshottable: its own __getstate__ gave no dict.
+    """
     kind = type(layer)
     own = has_own_getstate(kind)
     found = layer.__getstate__() if own else object.__getstate__(layer)

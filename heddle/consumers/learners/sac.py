@@ -33,7 +33,7 @@ class _Temperature(nn.Module):
 
 
 class Sac(OffPolicy):
-    """SAC for the policy "sac"."""
+    """SAC for the policy "sac". Raises EnvError for another one."""
 
     name = "sac"
     extra = RANDOM
