@@ -16,6 +16,7 @@ from heddle.errors import BatchError
 from heddle.layout import Layout, Segments, has_blanks, make_layout
 from heddle.segment_checks import first_problem
 from heddle.spaces import DTYPES, Box, DictSpace, Discrete, LeafSpace, Space
+from tests.space_zoo import assert_same
 
 CAP = 1 << 26
 PLAIN = Box((4,), "float32")
@@ -255,14 +256,17 @@ def test_what_lies_beyond_the_length_of_a_segment_is_not_looked_at() -> None:
     segments.arrays["reward"][0, length:] = np.nan
     segments.arrays["obs"][0, length + 1 :] = np.nan
     segments.arrays["action"][0, length:] = 99
-    decode(layout, encode(layout, segments), crc32=None, size_cap=CAP)
+    found = decode(layout, encode(layout, segments), crc32=None, size_cap=CAP)
+    assert_same(segments, found)
 
 
 def test_minus_infinity_is_a_fair_logit() -> None:
     layout = layout_of()
     segments = played(layout)
     segments.arrays["out.logits"][0, 0, 0] = -np.inf
-    decode(layout, encode(layout, segments), crc32=None, size_cap=CAP)
+    found = decode(layout, encode(layout, segments), crc32=None, size_cap=CAP)
+    assert found.arrays["out.logits"][0, 0, 0] == -np.inf
+    assert_same(segments, found)
 
 
 def test_no_segments_are_no_batch() -> None:

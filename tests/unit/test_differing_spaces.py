@@ -59,7 +59,8 @@ def test_an_environment_with_other_spaces_than_the_others_is_named_when_it_is_ma
 
 def test_other_bounds_of_an_observation_are_no_other_space() -> None:
     player = player_of("bounds")
-    player.play(1)
+    segments = player.play(1)
+    assert segments.arrays["length"].tolist() == [4, 4]
     player.close()
 
 

@@ -48,17 +48,19 @@ def test_what_one_fetched_another_one_reads_and_only_this_user_can(root: Path, w
 
 def test_of_many_that_want_the_same_at_once_one_fetches(root: Path) -> None:
     calls: list[int] = []
+    asked: list[int] = []
     got: list[bytes | None] = []
     begin = threading.Barrier(8)
 
     def fetch() -> bytes:
         calls.append(1)
-        SystemClock().sleep(0.2)
+        eventually(lambda: len(asked) == 8, what="everybody wants it")
         return DATA
 
     def want() -> None:
         mine = HostWeights(root).open()
         begin.wait()
+        asked.append(1)
         got.append(mine.get(SHA, fetch))
 
     threads = [threading.Thread(target=want) for _ in range(8)]

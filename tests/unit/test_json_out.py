@@ -120,9 +120,12 @@ class Stuck(io.StringIO):
 
 
 class Broken(io.StringIO):
-    """A reader that is gone."""
+    """A reader that is gone; `tried` counts what was written to it in vain."""
+
+    tried = 0
 
     def write(self, _: str) -> int:
+        self.tried += 1
         raise BrokenPipeError("nobody is there")
 
 
@@ -219,11 +222,15 @@ def test_a_line_is_never_longer_than_what_a_launcher_reads_in_one_piece(capsys: 
 
 
 def test_a_line_that_cannot_be_written_ends_nobodys_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", Broken())
+    gone = Broken()
+    monkeypatch.setattr(sys, "stdout", gone)
     monkeypatch.setattr(logging, "raiseExceptions", False)
     with prints_are_logged():
         print("into the void")
+    tried = gone.tried
+    assert tried > 0
     JsonOut().handle(logging.makeLogRecord({"msg": "neither"}))
+    assert gone.tried > tried
 
 
 def test_a_fork_while_another_thread_writes_can_print() -> None:

@@ -73,5 +73,7 @@ def test_what_is_raised_in_a_lane_is_raised_to_its_owner() -> None:
 
 
 def test_outside_a_lane_waiting_is_just_waiting() -> None:
-    with parked(lambda: None):
-        pass
+    ended: list[str] = []
+    with parked(lambda: ended.append("interrupted")):
+        ended.append("waited")
+    assert ended == ["waited"]

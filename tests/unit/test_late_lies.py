@@ -242,4 +242,7 @@ def test_spaces_that_are_made_anew_whenever_they_are_asked_for_are_no_change() -
 
     player = Player(*scene(), envs=[Anew(), Anew()])
     for _ in range(4):
-        player.recycle(player.play(7))
+        segments = player.play(7)
+        assert segments.arrays["length"].tolist() == [16, 16]
+        player.recycle(segments)
+    assert player.hear() == []

@@ -29,7 +29,7 @@ def specs() -> list[str]:
 
 @pytest.mark.parametrize("text", specs(), ids=range(len(specs())))
 def test_its_specs_are_valid(text: str) -> None:
-    load_spec(text)
+    assert load_spec(text).spec.experiment.name in text
 
 
 @pytest.mark.parametrize("line", typed())

@@ -407,10 +407,17 @@ def test_whatever_an_environment_ends_with_as_it_is_closed_interests_nobody(
     as_in_a_role: None, error: BaseException
 ) -> None:
     env = Scripted([(3, "terminated")])
-    env.close = lambda: ending_with(error)(None)  # type: ignore[method-assign]
+    asked: list[str] = []
+
+    def close() -> None:
+        asked.append("close")
+        raise error
+
+    env.close = close  # type: ignore[method-assign]
     player = player_of(envs=[env])
     player.play(1)
     player.close()
+    assert asked == ["close"]
 
 
 def test_an_interrupt_is_the_persons_where_ctrl_c_comes_as_one() -> None:
