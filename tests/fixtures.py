@@ -34,7 +34,7 @@ def on_url(url: str) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def played(valkey_server: LocalServer) -> Iterator[Broker]:
+def with_worker(valkey_server: LocalServer) -> Iterator[Broker]:
     """A broker with a coordinator and a worker on it."""
     with coordinating(valkey_server.url), fresh(valkey_server.url) as connected:
         worker = Running(valkey_server.url, "w1")

@@ -16,7 +16,7 @@ from tests.conformance import plain_agents
 from tests.conformance.pipeline import CHOOSER, SEGMENT, Experience, collect
 from tests.conformance.plain import Stream
 from tests.conformance.test_conformance import compare
-from tests.fixtures import played
+from tests.fixtures import with_worker
 
 SEED = 11
 GAMES = 2
@@ -46,7 +46,7 @@ CASES = [
     Case("pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env", 4, 100, {"max_cycles": 40}),
 ]
 
-broker = played
+broker = with_worker
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.is_quick or os.environ.get("HEDDLE_SOAK")], ids=str)

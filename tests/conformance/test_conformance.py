@@ -11,12 +11,12 @@ from heddle.shard import env_seed
 from tests.conformance import plain, plain_vector
 from tests.conformance.cases import CASES, STEPS, Case
 from tests.conformance.pipeline import Experience, collect, spec_of
-from tests.fixtures import played
+from tests.fixtures import with_worker
 
 SEED = 11
 ALL = bool(os.environ.get("HEDDLE_SOAK"))
 
-broker = played
+broker = with_worker
 
 
 def installed(case: Case) -> None:

@@ -17,7 +17,7 @@ from heddle.producers.player import Player
 from heddle.shard import env_seed, plan_shards, root_seed
 from heddle.spaces import leaves
 from heddle.spec import ExperimentSpec
-from tests.fixtures import played
+from tests.fixtures import with_worker
 from tests.helpers import eventually
 from tests.space_zoo import Chooses, Everything, acting, leaf_values, same
 from tests.unit.fake_envs import spec_of
@@ -26,7 +26,7 @@ from tests.worker_kit import states, submit
 SEED, STEPS, BATCHES = 3, 8, 4
 ACTING = describe_action(acting())
 
-broker = played
+broker = with_worker
 
 
 def played(broker: Broker, isolation: str) -> Tap:
