@@ -26,7 +26,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,10 @@ from numpy.typing import NDArray
 from heddle.spaces import ACTION, OBSERVATION, Leaf, Space, Text, leaves
 from heddle.spaces.cells import blank_cell, boxed, fill
 from heddle.stacks import Stack
+
+if TYPE_CHECKING:
+    from heddle.policies.base import Policy
+    from heddle.spec.models import Rollout
 
 Per: TypeAlias = Literal["step", "step+1", "segment"]
 
@@ -164,6 +168,18 @@ def make_layout(
     columns += [Column(name, "int32", (), "segment") for name in ("length", "env", "agent")]
     columns.append(Column("version", "int64", (), "segment"))
     return Layout(steps, tuple(columns), observation, action)
+
+
+def rollout_layout(observation: Space, action: Space, policy: "Policy", rollout: "Rollout") -> Layout:
+    """The layout of what `policy` plays in these spaces, with T and the keys of info that [rollout] of a spec names."""
+    return make_layout(
+        observation,
+        action,
+        steps=rollout.steps,
+        outputs=policy.outputs,
+        state=policy.state,
+        info_keys=rollout.info_keys,
+    )
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Never
 
@@ -332,6 +333,20 @@ class InThread:
         self.stop.request("the test is over")
         self.stop.request("the test is over")
         self._thread.join(30.0)
+
+
+@contextmanager
+def trainers(url: str, home: Path) -> Iterator[Callable[..., InThread]]:
+    """Starts trainers in threads, with checkpoints in `home`, and ends them."""
+    running: list[InThread] = []
+
+    def begin(experiment: str, **options: Any) -> InThread:
+        running.append(InThread(url, experiment, home, **options))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.end()
 
 
 def start_process(url: str, experiment: str, directory: Path, *, ttl_ms: int = 1_000) -> subprocess.Popen[bytes]:

@@ -12,7 +12,7 @@ from heddle.broker import Broker, keys
 from heddle.broker.records import StoredSpec
 from heddle.consumers.watch import Noted, unwatched
 from heddle.errors import BrokerUnfit, EnvError
-from heddle.layout import Layout, make_layout
+from heddle.layout import Layout, rollout_layout
 from heddle.policies.base import Policy
 from heddle.policies.factory import make_policy
 from heddle.shard import ShardPlan, plan_shards
@@ -78,14 +78,7 @@ def read_setting(
     observation, action = _spaces(stored, spec, describe)
     with noted("making the policy", spec.trainer.update_timeout):
         policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
-    layout = make_layout(
-        observation,
-        action,
-        steps=spec.rollout.steps,
-        outputs=policy.outputs,
-        state=policy.state,
-        info_keys=spec.rollout.info_keys,
-    )
+    layout = rollout_layout(observation, action, policy, spec.rollout)
     return Setting(stored, spec, observation, action, policy, layout, plan_shards(spec))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from heddle.errors import DataError, EnvError, MissingExtra, Problem, SpecError
 from heddle.launch.checked import Checked
-from heddle.layout import make_layout
+from heddle.layout import rollout_layout
 from heddle.policies import Policy, make_policy
 from heddle.policies.groups import GroupsPolicy
 from heddle.policies.initial import begin_with_files
@@ -60,14 +60,7 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
         raise SpecError([*error.problems, *problems]) from error
     problems += _training_problems(spec, policy)
     problems += _data_problems(spec, observation, action, policy)
-    layout = make_layout(
-        observation,
-        action,
-        steps=spec.rollout.steps,
-        outputs=policy.outputs,
-        state=policy.state,
-        info_keys=spec.rollout.info_keys,
-    )
+    layout = rollout_layout(observation, action, policy, spec.rollout)
     weights = _bytes_of(policy) + _past_bytes(spec, policy)
     is_taken = with_snapshot and spec.faults.snapshot_every != 0
     trial = see_snapshot(spec, observation, action, guard=guard) if is_taken else None

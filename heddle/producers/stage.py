@@ -13,7 +13,7 @@ from heddle.broker.records import StoredSpec
 from heddle.broker.types import Claim
 from heddle.clock import Clock
 from heddle.errors import EnvError, NotFound, PlaneError, SnapshotError
-from heddle.layout import Layout, Segments, make_layout
+from heddle.layout import Layout, Segments, rollout_layout
 from heddle.plane import Home
 from heddle.policies.base import Policy
 from heddle.policies.factory import hold_torch_to_one_thread, make_policy
@@ -182,14 +182,7 @@ class Stage:
         if self._layout is None:
             observation, action = self._look_at_spaces()
             policy = self._actor("train").policy
-            self._layout = make_layout(
-                observation,
-                action,
-                steps=self.spec.rollout.steps,
-                outputs=policy.outputs,
-                state=policy.state,
-                info_keys=self.spec.rollout.info_keys,
-            )
+            self._layout = rollout_layout(observation, action, policy, self.spec.rollout)
         return self._layout
 
     def version(self, kind: str) -> int:

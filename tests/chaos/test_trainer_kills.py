@@ -20,17 +20,14 @@ from heddle.quick_exit import STUCK_CODE
 from tests.chaos.trainers import Batch, check_each_once, give_all, go_on, hang, hangs, lost_with, version_after
 from tests.fixtures import on_valkey
 from tests.helpers import eventually
+from tests.trainer_fixtures import in_home
 from tests.trainer_kit import Fleet, saved, seen_in, start_process, submit
 
 Process = subprocess.Popen[bytes]
 Start = Callable[[str], Process]
 
 broker = on_valkey
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
+home = in_home
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from heddle.broker import Broker, keys
-from heddle.broker.server import LocalServer
 from heddle.broker.types import AppendReply
 from heddle.consumers.marks import Mark
 from tests.helpers import eventually
 from tests.loops.desk import Desk, Memory
+from tests.trainer_fixtures import in_home, training
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
 
 
@@ -278,22 +278,8 @@ def test_a_batch_that_is_too_old_once_it_was_given_again_is_counted_as_stale(
     assert (fleet.flow().stale.batches, fleet.flow().trained.batches, fleet.flow().entries) == (1, 0, 0)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def start(redis_server: LocalServer, home: Path) -> Iterator[Callable[[str], InThread]]:
-    running: list[InThread] = []
-
-    def begin(experiment: str) -> InThread:
-        running.append(InThread(redis_server.url, experiment, home))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        one.end()
+home = in_home
+start = training
 
 
 @pytest.mark.parametrize("owner", ["same", "next"])

@@ -23,7 +23,7 @@ from heddle.layout import Layout, Segments, make_layout
 from heddle.spaces import Box
 from tests import trainer_kit
 from tests.helpers import eventually
-from tests.trainer_kit import STEPS, Fleet, InThread, saved, seen_in, submit
+from tests.trainer_kit import STEPS, Fleet, InThread, saved, seen_in, submit, trainers
 
 HIGHEST = "18446744073709551615-18446744073709551615"
 
@@ -42,15 +42,8 @@ def broker(valkey_server: LocalServer, request: pytest.FixtureRequest) -> Iterat
 @pytest.fixture
 def start(broker: Broker, tmp_path: Path) -> Iterator[Start]:
     """Starts a trainer in a thread, and ends it."""
-    running: list[InThread] = []
-
-    def begin(experiment: str) -> InThread:
-        running.append(InThread(broker.conn.url_redacted, experiment, tmp_path / "home"))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        one.end()
+    with trainers(broker.conn.url_redacted, tmp_path / "home") as begin:
+        yield begin
 
 
 class Bench:

@@ -1,7 +1,7 @@
 """Where a new trainer goes on: what it passes over, what it says, which numbers it gives."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +10,16 @@ import pytest
 from heddle import checkpoint as files
 from heddle.broker import Broker, keys
 from heddle.broker.records import text
-from heddle.broker.server import LocalServer
 from heddle.consumers.building import SKIPPED
 from heddle.consumers.restoring import CheckpointMissing
 from tests.helpers import eventually
+from tests.trainer_fixtures import in_home, training
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
 
 Start = Callable[..., InThread]
 
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def start(redis_server: LocalServer, home: Path) -> Iterator[Start]:
-    """Starts trainers in threads, and ends them."""
-    running: list[InThread] = []
-
-    def begin(experiment: str, **kwargs: Any) -> InThread:
-        running.append(InThread(redis_server.url, experiment, home, **kwargs))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        one.end()
+home = in_home
+start = training
 
 
 def train(fleet: Fleet, updates: int) -> int:

@@ -17,14 +17,12 @@ from heddle.errors import BrokerUnreachable, SeatLost, UsageError
 from heddle.policies.weights import unpack
 from tests.fixtures import on_valkey
 from tests.helpers import eventually
+from tests.trainer_fixtures import in_home
 from tests.trainer_kit import Fleet, saved, submit
 
 Enter = Callable[[str], TrainerSession]
 
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
+home = in_home
 
 
 @pytest.fixture

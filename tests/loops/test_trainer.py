@@ -1,7 +1,7 @@
 """The trainer on a real server, with workers that only append: seat, order of writes, rules of updates, endings."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,28 +20,13 @@ from heddle.consumers.restoring import CheckpointMissing
 from heddle.errors import SeatLost
 from heddle.policies.weights import unpack
 from tests.helpers import eventually
+from tests.trainer_fixtures import in_home, training
 from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
 
 Start = Callable[..., InThread]
 
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def start(redis_server: LocalServer, home: Path) -> Iterator[Start]:
-    """Starts trainers in threads, and ends them."""
-    running: list[InThread] = []
-
-    def begin(experiment: str, **kwargs: Any) -> InThread:
-        running.append(InThread(redis_server.url, experiment, home, **kwargs))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        one.end()
+home = in_home
+start = training
 
 
 def played(fleet: Fleet, version: int) -> int:

@@ -45,6 +45,16 @@ def read_until(reader: Reader, count: int, timeout_s: float = 15.0, *, ack: bool
     eventually(enough, timeout_s=timeout_s, what=f"{count} batches; got {len(reader.read)}")
 
 
+def playing(broker: Broker, start: Start, batches: int, **sections: Any) -> tuple[str, Running, Reader]:
+    """An experiment, the worker that plays it, and a reader that has settled so many batches of version 1."""
+    experiment = submit(broker, **sections)
+    worker = start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+    read_until(reader, batches)
+    return experiment, worker, reader
+
+
 def test_a_worker_plays_every_shard_with_the_newest_policy_and_its_batches_can_be_read(
     broker: Broker, start: Start
 ) -> None:
@@ -219,11 +229,7 @@ def test_a_broker_without_memory_costs_no_lease_and_no_batch(broker: Broker, sta
 
 
 def test_a_drained_worker_delivers_all_it_played_and_gives_everything_back(broker: Broker, start: Start) -> None:
-    experiment = submit(broker)
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 4)
+    experiment, worker, reader = playing(broker, start, 4)
     broker.pools.drain("w1")
     eventually(lambda: not worker.thread.is_alive(), what="the worker ends")
     assert worker.code == 0
@@ -240,11 +246,9 @@ def test_a_failing_environment_is_told_with_its_reason_and_does_not_end_the_work
     broker: Broker, start: Start, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken"
-    experiment = submit(broker, env={"kwargs": {"fail_file": str(broken)}}, faults={"barren_deaths": 2})
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 2)
+    experiment, worker, _ = playing(
+        broker, start, 2, env={"kwargs": {"fail_file": str(broken)}}, faults={"barren_deaths": 2}
+    )
     broken.touch()
     eventually(
         lambda: set(states(broker, experiment).values()) == {"quarantined"}, timeout_s=30, what="both quarantined"
@@ -261,11 +265,7 @@ def test_a_failing_environment_is_told_with_its_reason_and_does_not_end_the_work
 
 def test_a_hanging_environment_ends_the_process_and_is_blamed(broker: Broker, start: Start, tmp_path: Path) -> None:
     hang = tmp_path / "hang"
-    experiment = submit(broker, env={"kwargs": {"hang_file": str(hang)}, "step_timeout": 0.5})
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 2)
+    experiment, worker, _ = playing(broker, start, 2, env={"kwargs": {"hang_file": str(hang)}, "step_timeout": 0.5})
     hang.touch()
     eventually(lambda: worker.exits == [70], what="exit 70")
     errors = [shard.last_error for shard in broker.shards.shards(experiment, 0)]
@@ -276,11 +276,7 @@ def test_environments_that_hang_while_they_are_closed_end_the_process(
     broker: Broker, start: Start, tmp_path: Path
 ) -> None:
     hang = tmp_path / "hang"
-    experiment = submit(broker, env={"kwargs": {"close_file": str(hang)}, "step_timeout": 0.5})
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 4)
+    _, worker, _ = playing(broker, start, 4, env={"kwargs": {"close_file": str(hang)}, "step_timeout": 0.5})
     hang.touch()
     broker.shards.release_worker("w1")  # it loses both shards, and gets others to hold while it closes those
     eventually(lambda: worker.exits == [70], what="exit 70")
@@ -291,11 +287,7 @@ def test_environments_that_hang_while_the_worker_ends_end_the_process(
     broker: Broker, start: Start, tmp_path: Path
 ) -> None:
     hang = tmp_path / "hang"
-    experiment = submit(broker, env={"kwargs": {"close_file": str(hang)}, "step_timeout": 0.5})
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 4)
+    _, worker, _ = playing(broker, start, 4, env={"kwargs": {"close_file": str(hang)}, "step_timeout": 0.5})
     hang.touch()
     worker.stop.drain("the test ends it")
     eventually(lambda: worker.exits == [70], what="exit 70")
@@ -306,11 +298,7 @@ def test_a_policy_that_hangs_while_it_takes_weights_over_ends_the_process_and_is
 ) -> None:
     hang = tmp_path / "hang"
     policy = {"id": "tests.worker_kit:Sluggish", "kwargs": {"hang_file": str(hang)}}
-    experiment = submit(broker, policy=policy, env={"step_timeout": 0.5})
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 4)
+    _, worker, reader = playing(broker, start, 4, policy=policy, env={"step_timeout": 0.5})
     hang.touch()
     reader.stage.spec.policy.kwargs["hang_file"] = ""  # the reader makes its own
     reader.publish(2)
@@ -337,11 +325,7 @@ def _told(broker: Broker, what: str) -> dict[str, int]:
 
 
 def test_a_worker_that_lost_its_shards_drops_what_it_played_and_claims_anew(broker: Broker, start: Start) -> None:
-    experiment = submit(broker)
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 4)
+    experiment, worker, reader = playing(broker, start, 4)
     eventually(lambda: held(worker) == 2)
     epochs = {shard.shard: shard.epoch for shard in broker.shards.shards(experiment, 0)}
     assert len(broker.shards.release_worker("w1")) == 2  # as if its supervisor had seen it die
@@ -358,11 +342,7 @@ def test_a_worker_that_lost_its_shards_drops_what_it_played_and_claims_anew(brok
 
 
 def test_batches_that_the_broker_forgot_are_reported_and_the_shard_goes_on(broker: Broker, start: Start) -> None:
-    experiment = submit(broker, env={"num_envs": 2, "envs_per_shard": 2})
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 6)
+    experiment, worker, reader = playing(broker, start, 6, env={"num_envs": 2, "envs_per_shard": 2})
     broker.experiments.set_command(experiment, "pause")
     eventually(lambda: not reader.pull(block_ms=200) and worker.worker.desk.choose() is None)
     shard = keys.shard(experiment, 0, 0)
@@ -378,11 +358,9 @@ def test_batches_that_the_broker_forgot_are_reported_and_the_shard_goes_on(broke
 def test_batches_that_the_broker_forgot_are_reported_by_a_worker_that_gives_the_shard_back_unaware(
     broker: Broker, start: Start
 ) -> None:
-    experiment = submit(broker, env={"num_envs": 2, "envs_per_shard": 2}, faults={"lease_ttl": 60.0})
-    worker = start()
-    reader = Reader(broker, experiment)
-    reader.publish(1)
-    read_until(reader, 6)
+    experiment, worker, reader = playing(
+        broker, start, 6, env={"num_envs": 2, "envs_per_shard": 2}, faults={"lease_ttl": 60.0}
+    )
     broker.experiments.set_command(experiment, "pause")
     eventually(lambda: not reader.pull(block_ms=200) and worker.worker.desk.choose() is None)
     shard = keys.shard(experiment, 0, 0)

@@ -14,6 +14,7 @@ from heddle.policies import make_policy
 from heddle.policies.base import Policy
 from heddle.policies.weights import WeightsError
 from heddle.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace
+from heddle.spec import ExperimentSpec
 from tests.unit.policy_zoo import CARTPOLE, MASKED, draw, make_spec
 
 CPU = torch.device("cpu")
@@ -137,9 +138,8 @@ def recall(policy: Policy, *, seed: int) -> TrainBatch:
     return Assembler(plan, device=CPU).assemble([segments], [0])
 
 
-def test_a_recurrent_policy_learns_what_only_memory_can_tell() -> None:
-    # Given a recurrent policy in an environment where the deciding observation is one step old
-    spec = make_spec(policy={"id": f"{ZOO}:Remembers"}, lr=1e-2, minibatch=128, passes=4, gamma=0.5)
+def check_that_it_learns_to_recall(spec: ExperimentSpec) -> None:
+    """A recurrent policy, in an environment where the deciding observation is one step old."""
     policy = make_policy(spec.policy, CARTPOLE, Discrete(2), seed=1)
     learner = make_learner(spec, policy, device=CPU, seed=1)
     # When it learns for a while
@@ -149,6 +149,11 @@ def test_a_recurrent_policy_learns_what_only_memory_can_tell() -> None:
     # Then it is right nearly always, where guessing gives half of the 0.5 a step
     policy.set_weights(learner.get_weights())
     assert float(recall(policy, seed=999).reward.mean()) > 0.45
+
+
+def test_a_recurrent_policy_learns_what_only_memory_can_tell() -> None:
+    policy = {"id": f"{ZOO}:Remembers"}
+    check_that_it_learns_to_recall(make_spec(policy=policy, lr=1e-2, minibatch=128, passes=4, gamma=0.5))
 
 
 def test_on_fresh_data_the_first_ratio_is_one() -> None:

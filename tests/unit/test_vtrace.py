@@ -16,7 +16,7 @@ from heddle.policies import make_policy
 from heddle.policies.base import Policy
 from heddle.spaces import Box, Discrete, Space
 from tests.unit.policy_zoo import CARTPOLE, make_spec
-from tests.unit.test_ppo import CPU, ZOO, play, recall
+from tests.unit.test_ppo import CPU, ZOO, check_that_it_learns_to_recall, play
 
 GAMMA = 0.5
 
@@ -134,14 +134,10 @@ def test_the_reward_rises_though_the_experience_is_four_versions_old(action: Spa
 
 
 def test_a_recurrent_policy_learns_what_only_memory_can_tell() -> None:
-    spec = make_spec(policy={"id": f"{ZOO}:Remembers"}, learner="vtrace", lr=1e-2, minibatch=64, gamma=0.5, passes=4)
-    policy = make_policy(spec.policy, CARTPOLE, Discrete(2), seed=1)
-    learner = make_learner(spec, policy, device=CPU, seed=1)
-    for update in range(25):
-        policy.set_weights(learner.get_weights())
-        learner.update(recall(policy, seed=update), 0.0)
-    policy.set_weights(learner.get_weights())
-    assert float(recall(policy, seed=999).reward.mean()) > 0.45
+    policy = {"id": f"{ZOO}:Remembers"}
+    check_that_it_learns_to_recall(
+        make_spec(policy=policy, learner="vtrace", lr=1e-2, minibatch=64, gamma=0.5, passes=4)
+    )
 
 
 def _learned(policy: Policy, batch: TrainBatch, **options: Any) -> dict[str, Any]:
