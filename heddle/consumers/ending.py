@@ -99,7 +99,7 @@ def _settle_rest(loop: Loop, *, train: bool, save: bool) -> None:
         patience=parts.patience,
         clock=parts.clock,
         lease_ttl_s=parts.setting.spec.faults.lease_ttl,
-        turn=loop.turn_eval,
+        turn=loop.evaluations.turn,
         make_room=make_room,
     )
     if parts.evaluator is not None:
@@ -155,7 +155,7 @@ def _evaluate_last(loop: Loop) -> None:
         held = parts.ledger.num_held
         if held >= ctl.max_entries // 4 or (held and parts.intake.quiet and parts.intake.needs_room(ctl)):
             loop.checkpoint()  # makes room for the rest of it
-        if loop.turn_eval(parts.intake.poll(block_ms=POLL_MS)) is not None:
+        if loop.evaluations.turn(parts.intake.poll(block_ms=POLL_MS)) is not None:
             return
         # train shards play on, and what they give may not keep the eval shards' batches out
         version, same = parts.publisher.version, parts.publisher.same

@@ -10,13 +10,12 @@ from pathlib import Path
 from heddle.broker.experience_types import Flow, Pointer
 from heddle.broker.types import Ctl
 from heddle.consumers.budget import reached
-from heddle.consumers.evaluation import Finished
+from heddle.consumers.evaluations import Evaluations
 from heddle.consumers.intake import Taken
 from heddle.consumers.journey import Journeys
 from heddle.consumers.oddities import Oddities, where_of
 from heddle.consumers.parts import Parts
 from heddle.consumers.pausing import pause_if_asked
-from heddle.consumers.reader import Loaded
 from heddle.consumers.report import flow_metrics, lag_metrics, progress_metrics, waited_metrics
 from heddle.consumers.resuming import settle
 from heddle.errors import CheckpointError, ExperimentFailed
@@ -38,6 +37,7 @@ class Loop:
 
     Attributes:
         training_on: entries that the learner has now, or had when it raised.
+        evaluations: of its policies.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -50,10 +50,8 @@ class Loop:
         self._metrics = dict(parts.told)
         self._journeys = Journeys(parts.clock, parts.report.server_s, parts.traces)
         self._spoken: set[str] = set()
-        self._active_eval = 0
-        self._missing = 0
-        self._is_fruitless = False
         self._oddities = Oddities()
+        self.evaluations = Evaluations(parts)
         self.training_on: list[Pointer] = []
 
     def begin(self) -> None:
@@ -64,7 +62,7 @@ class Loop:
         told = f"took the seat epoch={parts.seat.epoch} at update={parts.progress.update}"
         parts.report.tell("info", f"{told}, publishes version={parts.publisher.version}")
         parts.reader.start()
-        self.turn_eval(parts.intake.poll(block_ms=0))
+        self.evaluations.turn(parts.intake.poll(block_ms=0))
         settle(parts)
         self.checkpoint()
 
@@ -79,7 +77,7 @@ class Loop:
             self.parts.seat.doing(waits if ctl.command == "run" else "pause")
             evaluated = self.parts.intake.poll(block_ms=block_ms)
             self.count_time(running=ctl.command == "run")
-            self.turn_eval(evaluated)
+            self.evaluations.turn(evaluated)
             if ctl.command == "pause":
                 self._pause()
                 block_ms = BLOCK_MS
@@ -97,7 +95,7 @@ class Loop:
         parts.publisher.compare(ctl.policy)
         if parts.evaluator is not None:
             parts.evaluator.continue_or_drop(ctl.eval_policy)  # the broker may have forgotten what was pinned
-        self._active_eval = ctl.active_eval
+        self.evaluations.active = ctl.active_eval
         return ctl
 
     def flow(self) -> Flow:
@@ -216,7 +214,7 @@ class Loop:
         parts.ledger.release()
         parts.ledger.flush()
         if parts.evaluator is None:
-            self._best_of_training(path.name)
+            self.evaluations.mark_best_of_training(path.name)
         parts.saver.prune(parts.evaluator.checkpoint if parts.evaluator else "")
         parts.saver.tell_kept(parts.training.keep)
         self._busy_at = parts.clock.monotonic()
@@ -258,64 +256,12 @@ class Loop:
         name = parts.saver.last.name if parts.saver.last else ""
         return parts.evaluator.begin(parts.publisher.version, parts.progress.update, name)
 
-    def turn_eval(self, loaded: list[Loaded]) -> Finished | None:
-        """Take note of eval batches; the evaluation, when it is over with them."""
-        parts = self.parts
-        for item in loaded:
-            if parts.evaluator is not None and parts.evaluator.add(item.pointer, item.segments):
-                parts.ledger.hold([item.pointer], "evaluated")
-            else:
-                parts.ledger.set_aside(item.pointer, "evaluated")
-        if loaded and parts.setting.spec.trainer.ack == "update":
-            parts.ledger.release()
-        self._drop_spoilt_evaluation()
-        done = parts.evaluator.finish(self._active_eval) if parts.evaluator else None
-        if parts.evaluator is None or done is None:
-            self._tell_fruitless()
-            return None
-        finished, name = done
-        mean = finished.mean_return
-        log.info("evaluated update=%d return=%.2f episodes=%d", finished.update, mean, len(finished.returns))
-        parts.progress.eval_return = mean
-        if self._is_best(mean) and parts.saver.mark_best(name):
-            parts.progress.best_return = mean
-        parts.report.send(parts.progress.update, finished.metrics())
-        return finished
-
-    def _tell_fruitless(self) -> None:
-        """Once a trainer: its evaluations bring nothing."""
-        if self.parts.evaluator is not None and (update := self.parts.evaluator.fruitless) is not None:
-            if not self._is_fruitless:
-                told = f"the evaluation of update {update} brought no return: no episode ended in it that counts"
-                self.parts.report.tell("warning", told)
-            self._is_fruitless = True
-
-    def _drop_spoilt_evaluation(self) -> None:
-        """An evaluation of which a batch is lost can never finish; without it the next one may begin."""
-        parts = self.parts
-        spoilt, missing = parts.ledger.take_spoilt(), parts.reader.losses.missing
-        running = parts.evaluator.version if parts.evaluator is not None else 0
-        if parts.evaluator is not None and running and (running in spoilt or missing > self._missing):
-            log.warning("dropped an evaluation, some of its batches cannot be used version=%d", running)
-            parts.evaluator.drop()
-        self._missing = missing
-
     def _evaluate_or_checkpoint(self, *, force: bool) -> None:
         parts, trainer = self.parts, self.parts.setting.spec.trainer
         if parts.evaluator is not None and parts.evaluator.is_due(parts.progress.update) and self.begin_evaluation():
             return
         if force or parts.progress.update - self._saved_update >= trainer.checkpoint_every:
             self.checkpoint()
-
-    def _best_of_training(self, name: str) -> None:
-        progress = self.parts.progress
-        mean = progress.whole_window_return
-        if mean is not None and self._is_best(mean) and self.parts.saver.mark_best(name):
-            progress.best_return = mean
-
-    def _is_best(self, mean: float) -> bool:
-        best = self.parts.progress.best_return
-        return best is None or mean >= best or not self.parts.setting.spec.policy.returns_compare
 
     def _tell(self) -> None:
         flow = flow_metrics(self.flow()) | {"checkpoint_seconds": self._checkpoint_s}
