@@ -227,6 +227,12 @@ class Running:
             raise self.error
         return self.code
 
+    def silence(self) -> None:
+        """Of one that had its process ended, but goes on here: nobody hears of it any more, nor do other tests."""
+        parts = self.worker._parts
+        for part in (parts.heartbeat, parts.keeper, parts.listener):
+            part.stop()
+
 
 @contextmanager
 def workers(url: str, **options: Any) -> Iterator[Callable[..., Running]]:
@@ -239,7 +245,9 @@ def workers(url: str, **options: Any) -> Iterator[Callable[..., Running]]:
 
     yield begin
     for worker in running:
-        if worker.thread.is_alive() and not worker.exits:
+        if worker.exits:
+            worker.silence()
+        elif worker.thread.is_alive():
             worker.end()
 
 

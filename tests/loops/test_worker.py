@@ -192,8 +192,8 @@ def test_a_full_stream_makes_a_worker_wait_without_losing_anything(broker: Broke
     reader = Reader(broker, experiment)
     reader.publish(1)
     desk = worker.worker.desk
-    eventually(lambda: held(worker) == 2 and desk.choose() is None and desk.counters.batches >= 6, what="a full stream")
-    assert broker.experience.flow(experiment, 0).entries == 4
+    eventually(lambda: held(worker) == 2 and desk.choose() is None and desk.counters.batches >= 6, what="it waits")
+    eventually(lambda: broker.experience.flow(experiment, 0).entries == 4, what="a full stream")
     assert desk.counters.batches <= 4 + 2 * 2
     waited = desk.counters.wait_s
     eventually(lambda: desk.counters.wait_s > waited + 0.2, what="seconds of waiting")
