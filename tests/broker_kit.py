@@ -16,6 +16,7 @@ from heddle.broker.experience_types import Pointer
 from heddle.broker.fitness import ServerInfo
 from heddle.broker.types import AppendMeta, AppendReply, Claim, Kind, Lease
 from heddle.shard import ShardPlan
+from tests.helpers import eventually
 
 E = "test-1a2b"
 TTL_MS = 60_000
@@ -154,3 +155,9 @@ class Books:
         for _, fields in entries:
             assert main.strlen(fields[b"blob"]) == int(fields[b"bytes"])
             assert main.ttl(fields[b"blob"]) == -1
+
+
+def next_ms(broker: Broker) -> None:
+    """Wait until the server's clock shows another ms: what is added from now on was added later."""
+    now_ms = broker.conn.now_ms()
+    eventually(lambda: broker.conn.now_ms() > now_ms)

@@ -75,6 +75,7 @@ _FLOW = _each(keys.experience, keys.accepted, keys.flow)
 _BYTES = _each(keys.blob, keys.snapshot)
 _ABOUT = _each(keys.spec, keys.status, keys.seat, keys.trainer, keys.metrics, keys.trackers)
 _POLICY = _each(keys.policy)  # its chunks begin with the same
+_LOG = (keys.LOG, keys.PRINTS)
 _DEAD = (*_each(keys.dead, keys.loading), *_each(keys.dead_blob))
 
 ROLES: Mapping[str, Rights] = {
@@ -105,7 +106,7 @@ ROLES: Mapping[str, Rights] = {
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xdel", "xack", "xreadgroup", "xgroup|create", "hdel", "zrem")
         + ("zremrangebyscore", "subscribe", "unsubscribe"),
-        writes=(*_POOL, *_SHARDS, *_FLOW, *_BYTES, keys.LOG, keys.IDENTITY),
+        writes=(*_POOL, *_SHARDS, *_FLOW, *_BYTES, *_LOG, keys.IDENTITY),
         reads=(*_ABOUT, *_POLICY, keys.EXPERIMENTS),
     ),
     "trainer": Rights(
@@ -126,7 +127,7 @@ ROLES: Mapping[str, Rights] = {
             *("metrics_forget", "plane_offer", "plane_far", "damage_note"),
         ),
         commands=(*_LOOK, "set", "unlink", "xadd", "xack", "xreadgroup", "subscribe", "unsubscribe"),
-        writes=(*_each(keys.ctl, keys.waiting), *_FLOW, *_BYTES, *_ABOUT, *_POLICY, *_DEAD, keys.LOG, keys.IDENTITY),
+        writes=(*_each(keys.ctl, keys.waiting), *_FLOW, *_BYTES, *_ABOUT, *_POLICY, *_DEAD, *_LOG, keys.IDENTITY),
         reads=(*_SHARDS, *_POOL, keys.EXPERIMENTS, *_each(keys.name)),
     ),
     "coordinator": Rights(
@@ -168,7 +169,7 @@ ROLES: Mapping[str, Rights] = {
         commands=(*_LOOK, "scan", "unlink", "xadd", "xdel", "xack", "zadd", "zrem", "hdel", "xgroup|create"),
         writes=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, *_POLICY, *_DEAD, *_BYTES, keys.LOG, keys.QUEUE)
         + (keys.EXPERIMENTS, *_each(keys.name)),
-        reads=(keys.COORDINATOR, keys.IDENTITY),
+        reads=(keys.COORDINATOR, keys.IDENTITY, keys.PRINTS),
     ),
     "tracker": Rights(
         about="`heddle track`: hands metrics on to TensorBoard, W&B or MLflow",
@@ -182,7 +183,7 @@ ROLES: Mapping[str, Rights] = {
         scripts=(),
         commands=_LOOK,
         writes=(),
-        reads=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, *_POLICY, *_DEAD, *_BYTES, keys.LOG, keys.QUEUE, keys.EXPERIMENTS)
+        reads=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, *_POLICY, *_DEAD, *_BYTES, *_LOG, keys.QUEUE, keys.EXPERIMENTS)
         + (keys.COORDINATOR, *_each(keys.name)),
     ),
 }

@@ -7,12 +7,29 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
+from heddle.broker.lines import (
+    LOG_ENTRIES,
+    LOG_STEP,
+    STREAMS,
+    Event,
+    Line,
+    Place,
+    ask_after,
+    ask_newest,
+    in_time,
+    line_fields,
+    newest_first,
+    read_after,
+    read_newest,
+    stream_of,
+)
 from heddle.broker.news import NewsListener
 from heddle.broker.records import dump_json, entries, integer, text
 from heddle.broker.streams import add
@@ -20,43 +37,11 @@ from heddle.errors import BrokerAmiss, BrokerError, Denied, Gone, SeatLost
 
 log = logging.getLogger("heddle.broker")
 
-LOG_ENTRIES = 10_000
-"""The log keeps about this many lines."""
-
 METRICS_ENTRIES = 100_000
 """An experiment keeps the metrics of about this many updates."""
 
-LINE_CHARS = 2_000
-"""Longest message in the log; a traceback's end says more than its start, so the start is cut."""
-
-LOG_STEP = 500
-"""Lines looked at in one step when only one experiment's are wanted."""
-
-PRINTED = "user"
-"""Role of lines that user code printed; its worker is the one where it did."""
-
 LAST_ENTRIES = 200
 """How far back the last value of a metric is looked for, in updates."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One line of the log.
-
-    Attributes:
-        entry_id, time_ms: its place in the stream; server ms at which it happened.
-        experiment: which it is about, None for none.
-        role, worker: who says it, e.g. "worker", and its id, "" for none.
-        level: debug, info, warning or error; message: the line.
-    """
-
-    entry_id: str
-    time_ms: int
-    experiment: str | None
-    role: str
-    worker: str
-    level: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +60,12 @@ class Metric:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line for the log.
-
-    Attributes:
-        experiment: which it is about, None for none.
-        role, worker: who says it, e.g. "worker", and its id, "" for none.
-        level: debug, info, warning or error; message: the line.
-        ago_ms: how long before it is sent it happened.
-    """
-
-    experiment: str | None
-    role: str
-    worker: str
-    level: str
-    message: str
-    ago_ms: int = 0
-
-
 class Events:
     """Every call about log, metrics and news, on one connection."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
-        self._is_amiss = False
+        self._refused: frozenset[str] = frozenset()
 
     # ---- log
 
@@ -108,54 +74,67 @@ class Events:
         self.log_all([Line(experiment, role, worker or "", level, message)])
 
     def log_all(self, lines: Sequence[Line]) -> bool:
-        """Add lines to the log in one round trip; False when the broker does not take them now, which is no error."""
+        """Add lines to the log in one round trip, two where there are events and prints; False when the broker does
+        not take some of them now, which is no error."""
+        taken = [self._add([line for line in lines if stream_of(line) == stream], stream) for stream in STREAMS]
+        return all(taken)
+
+    def _add(self, lines: Sequence[Line], stream: str) -> bool:
+        if not lines:
+            return True
         try:
-            add(self._conn, keys.LOG, [_line_fields(line) for line in lines], most=LOG_ENTRIES)
+            add(self._conn, stream, [line_fields(line) for line in lines], most=LOG_ENTRIES)
         except (BrokerError, Denied, ResponseError) as error:
-            is_news = isinstance(error, BrokerAmiss) and not self._is_amiss
-            self._is_amiss = isinstance(error, BrokerAmiss)
-            level = logging.WARNING if is_news else logging.DEBUG  # others pass by themselves
+            lasts = isinstance(error, BrokerAmiss | Denied)  # others pass by themselves
+            is_news = lasts and stream not in self._refused
+            self._refused = self._refused | {stream} if lasts else self._refused - {stream}
+            level = logging.WARNING if is_news else logging.DEBUG
             log.log(level, "dropped lines=%d first=%r error=%s", len(lines), lines[0].message, error)
             return False
-        self._is_amiss = False
+        self._refused -= {stream}
         return True
 
-    def read(self, experiment: str | None = None, *, count: int = 20, after_id: str | None = None) -> list[Event]:
-        """Lines of the log, oldest first.
+    def read(self, experiment: str | None = None, *, count: int = 20) -> list[Event]:
+        """The newest lines of the log, as they were added.
 
         Args:
             experiment: only what is about this one; None for all.
-            count: how many at most: the newest ones, or with `after_id` the next ones.
-            after_id: entry id after which to read; None for the newest.
+            count: how many at most.
+        """
+        found = newest_first(self._conn, step=min(count, LOG_STEP) if experiment is None else LOG_STEP)
+        return [*islice((one for one in found if experiment in (None, one.experiment)), count)][::-1]
+
+    def end(self) -> Place:
+        """After all that is in the log now."""
+        pipe = self._conn.pipeline()
+        ask_newest(pipe, 1)
+        return read_newest(pipe.execute())[1]
+
+    def after(self, place: Place, experiment: str | None = None, *, count: int) -> tuple[list[Event], Place]:
+        """The next lines of the log, oldest first, and where to go on.
+
+        Args:
+            experiment: only what is about this one; None for all.
+            count: so many, fewer where there are no more; of one experiment up to `LOG_STEP` more.
         """
         found: list[Event] = []
         step = count if experiment is None else LOG_STEP
-        place = after_id
-        while len(found) < count:
-            if after_id is None:
-                page = self._conn.main.xrevrange(keys.LOG, max=f"({place}" if place else "+", count=step)
-            else:
-                page = self._conn.main.xrange(keys.LOG, min=f"({place}", count=step)
-            events = [read_event(entry_id, fields) for entry_id, fields in entries(page)]
-            if not events:
-                break
-            place = events[-1].entry_id
-            found += [event for event in events if experiment in (None, event.experiment)]
-        found = found[:count]
-        return found[::-1] if after_id is None else found
+        while True:
+            pipe = self._conn.pipeline()
+            ask_after(pipe, place, step)
+            page, place = read_after(pipe.execute(), place, step)
+            found += [event for event in page if experiment in (None, event.experiment)]
+            if len(page) < step or len(found) >= count:
+                return found, place
 
-    def find(self, matches: Callable[[Event], bool], *, count: int = 20) -> list[Event]:
-        """The newest lines of the log that match, oldest first; looks at all of them if it must."""
-        found: list[Event] = []
-        place = "+"
-        while len(found) < count:
-            page = entries(self._conn.main.xrevrange(keys.LOG, max=place, count=LOG_STEP))
-            if not page:
-                break
-            events = [read_event(entry_id, fields) for entry_id, fields in page]
-            found += [event for event in events if matches(event)]
-            place = f"({page[-1][0]}"
-        return sorted(reversed(found[:count]), key=lambda event: event.time_ms)  # of one ms: as they were added
+    def find(self, matches: Callable[[Event], bool], *, count: int = 20, prints: bool = True) -> list[Event]:
+        """The newest lines of the log that match, oldest first; looks at all of them if it must.
+
+        Args:
+            prints: look at what user code printed, too.
+        """
+        found = newest_first(self._conn, step=LOG_STEP, prints=prints)
+        return in_time([*islice(filter(matches, found), count)][::-1])
 
     # ---- metrics
 
@@ -246,26 +225,6 @@ def _check_seat(experiment: str, answer: str, seat_epoch: int | None) -> None:
         raise Gone(f"no experiment {experiment!r}: it was removed")
     if answer == "FENCED":
         raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
-
-
-def _line_fields(line: Line) -> dict[str, str]:
-    said = line.message
-    fields = {"experiment": line.experiment or "", "role": line.role, "worker": line.worker, "level": line.level}
-    fields["message"] = said if len(said) <= LINE_CHARS else f"...{said[-LINE_CHARS:]}"
-    return fields | ({"ago": str(line.ago_ms)} if line.ago_ms else {})
-
-
-def read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
-    """An entry of the log as a value."""
-    return Event(
-        entry_id=entry_id,
-        time_ms=_time_ms(entry_id) - integer(fields.get("ago")),
-        experiment=fields.get("experiment") or None,
-        role=fields.get("role", ""),
-        worker=fields.get("worker", ""),
-        level=fields.get("level", "info"),
-        message=fields.get("message", ""),
-    )
 
 
 def read_metric(entry_id: str, fields: Mapping[str, str]) -> Metric:

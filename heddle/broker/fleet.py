@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from heddle.broker import Broker
-from heddle.broker.events import Event
+from heddle.broker.lines import Event, Place
 from heddle.broker.overview import ExperimentGlance, PoolGlance, ServerGlance
 from heddle.broker.presence import BEAT_TTL_MS, WorkerInfo
 from heddle.broker.records import Status
@@ -65,7 +65,7 @@ class FleetReader:
         self._overview = broker.overview
         self._own_pools = tuple(pools)
         self._beats = beats
-        self._event_id: str | None = None
+        self._place: Place | None = None
         self._metric_ids: dict[str, str] = {}
         self._ended: dict[str, Status] = {}
         self._known: dict[str, dict[str, WorkerInfo]] = {}
@@ -82,8 +82,8 @@ class FleetReader:
         Raises:
             BrokerError, Denied: the broker cannot be asked.
         """
-        server = self._overview.server(after_event=self._event_id)
-        self._event_id = server.events[-1].entry_id if server.events else self._event_id or "0"
+        server = self._overview.server(after=self._place)
+        self._place = server.place
         ended = self._look_at_ended(server)
         active = {one: self._metric_ids.get(one) for one in self._active(server)}
         found = self._overview.experiments(active)

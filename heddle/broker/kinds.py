@@ -21,6 +21,7 @@ _SHARED: dict[str, Kind] = {
     keys.EXPERIMENTS: "zset",
     keys.COORDINATOR: "hash",
     keys.LOG: "stream",
+    keys.PRINTS: "stream",
     keys.IDENTITY: "string",
     keys.PROBE: "string",
 }

@@ -8,7 +8,8 @@ import threading
 from collections import deque
 from dataclasses import replace
 
-from heddle.broker.events import Events, Line
+from heddle.broker.events import Events
+from heddle.broker.lines import Line
 from heddle.clock import Clock, SystemClock
 
 MOST = 200

@@ -11,9 +11,10 @@ from typing import Any
 from heddle.broker import keys, statuses
 from heddle.broker.connection import Connection
 from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
-from heddle.broker.events import LAST_ENTRIES, Event, Metric, read_event, read_metric
+from heddle.broker.events import LAST_ENTRIES, Metric, read_metric
 from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged, NoNumber
+from heddle.broker.lines import STREAMS, Event, Place, ask_after, ask_newest, read_after, read_newest
 from heddle.broker.pointers import read_flow
 from heddle.broker.pools import DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
 from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker, said_by
@@ -22,7 +23,7 @@ from heddle.broker.seats import Sitter, read_sitter
 from heddle.broker.types import Ctl
 
 EVENTS = 200
-"""Lines of the log in one look."""
+"""Lines of each stream of the log in one look."""
 METRICS = 1_000
 """Updates of one experiment in one look."""
 
@@ -42,6 +43,7 @@ class ServerGlance:
         experiments: ids, newest first.
         queued: experiments that wait for a coordinator.
         events: new lines of the log, oldest first.
+        place: the log after them.
     """
 
     now_ms: int
@@ -58,6 +60,7 @@ class ServerGlance:
     experiments: tuple[str, ...]
     queued: int
     events: tuple[Event, ...] = ()
+    place: Place = Place()
 
     @property
     def out_of_memory(self) -> bool:
@@ -119,11 +122,11 @@ class Overview:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    def server(self, *, after_event: str | None = None) -> ServerGlance:
+    def server(self, *, after: Place | None = None) -> ServerGlance:
         """The server, who leads, and which experiments there are. One round trip.
 
         Args:
-            after_event: lines of the log after this entry; None for the newest ones.
+            after: lines of the log from there on; None for the newest ones.
         """
         pipe = self._conn.pipeline()
         pipe.time()
@@ -131,13 +134,13 @@ class Overview:
         pipe.hmget(keys.COORDINATOR, *LEADER_FIELDS)
         pipe.zrange(keys.EXPERIMENTS, 0, -1, desc=True)
         pipe.xlen(keys.QUEUE)
-        if after_event is None:
-            pipe.xrevrange(keys.LOG, count=EVENTS)
+        if after is None:
+            ask_newest(pipe, EVENTS)
         else:
-            pipe.xrange(keys.LOG, min=f"({after_event}", count=EVENTS)
-        (seconds, micros), info, leader, ids, queued, log = pipe.execute()
+            ask_after(pipe, after, EVENTS)
+        (seconds, micros), info, leader, ids, queued, *log = pipe.execute()
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        events = [read_event(*entry) for entry in entries(log)]
+        events, place = read_newest(log) if after is None else read_after(log, after, EVENTS * len(STREAMS))
         return ServerGlance(
             now_ms=now_ms,
             uptime_ms=1000 * int(info.get("uptime_in_seconds", 0)),
@@ -152,7 +155,8 @@ class Overview:
             leader=read_leader(leader, now_ms),
             experiments=tuple(text(member) for member in ids),
             queued=int(queued),
-            events=tuple(events if after_event is not None else reversed(events)),
+            events=tuple(events),
+            place=place,
         )
 
     def experiments(self, after: Mapping[str, str | None]) -> dict[str, ExperimentGlance]:

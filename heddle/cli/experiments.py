@@ -16,7 +16,7 @@ from heddle.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from heddle.broker.durability import Kept
-    from heddle.broker.events import Event
+    from heddle.broker.lines import Event
     from heddle.broker.records import Status
     from heddle.client import Client
     from heddle.experiment import Experiment
@@ -97,7 +97,7 @@ class _Look:
 
 def _look(client: "Client", found: "Experiment") -> _Look:
     """Ask the broker for all of it. Raises Gone."""
-    from heddle.broker.events import PRINTED
+    from heddle.broker.lines import PRINTED
     from heddle.cli.facts import latest_metrics, recent_metrics
     from heddle.states.look import look_at
     from heddle.states.slow import RECENT, slow_shards
@@ -111,7 +111,9 @@ def _look(client: "Client", found: "Experiment") -> _Look:
         latest=latest_metrics(broker, found.id),
         slow=slow_shards(recent, facts.shards),
         told=broker.events.find(
-            lambda one: one.experiment == found.id and one.level != "debug" and one.role != PRINTED, count=5
+            lambda one: one.experiment == found.id and one.level != "debug" and one.role != PRINTED,
+            count=5,
+            prints=False,
         ),
         kept=broker.conn.kept(),
         recorded=_recorded(found),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from heddle.broker import Broker, open_broker
 from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged
+from heddle.broker.lines import Place
 from heddle.broker.pools import WorkerInfo
 from heddle.broker.records import Status
 from heddle.broker.types import ShardState
@@ -103,7 +104,7 @@ class FactsReader:
         self._began = self._clock.monotonic()
         self._events: list[str] = []
         self._events_told = 0
-        self._event_id = ""
+        self._place: Place | None = None
         self._shards: list[ShardState] = []
         self._reading = threading.Lock()
         self._broker: Broker | None = None
@@ -208,7 +209,8 @@ class FactsReader:
             workers=_worker_facts(pool.workers.values(), picture.workers, shards, seen.now_ms),
         )
         trouble = troubles(shards, out_of_memory=known.out_of_memory, blocked=known.blocked)
-        told = broker.events.read(self.experiment, after_id=self._event_id or f"{status.created_ms}-0", count=100)
+        since = self._place or Place.at_ms(status.created_ms)
+        told, place = broker.events.after(since, self.experiment, count=100)
         with self._lock:
             self.status, self.flow, self._facts, self._shards = status, flow, facts, shards
             for line in trouble:
@@ -216,8 +218,8 @@ class FactsReader:
                     self._add_event(line)
             self.troubles = trouble
             self._tell_state(picture.experiment, state, reason, now)
+            self._place = place
             for event in told:
-                self._event_id = event.entry_id
                 if event.level != "debug":
                     self._add_event(event.message)
 

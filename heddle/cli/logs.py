@@ -19,7 +19,7 @@ from heddle.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from heddle.broker import Broker
-    from heddle.broker.events import Event
+    from heddle.broker.lines import Event, Place
 
 LEVELS = ("debug", "info", "warning", "error")
 COLOURS = {"debug": "bright_black", "warning": "yellow", "error": "red"}
@@ -38,7 +38,7 @@ class Wanted:
         level: the least.
         pattern: what must be in the line; None for anything.
         after_ms: server ms from which on.
-        known: ids of lines that were shown already.
+        known: roles and ids of lines that were shown already.
     """
 
     experiment: str | None = None
@@ -47,11 +47,11 @@ class Wanted:
     level: str = "info"
     pattern: re.Pattern[str] | None = None
     after_ms: int = 0
-    known: frozenset[str] = frozenset()
+    known: frozenset[tuple[str, str]] = frozenset()
 
     def matches(self, event: "Event") -> bool:
         """Whether a line is one of them; a line that names the worker is about it, whoever says it."""
-        if event.entry_id in self.known:
+        if (event.role, event.entry_id) in self.known:
             return False
         if self.experiment is not None and event.experiment != self.experiment:
             return False
@@ -121,7 +121,7 @@ def logs(
         after_ms = client.broker.conn.now_ms() - int(1000 * since) if since is not None else 0
         wanted = Wanted(found, worker, role or "", level, grep, after_ms)
         show = _show_jsonl if output == "jsonl" else _show
-        last = client.broker.events.read(count=1)
+        end = client.broker.events.end()
         shown = client.broker.events.find(wanted.matches, count=count) if count else []
         if output == "json":
             print_json({"lines": [asdict(event) for event in shown]})
@@ -134,19 +134,19 @@ def logs(
             rest = "nobody has said anything yet" if is_all and not follow else rest
             click.echo(rest if is_all else f"no line of the log is like that; {rest}", err=True)
         if follow:
-            known = {event.entry_id for event in shown}  # some may have come between the two looks
+            known = {(event.role, event.entry_id) for event in shown}  # some may have come between the two looks
             fresh = replace(wanted, known=frozenset(known))
-            _follow(client.broker, fresh, show, after_id=last[0].entry_id if last else "0", clock=SystemClock())
+            _follow(client.broker, fresh, show, place=end, clock=SystemClock())
 
 
-def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *, after_id: str, clock: Clock) -> None:
+def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *, place: "Place", clock: Clock) -> None:
     """For ever; an absence of the broker is told and outlasted."""
     from heddle.errors import BrokerError
 
     away = False
     while True:
         try:
-            events = broker.events.read(after_id=after_id, count=PAGE)
+            events, place = broker.events.after(place, count=PAGE)
         except BrokerError as error:
             if not away:
                 click.echo(f"heddle: {error}; waiting for it", err=True)
@@ -154,7 +154,6 @@ def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *
         else:
             away = False
         for event in events:
-            after_id = event.entry_id
             if wanted.matches(event):
                 show(event)
         if len(events) < PAGE:

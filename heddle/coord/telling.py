@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from heddle.broker import Broker
-from heddle.broker.events import Line
+from heddle.broker.lines import Line
 from heddle.broker.types import Reaped, ShardState
 from heddle.errors import BrokerAmiss, BrokerBlocked, BrokerFull
 

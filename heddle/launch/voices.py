@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Sequence
 
-from heddle.broker.events import LINE_CHARS, PRINTED, Line
+from heddle.broker.lines import LINE_CHARS, PRINTED, Line
 from heddle.clock import Clock, SystemClock
 from heddle.launch.said import printed_in
 from heddle.ration import Ration

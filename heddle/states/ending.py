@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heddle.broker import Broker
-from heddle.broker.events import Event
 from heddle.broker.experience_types import Flow
+from heddle.broker.lines import Event
 from heddle.broker.records import Status
 from heddle.broker.types import ShardState
 from heddle.states.read import PARTITION
@@ -63,7 +63,7 @@ def ending_of(broker: Broker, experiment: str) -> Ending:
     status = glance.status if glance is not None else broker.experiments.status(experiment)
     latest = broker.events.metrics_last(experiment)
     result = {name: value for name, value in status.result.items() if value is not None}
-    events = broker.events.find(lambda event: _tells_an_end(event, status), count=RESTARTS)
+    events = broker.events.find(lambda event: _tells_an_end(event, status), count=RESTARTS, prints=False)
     return Ending(
         status=status,
         flow=broker.experience.flow(experiment, PARTITION),

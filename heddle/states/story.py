@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from heddle.broker import Broker
-from heddle.broker.events import LOG_ENTRIES, PRINTED, Event
 from heddle.broker.failure_types import Failure
+from heddle.broker.lines import LOG_ENTRIES, PRINTED, Event
 from heddle.errors import NotFound
 from heddle.states.bottleneck import find_bottleneck
 from heddle.states.experiments import Picture
@@ -118,6 +118,7 @@ def story_of_worker(broker: Broker, worker: str, *, count: int) -> Story:
     events = broker.events.find(
         lambda event: event.role != PRINTED and (event.worker == worker or about.search(event.message) is not None),
         count=count,
+        prints=False,
     )
     if info is None and not events:
         raise NotFound(f"nothing is known of a worker {worker!r}; heddle workers ls shows those that are here")
@@ -146,7 +147,9 @@ def _time_of(broker: Broker, facts: Facts) -> str:
 def _events(broker: Broker, experiment: str) -> list[Event]:
     """Everything in the log about an experiment or about none, oldest first."""
     return broker.events.find(
-        lambda event: event.experiment in (None, experiment) and event.role != PRINTED, count=2 * LOG_ENTRIES
+        lambda event: event.experiment in (None, experiment) and event.role != PRINTED,
+        count=2 * LOG_ENTRIES,
+        prints=False,
     )
 
 

@@ -3,14 +3,16 @@
 import math
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from heddle.broker import Broker, keys, open_broker
-from heddle.broker.events import LINE_CHARS
+from heddle.broker.lines import LINE_CHARS, LOG_ENTRIES, PRINTED, STREAMS, Line, Place
 from heddle.broker.news import Facts, NewsListener
 from heddle.broker.server import LocalServer
 from heddle.errors import Gone, SeatLost
+from tests.broker_kit import next_ms
 from tests.contract.specs import all_keys, out_of_memory, submitted
 from tests.helpers import eventually
 
@@ -20,6 +22,10 @@ def seated(broker: Broker) -> tuple[str, int]:
     seat = broker.seats.claim_seat(experiment, "t1")
     assert seat is not None
     return experiment, seat
+
+
+def printed(message: str) -> Line:
+    return Line("a-1", PRINTED, "w1", "info", message)
 
 
 # ---- log
@@ -41,9 +47,81 @@ def test_the_log_is_followed_from_a_line_on(any_broker: Broker) -> None:
     for number in range(4):
         events.log("a-1", "worker", None, "info", f"line {number}")
     first = events.read(count=4)[0]
-    assert [event.message for event in events.read(after_id=first.entry_id, count=2)] == ["line 1", "line 2"]
-    assert [event.message for event in events.read("a-1", after_id="0", count=9)] == [f"line {n}" for n in range(4)]
-    assert events.read("other", after_id="0") == []
+    assert [event.message for event in events.after(Place({keys.LOG: first.entry_id}), count=2)[0]] == [
+        "line 1",
+        "line 2",
+    ]
+    assert [event.message for event in events.after(Place(), "a-1", count=9)[0]] == [f"line {n}" for n in range(4)]
+    told, end = events.after(Place(), "other", count=9)
+    assert (told, end) == ([], events.end()), "what is about others is behind it all the same"
+    assert events.after(end, count=9) == ([], end)
+
+
+def test_what_user_code_prints_is_told_among_events_in_order_of_time_and_pushes_none_of_them_out(
+    broker: Broker,
+) -> None:
+    # Given an event, many more prints than are kept, and an event that happened before the last of them was told
+    broker.events.log("a-1", "worker", "w1", "info", "first")
+    for start in range(0, 2 * LOG_ENTRIES, 1_000):
+        assert broker.events.log_all([printed(f"print {number}") for number in range(start, start + 1_000)])
+    after_it = [Line("a-1", "worker", "w1", "info", "last", ago_ms=60_000)]
+    broker.events.log_all([printed("bye"), *after_it])
+    # Then prints are kept by their own cap, and no event is gone
+    assert broker.conn.main.xlen(keys.PRINTS) <= LOG_ENTRIES + 200
+    assert [event.message for event in broker.events.find(lambda _: True, count=9, prints=False)] == ["last", "first"]
+    # And one look tells both by when they happened, filtered as ever
+    everything = broker.events.find(lambda _: True, count=10 * LOG_ENTRIES)
+    assert len(everything) > LOG_ENTRIES
+    assert [event.time_ms for event in everything] == sorted(event.time_ms for event in everything)
+    found = broker.events.find(lambda event: not event.message.startswith("print "), count=9)
+    assert [event.message for event in found] == ["last", "first", "bye"]
+    assert [event.message for event in broker.events.read(count=2)] == ["last", "bye"]
+
+
+def test_who_follows_both_streams_gets_each_line_once_and_none_before_an_older_one(broker: Broker) -> None:
+    # Given events and prints by turns, in runs longer than what is read at once
+    for turn in range(6):
+        broker.events.log_all([Line("a-1", "worker", "w1", "info", f"{turn} event {n}") for n in range(7)])
+        next_ms(broker)
+        broker.events.log_all([printed(f"{turn} print {n}") for n in range(7)])
+        next_ms(broker)
+    # When they are read five at a time
+    found: list[str] = []
+    place = Place()
+    told, place = broker.events.after(place, count=5)
+    while told:
+        assert len(told) <= 5
+        found += [event.message for event in told]
+        told, place = broker.events.after(place, count=5)
+    # Then
+    assert found == [f"{turn} {kind} {n}" for turn in range(6) for kind in ("event", "print") for n in range(7)]
+
+
+def test_prints_of_a_version_that_knew_one_stream_are_still_told(broker: Broker) -> None:
+    old: Any = {"experiment": "a-1", "role": PRINTED, "worker": "w1", "level": "info", "message": "of old"}
+    broker.conn.main.xadd(keys.LOG, old)
+    broker.events.log_all([printed("of now")])
+    for told in (
+        broker.events.read("a-1"),
+        broker.events.find(lambda event: event.role == PRINTED),
+        broker.events.after(Place(), "a-1", count=9)[0],
+        broker.overview.server().events,
+    ):
+        assert [event.message for event in told] == ["of old", "of now"]
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_where_one_stream_is_damaged_the_other_is_written_and_that_is_said_once(
+    stream: str, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.conn.main.set(stream, "not a stream")
+    for _ in range(3):
+        assert not broker.events.log_all([printed("x"), Line(None, "worker", "w1", "info", "y")])
+    (other,) = {*STREAMS} - {stream}
+    assert broker.conn.main.xlen(other) == 3
+    assert [stream in record.getMessage() for record in caplog.records] == [True]
+    broker.conn.main.delete(stream)
+    assert broker.events.log_all([printed("x"), Line(None, "worker", "w1", "info", "y")])
 
 
 def test_a_long_line_keeps_its_end(any_broker: Broker) -> None:
@@ -59,8 +137,8 @@ def test_the_log_never_fails_who_writes_it(broker: Broker) -> None:
 
 
 def test_the_log_is_capped(broker: Broker) -> None:
-    for number in range(10_500):
-        broker.events.log(None, "w", None, "info", str(number))
+    for start in range(0, 10_500, 1_500):
+        assert broker.events.log_all([Line(None, "w", "", "info", str(start + number)) for number in range(1_500)])
     assert broker.conn.main.xlen(keys.LOG) <= 10_200
 
 

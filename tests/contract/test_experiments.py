@@ -512,7 +512,7 @@ def test_consumers_of_vanished_coordinators_are_deleted_unless_they_hold_an_entr
 
 def test_what_somebody_wrote_into_the_queue_or_the_log_by_hand_does_no_harm(broker: Broker, raw: Any) -> None:
     highest = "18446744073709551615-18446744073709551615"
-    for stream in (keys.QUEUE, keys.LOG):
+    for stream in (keys.QUEUE, keys.LOG, keys.PRINTS):
         for entry in ("*", highest):
             raw.xadd(stream, {b"\xff": b"\xfe", b"experiment": b"\x80"}, id=entry)
     made = submitted(broker)

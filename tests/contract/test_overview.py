@@ -7,6 +7,7 @@ import redis
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.acl import ROLES
 from heddle.broker.fleet import BEATS, FIRST_BEATS, FleetReader
+from heddle.broker.lines import PRINTED
 from heddle.broker.pools import WorkerBeat
 from heddle.broker.server import LocalServer
 from tests.broker_kit import LEADER, E, admit, append, claim_next, run_out
@@ -44,9 +45,10 @@ def test_the_next_look_brings_only_what_is_new(broker: Broker) -> None:
     reader.read()
     broker.events.metrics_add(experiment, 2, {"return": 3.0})
     broker.events.log(None, "client", "", "info", "new")
+    broker.events.log("a-1", PRINTED, "w-1", "info", "printed")
     fleet = reader.read()
     assert [metric.update for metric in fleet.experiments[experiment].metrics] == [2]
-    assert [event.message for event in fleet.events] == ["new"]
+    assert [event.message for event in fleet.events] == ["new", "printed"]
     again = reader.read()
     assert again.events == () == again.experiments[experiment].metrics
 

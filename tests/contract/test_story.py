@@ -61,7 +61,9 @@ def test_the_log_is_searched_to_its_end(any_broker: Broker) -> None:
     for number in range(1_200):
         any_broker.events.log_all([])
         any_broker.conn.main.xadd(keys.LOG, {"message": f"other {number}"})
-    assert [event.message for event in any_broker.events.find(lambda event: event.worker == "w1")] == ["first"]
+    for prints in (True, False):
+        found = any_broker.events.find(lambda event: event.worker == "w1", prints=prints)
+        assert [event.message for event in found] == ["first"]
 
 
 # ---- stories

@@ -12,6 +12,7 @@ import redis
 
 from heddle.broker import keys, open_broker
 from heddle.broker.acl import ROLES
+from heddle.broker.lines import PRINTED, Line
 from heddle.broker.server import LocalServer, start_server
 from tests.e2e.shell import heddle, process_of, started
 from tests.helpers import eventually
@@ -108,6 +109,19 @@ def test_a_whole_run_needs_no_more_rights_than_these(
         heddle(*waiting, cwd=tmp_path, url=urls["reader"], timeout_s=90)
     heddle("rm", experiment, cwd=tmp_path, url=urls["user"])
     # Then nothing was refused
+    assert refused(admin) == []
+
+
+def test_workers_and_trainers_tell_what_user_code_prints_and_who_looks_reads_it(
+    admin: Any, urls: dict[str, str]
+) -> None:
+    writers = ["worker", "trainer"]
+    for role in writers:
+        with open_broker(urls[role], role=role) as broker:
+            assert broker.events.log_all([Line("e", PRINTED, "w", "info", role)])
+    for role in ("user", "reader"):
+        with open_broker(urls[role], role=role) as broker:
+            assert [event.message for event in broker.events.find(lambda one: one.role == PRINTED)] == writers
     assert refused(admin) == []
 
 

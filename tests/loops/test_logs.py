@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from heddle.broker import Broker, open_broker
+from heddle.broker.lines import PRINTED, Line
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
+from tests.broker_kit import next_ms
 from tests.helpers import eventually
 from tests.trainer_kit import submit
 
@@ -37,12 +39,18 @@ def test_lines_are_chosen_by_experiment_worker_role_level_age_and_words(
     broker.events.log(experiment, "worker", "host-1w1-aa", "warning", "two is odd")
     broker.events.log(None, "coordinator", "c-1", "error", "three about host-1w1-aa")
     broker.events.log(None, "worker", "host-1w2-bb", "debug", "four")
-    assert lines(capsys)[-3:] == ["one", "two is odd", "three about host-1w1-aa"]
-    assert lines(capsys, "--exp", experiment)[-2:] == ["one", "two is odd"]
-    assert lines(capsys, "--worker", "host-1w1-aa") == ["two is odd", "three about host-1w1-aa"]
-    assert lines(capsys, "--role", "worker", "--level", "debug") == ["two is odd", "four"]
+    next_ms(broker)
+    broker.events.log_all([Line(experiment, PRINTED, "host-1w1-aa", "info", "five is printed")])
+    next_ms(broker)
+    broker.events.log(None, "worker", "host-1w3-cc", "info", "six")
+    told = ["one", "two is odd", "three about host-1w1-aa", "five is printed", "six"]
+    assert lines(capsys)[-5:] == told
+    assert lines(capsys, "--role", "user") == lines(capsys, "--grep", "printed") == ["five is printed"]
+    assert lines(capsys, "--exp", experiment)[-3:] == ["one", "two is odd", "five is printed"]
+    assert lines(capsys, "--worker", "host-1w1-aa") == told[1:4]
+    assert lines(capsys, "--role", "worker", "--level", "debug") == ["two is odd", "four", "six"]
     assert lines(capsys, "--grep", "^t.*odd$") == ["two is odd"]
-    assert lines(capsys, "-n", "1") == ["three about host-1w1-aa"]
+    assert lines(capsys, "-n", "2") == ["five is printed", "six"]
     assert lines(capsys, "--since", "0") == [] and "one" in lines(capsys, "--since", "10m")
     assert run(["logs", "--grep", "nobody says that"]) == 0
     out, err = capsys.readouterr()
@@ -61,6 +69,8 @@ def test_who_follows_sees_each_line_once_and_ends_with_ctrl_c(
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         eventually(lambda: "before" in out.read_text(), timeout_s=30)
+        broker.events.log_all([Line(None, PRINTED, "late", "info", "printed")])
+        eventually(lambda: "printed" in out.read_text(), timeout_s=30)
         broker.events.log(None, "worker", "late", "info", "after")
         eventually(lambda: "after" in out.read_text(), timeout_s=30)
         process.send_signal(signal.SIGINT)
@@ -69,4 +79,4 @@ def test_who_follows_sees_each_line_once_and_ends_with_ctrl_c(
         process.kill()
         process.wait()
     said = out.read_text()
-    assert said.count("before") == said.count("after") == 1 and "Traceback" not in said
+    assert [said.count(word) for word in ("before", "printed", "after", "Traceback")] == [1, 1, 1, 0]

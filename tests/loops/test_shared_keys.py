@@ -31,6 +31,7 @@ WAITED_FOR = {
     "queue": keys.QUEUE,
     "coordinator": keys.COORDINATOR,
     "log": keys.LOG,
+    "prints": keys.PRINTS,
     "broker": keys.IDENTITY,
     "name": keys.name("sound"),
     "pool": keys.pool(POOL),
@@ -156,7 +157,7 @@ def test_a_shared_key_of_another_kind_is_named_and_nothing_else_stops(
         assert broker.conn.main.type(key) == b"list"
         broker.conn.main.delete(key)
     kind = kind_of(key)
-    if name not in ("name", "broker", "log", "tickets"):  # written when somebody has something to write
+    if name not in ("name", "broker", "log", "prints", "tickets"):  # written when somebody has something to write
         is_back = lambda: broker.conn.main.type(key) == str(kind).encode()  # noqa: E731
         eventually(is_back, timeout_s=90, every_s=0.1, what=f"{key} is a {kind} again")
     shop.goes_on()
@@ -164,11 +165,12 @@ def test_a_shared_key_of_another_kind_is_named_and_nothing_else_stops(
 
 
 def _is_said(name: str, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """By a role; of the two that none of ours needs meanwhile by whoever asks."""
+    """By a role; of those that none of ours needs meanwhile by whoever asks."""
     key = WAITED_FOR[name]
     asks: dict[str, Callable[[], object]] = {
         "name": lambda: broker.experiments.resolve("sound"),
         "broker": broker.planes.identity,
+        "prints": lambda: broker.events.read(),
     }
     ask = asks.get(name)
     if ask is not None:
@@ -197,7 +199,7 @@ def _claimed(broker: Broker, worker: str) -> Claim:
     return claim_next(broker, worker)
 
 
-@pytest.mark.parametrize("key", [keys.pool(POOL), keys.pool_tickets(POOL), keys.LOG, keys.IDENTITY])
+@pytest.mark.parametrize("key", [keys.pool(POOL), keys.pool_tickets(POOL), keys.LOG, keys.PRINTS, keys.IDENTITY])
 def test_a_dead_workers_shards_are_freed_at_once_whichever_shared_key_is_damaged(
     key: str, broker: Broker, valkey_server: LocalServer
 ) -> None:

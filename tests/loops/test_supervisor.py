@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from heddle.broker.events import Line
+from heddle.broker.lines import Line
 from heddle.broker.presence import HostReport, Pulse
 from heddle.errors import BrokerUnreachable
 from heddle.launch.host import cores

@@ -32,7 +32,7 @@ CLOSE_MS = 50
 its clock anew for TIME and for the id of an entry, also within one script, the simulated one does not (2 of 1,000
 appends of a busy machine have the two a millisecond or more apart). So ids are asked of the real server. On a machine
 that is busy with other things a command is under way for longer than this: then it may differ by as much."""
-STREAMS = (b":experience", b":tickets", b":dead", b":metrics", b"heddle:queue", b"heddle:log")
+STREAMS = (b":experience", b":tickets", b":dead", b":metrics", b"heddle:queue", b"heddle:log", b"heddle:prints")
 """Ends of the names of keys that a script may add to."""
 
 

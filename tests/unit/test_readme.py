@@ -82,6 +82,7 @@ def test_its_keys_are_those_of_the_broker() -> None:
         keys.due("E", 0),
         keys.experience("E", 0),
         keys.LOG,
+        keys.PRINTS,
     }
     assert set(shown) == names
 

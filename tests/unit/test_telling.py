@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from heddle.broker.events import Line
+from heddle.broker.lines import Line
 from heddle.broker.types import Reaped
 from heddle.coord.telling import FEW, Teller
 

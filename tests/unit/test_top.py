@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from heddle.broker.events import Event
 from heddle.broker.experience_types import Amount, Flow
+from heddle.broker.lines import PRINTED, Event
 from heddle.broker.presence import WorkerBeat, WorkerInfo
 from heddle.broker.types import ShardState
 from heddle.cli.top.keys import Order, View, press
@@ -140,6 +140,22 @@ def test_an_opened_worker_shows_where_it_is_and_what_it_does() -> None:
     shown = text(View(screen="worker", subject="w-2"), 100, 30)
     for word in ("w-2 stalled", "pid 7 on h", "its loop does not move"):
         assert word in shown, word
+
+
+def test_prints_leave_half_of_the_log_to_events_and_take_all_of_it_where_there_are_none() -> None:
+    # Given a few events, and prints after them without end
+    events = snapshot().events[:10]
+    prints = tuple(Event(f"{n}-1", NOW, "a-1", PRINTED, "w-1", "info", f"print {n}") for n in range(30))
+
+    def told(*events: Event) -> list[str]:
+        shown = [line.plain for line in screen(View(), replace(snapshot(), events=events), 120, 30)]
+        return ["print" if "print" in line else "event" for line in shown if "a-1 line" in line or "print " in line]
+
+    # Then both are told, and either has all of the room where it is alone
+    assert told(*events, *prints) == ["event"] * 3 + ["print"] * 3
+    assert told(*events[:1], *prints) == ["event"] + ["print"] * 5
+    assert told(*prints) == ["print"] * 6
+    assert told(*prints[:1], *events) == ["event"] * 6
 
 
 def test_keys_move_sort_and_filter() -> None:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from heddle.broker import Broker
-from heddle.broker.events import Line
+from heddle.broker.lines import Line
 from heddle.broker.presence import Pulse
 from heddle.cli.log_lines import FORMAT_ENV, formatter
 from heddle.clock import ManualClock

@@ -33,6 +33,7 @@ from heddle.cli.top.rows import ExperimentRow, Snapshot, WorkerRow
 from heddle.states.judgement import Judgement
 
 if TYPE_CHECKING:
+    from heddle.broker.lines import Event
     from heddle.cli.top.keys import View
 
 SHARDS = (
@@ -60,7 +61,7 @@ def experiment(view: "View", snapshot: Snapshot, width: int, height: int) -> lis
     events = min(5, len(told)) if height >= 18 else 0
     room = max(2, height - len(lines) - (events + 1 if events else 0))
     lines += filled(_shards(view, snapshot, width, room), room, width)
-    return lines + (_log(told[-events:], width) if events else [])
+    return lines + (_log(told, events, width) if events else [])
 
 
 def _numbers(one: ExperimentRow, snapshot: Snapshot, width: int) -> list[Text]:
@@ -169,7 +170,7 @@ def worker(view: "View", snapshot: Snapshot, width: int, height: int) -> list[Te
         *_because(one.judged, snapshot.now_ms, width),
     ]
     told = [event for event in snapshot.events if event.worker == beat.worker or beat.worker in event.message]
-    return lines + _log(told[-max(1, height - len(lines) - 1) :], width)
+    return lines + _log(told, max(1, height - len(lines) - 1), width)
 
 
 def _doing(one: WorkerRow) -> str:
@@ -180,7 +181,7 @@ def _doing(one: WorkerRow) -> str:
     return f"{beat.doing} of {beat.subject} for {duration(beat.doing_ms)}{limit}"
 
 
-def _log(events: Sequence[object], width: int) -> list[Text]:
+def _log(events: Sequence["Event"], most: int, width: int) -> list[Text]:
     from heddle.cli.top.screens import log_lines
 
-    return log_lines(tuple(events), len(events), width) if events else [exactly(Text(""), width)]  # type: ignore[arg-type]
+    return log_lines(tuple(events), most, width) if events else [exactly(Text(""), width)]

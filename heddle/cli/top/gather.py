@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from heddle.broker import Broker
-from heddle.broker.events import Event
 from heddle.broker.fleet import Fleet, FleetReader
+from heddle.broker.lines import PRINTED, Event, in_time
 from heddle.broker.overview import ExperimentGlance
 from heddle.broker.types import ShardState
 from heddle.cli.history import History
@@ -30,6 +30,7 @@ LOOK_MS_PER_SHARD = 10
 SLOW_S = 5.0
 """What changes rarely is asked for this often."""
 EVENTS_KEPT = 500
+"""Of events, and of what user code prints as well: neither pushes out the other."""
 MOVED = ("reaped", "vouched")
 
 
@@ -64,6 +65,7 @@ class Gatherer:
         self._watch = Watch()
         self._kept: dict[str, _Kept] = {}
         self._events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self._prints: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self._slow: tuple[float, str, str] = (-1e9, "", "")
 
     def snapshot(self, *, opened: str = "", watched: Collection[str] = (), everything: bool = False) -> Snapshot:
@@ -81,7 +83,8 @@ class Gatherer:
         fleet = self._reader.read(watched=watched, everything=everything)
         server, now = fleet.server, self._clock.monotonic()
         seen = Sight(server.now_ms, min(server.uptime_ms, self._watch.look(server.now_ms)))
-        self._events.extend(fleet.events)
+        self._events.extend(event for event in fleet.events if event.role != PRINTED)
+        self._prints.extend(event for event in fleet.events if event.role == PRINTED)
         keeps, blocked = self._rarely(now)
         workers = judged_workers(fleet, seen)
         pools = {name: PoolFacts(name, fleet.workers[name], pool.wanted, tuple(pool.hosts)) for name, pool in
@@ -106,7 +109,7 @@ class Gatherer:
             workers=tuple(row for some in workers.values() for row in some),
             pools=tuple(pool_row(name, pool, workers[name]) for name, pool in fleet.pools.items()),
             shards=self._opened(opened),
-            events=tuple(self._events),
+            events=tuple(in_time([*self._events, *self._prints])),
             cost_ms=1000 * (self._clock.monotonic() - began),
         )
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from heddle.broker.events import Event
 from heddle.broker.experience_types import Flow
+from heddle.broker.lines import Event
 from heddle.broker.presence import HostReport, WorkerInfo
 from heddle.broker.types import ShardState
 from heddle.states.judgement import Judgement

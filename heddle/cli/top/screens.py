@@ -5,7 +5,7 @@ Pure; the two lists, the frame around every screen, and the help are here, what 
 
 from rich.text import Text
 
-from heddle.broker.events import Event
+from heddle.broker.lines import PRINTED, Event
 from heddle.cli.curve import sparkline
 from heddle.cli.tables import duration
 from heddle.cli.top import details
@@ -222,13 +222,28 @@ def _reason(chosen: ExperimentRow | WorkerRow | None, snapshot: Snapshot, width:
 def log_lines(events: tuple[Event, ...], count: int, width: int) -> list[Text]:
     """A rule and the last lines of the log."""
     colours = {"warning": "yellow", "error": "red", "debug": "dim"}
-    told = [event for event in events if event.level != "debug"][-count:]
+    told = _last([event for event in events if event.level != "debug"], count)
     lines = [parts((f"── log {'─' * width}"[:width], "dim"), width=width)]
     for event in told:
         about = f" {event.experiment}" if event.experiment else ""
         head = f"{clock_time(event.time_ms)[:8]} {event.role}{about} "
         lines.append(parts((head, "dim"), (event.message, colours.get(event.level, "")), width=width))
     return lines
+
+
+def _last(events: list[Event], count: int) -> list[Event]:
+    """The newest lines; of those that user code printed no more than half of them, where there are others."""
+    room = max(count // 2, count - sum(event.role != PRINTED for event in events))
+    found: list[Event] = []
+    for event in reversed(events):
+        if len(found) == count:
+            break
+        if event.role == PRINTED:
+            if not room:
+                continue
+            room -= 1
+        found.append(event)
+    return found[::-1]
 
 
 def _experiment_cells(one: ExperimentRow) -> list[Cell]:
