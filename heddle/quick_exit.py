@@ -6,11 +6,51 @@ It never skips what somebody waits for: threads are joined, exit handlers run, o
 import contextlib
 import os
 import sys
-from typing import ClassVar
+import threading
+from collections.abc import Callable, Iterator
+from typing import ClassVar, NoReturn
 
 FAILED = 1
 STUCK_CODE, HURRIED_CODE = 70, 130
 """Of a role that named the call which hung, and of one that was told to end twice."""
+
+
+LAST_WORDS_S = 1.0
+"""So long an end at once waits for what is still to be told."""
+_last_words: list[Callable[[], object]] = []
+
+
+@contextlib.contextmanager
+def with_last_words(say: Callable[[], object]) -> Iterator[None]:
+    """Within it `say` is called before this process ends at once, from a thread that nobody waits for long for."""
+    _last_words.append(say)
+    try:
+        yield
+    finally:
+        _last_words.remove(say)
+
+
+def exit_now(code: int, *, within_s: float = LAST_WORDS_S) -> NoReturn:
+    """End this process from any thread, whatever the others are at; what was printed and is still held back is told, as
+    far as nobody has to be waited for: who hangs may hang in the middle of a print."""
+    saying = threading.Thread(target=_say_last_words, name="last words", daemon=True)
+    with contextlib.suppress(RuntimeError):  # no thread can be started any more
+        saying.start()
+        saying.join(within_s)
+    os._exit(code)
+
+
+def _say_last_words() -> None:
+    for say in reversed(_last_words):
+        with contextlib.suppress(Exception):
+            say()
+    _flush()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it went away, or it was closed
+            stream.flush()
 
 
 class QuickExit:
@@ -38,7 +78,5 @@ class QuickExit:
         """For `atexit`: registered before all others, it is called after them."""
         if os.getpid() != self._pid:
             return  # a fork of us, which ends its own way
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # whoever read it went away, or it was closed
-                stream.flush()
+        _flush()
         os._exit(self.code)

@@ -17,8 +17,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from heddle.cli.begun import BegunLines
 from heddle.cli.log_lines import JsonLines, is_json
-from heddle.subject import PRINTED
+from heddle.quick_exit import with_last_words
+from heddle.subject import PRINTED, Subject
 
 MOST_WAITING_BYTES = 4 << 20
 LINE_CHARS = 4_000
@@ -151,23 +153,37 @@ def prints_are_logged() -> Iterator[None]:
         return
     before = sys.stdout, sys.stderr
     _real.append(sys.stdout)
-    sys.stdout, sys.stderr = _Logged(sys.stdout), _Logged(sys.stderr)
+    begun = BegunLines(_log, LINE_CHARS)
+    sys.stdout, sys.stderr = _Logged(sys.stdout, "stdout", begun), _Logged(sys.stderr, "stderr", begun)
     try:
-        yield
+        with with_last_words(begun.tell_all):
+            yield
     finally:
         sys.stdout, sys.stderr = before
+        begun.close()
         _real.pop()
 
 
+def _log(line: str, about: Subject) -> None:
+    """A line of user code."""
+    if not (said := line[:LINE_CHARS].rstrip()):
+        return
+    _writing.now = True
+    try:
+        _printed.info("%s", said, extra={"printed": said, "subject": about})
+    finally:
+        _writing.now = False
+
+
 class _Logged(io.TextIOBase):
-    """Stands for standard output or error: a line that is over is a log line."""
+    """Stands for standard output or error: a line that is over, or that nobody adds to any more, is a log line."""
 
     encoding = "utf-8"
     errors = "replace"
 
-    def __init__(self, real: TextIO) -> None:
-        self._real = real
-        self._begun = threading.local()
+    def __init__(self, real: TextIO, name: str, begun: BegunLines) -> None:
+        self._real, self._name, self._begun = real, name, begun
+        self._pid = os.getpid()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -179,7 +195,9 @@ class _Logged(io.TextIOBase):
         return self._real.fileno()
 
     def flush(self) -> None:
-        """What user code wrote into the buffer beneath."""
+        """What user code wrote into the buffer beneath; of a fork, whose end is a flush and nothing else, all of it."""
+        if os.getpid() != self._pid:
+            self._begun.tell_all()
         with contextlib.suppress(OSError, ValueError):
             self._real.flush()
 
@@ -189,17 +207,7 @@ class _Logged(io.TextIOBase):
     def write(self, text: str) -> int:
         if getattr(_writing, "now", False):  # a handler that fails says so here
             return self._real.write(text)
-        *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
-        if len(rest) > LINE_CHARS:
-            lines, rest = [*lines, rest], ""
-        self._begun.text = rest
-        _writing.now = True
-        try:
-            for line in lines:
-                if said := line[:LINE_CHARS].rstrip():
-                    _printed.info("%s", said, extra={"printed": said})
-        finally:
-            _writing.now = False
+        self._begun.add(self._name, text)
         return len(text)
 
 

@@ -14,8 +14,10 @@ from functools import partial
 from typing import Any, TextIO
 
 from heddle.broker import open_broker
+from heddle.cli.begun import BegunLines
 from heddle.cli.log_lines import is_json
 from heddle.launch.speaking import Speaking
+from heddle.quick_exit import with_last_words
 from heddle.subject import PRINTED, subject
 
 LINE_CHARS = 2_000
@@ -34,17 +36,25 @@ def prints_are_heard(url: str, role: str, who: str) -> Iterator[None]:
     """
     speaking = Speaking(partial(open_broker, url, role=role))
     hears = _Hears(speaking, who)
+    begun = BegunLines(lambda line, about: hears.hear(line[:LINE_CHARS], about.get("experiment")), LINE_CHARS)
     before = sys.stdout, sys.stderr
     if is_json():  # there what is printed is logged, see `json_out.py`
         logging.getLogger(PRINTED).addHandler(hears)
     else:
-        sys.stdout, sys.stderr = (_Heard(real, hears) for real in before)
+        sys.stdout, sys.stderr = _Heard(sys.stdout, "stdout", begun), _Heard(sys.stderr, "stderr", begun)
+
+    def say_the_last() -> None:
+        begun.tell_all()
+        speaking.stop()
+
     try:
-        yield
+        with with_last_words(say_the_last):
+            yield
     finally:
-        logging.getLogger(PRINTED).removeHandler(hears)
         if not is_json():
             sys.stdout, sys.stderr = before
+        begun.close()
+        logging.getLogger(PRINTED).removeHandler(hears)
         speaking.stop()
 
 
@@ -74,15 +84,15 @@ class _Hears(logging.Handler):
 
 
 class _Heard(io.TextIOBase):
-    """Standard output or error, overheard: whole lines of each thread."""
+    """Standard output or error, overheard: the lines of each thread."""
 
     encoding = "utf-8"
     errors: str | None = None
 
-    def __init__(self, real: TextIO, hears: _Hears) -> None:
-        self._real, self._hears = real, hears
+    def __init__(self, real: TextIO, name: str, begun: BegunLines) -> None:
+        self._real, self._name, self._begun = real, name, begun
         self.encoding, self.errors = real.encoding, real.errors  # user code encodes by them
-        self._begun = threading.local()
+        self._pid = os.getpid()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -104,8 +114,6 @@ class _Heard(io.TextIOBase):
 
     def write(self, text: str) -> int:
         written = self._real.write(text)
-        *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
-        self._begun.text = rest[:LINE_CHARS]
-        for line in lines:
-            self._hears.hear(line[:LINE_CHARS])
+        if os.getpid() == self._pid:
+            self._begun.add(self._name, text)
         return written

@@ -134,7 +134,7 @@ def worker(pool: str, redis_url: str | None) -> None:
             tracing=tracing,
         )
         this_process_is(worker=working.id, pool=pool)
-        with prints_are_logged(), _heard(url, "worker", working.id, by_another=is_heard):
+        with _heard(url, "worker", working.id, by_another=is_heard), prints_are_logged():
             code = working.run()
     raise click.exceptions.Exit(code)
 
@@ -174,7 +174,7 @@ def trainer(experiment: str | None, directory: str, most: int | None, redis_url:
     home = folder / found
     with traces("heddle-trainer") as tracing:
         this_process_is(experiment=found)
-        with prints_are_logged(), _heard(url, "trainer", "trainer", by_another=is_heard):
+        with _heard(url, "trainer", "trainer", by_another=is_heard), prints_are_logged():
             code = Trainer(url, found, stop=stop, directory=home, describe=see_spaces, tracing=tracing).run()
     raise click.exceptions.Exit(code)
 

@@ -4,7 +4,6 @@ It never trains by itself: it builds the parts, hands them to the loop, and turn
 """
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -47,7 +46,7 @@ from heddle.errors import (
 from heddle.lease import Action, Watchdog
 from heddle.plane import Plane, open_plane
 from heddle.policies.weights import WeightsError
-from heddle.quick_exit import STUCK_CODE
+from heddle.quick_exit import STUCK_CODE, exit_now
 from heddle.stop import StopFlag
 from heddle.tracing import Tracing
 
@@ -91,7 +90,7 @@ class Trainer:
         clock: Clock | None = None,
         rng: np.random.Generator | None = None,
         broker: Broker | None = None,
-        exit_process: Callable[[int], object] = os._exit,
+        exit_process: Callable[[int], object] = exit_now,
         plane: Callable[[], Plane] = open_plane,
         tracing: Tracing | None = None,
     ) -> None:

@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator
 
 from heddle.clock import Clock, SystemClock
+from heddle.quick_exit import exit_now
 from heddle.stop import StopFlag
 
 INTERRUPTED = 130
 HURRIED_EXIT_S = 0.3
 """Told twice, a process has this long to end by itself, so that it is gone within a second."""
+LAST_WORDS_S = 0.05
 
 
 @contextlib.contextmanager
@@ -48,6 +50,6 @@ def exit_when_hurried(stop: StopFlag, after_s: float = HURRIED_EXIT_S, *, clock:
     def wait() -> None:
         stop.wait_now()
         (clock or SystemClock()).sleep(after_s)
-        os._exit(INTERRUPTED)
+        exit_now(INTERRUPTED, within_s=LAST_WORDS_S)
 
     threading.Thread(target=wait, name="hurried exit", daemon=True).start()

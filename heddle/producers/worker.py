@@ -25,6 +25,7 @@ from heddle.producers.holdings import Holding
 from heddle.producers.identity import process_name
 from heddle.producers.parcel import Outcome, Parcel
 from heddle.producers.worker_parts import Means, Parts
+from heddle.quick_exit import exit_now
 from heddle.stop import StopFlag
 from heddle.tracing import Tracing
 
@@ -64,7 +65,7 @@ class Worker:
         stop: StopFlag,
         drain_s: float = DRAIN_S,
         connect: Callable[[], Broker] | None = None,
-        exit_process: Callable[[int], object] = os._exit,
+        exit_process: Callable[[int], object] = exit_now,
         entropy: Callable[[int], bytes] = os.urandom,
         plane: Callable[[], Plane] = open_plane,
         clock: Clock | None = None,

@@ -80,3 +80,31 @@ def test_who_follows_sees_each_line_once_and_ends_with_ctrl_c(
         process.wait()
     said = out.read_text()
     assert [said.count(word) for word in ("before", "printed", "after", "Traceback")] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_last_words_of_a_process_that_nobody_supervises_and_that_ends_at_once_are_in_the_log(
+    form: str, broker: Broker, valkey_server: LocalServer
+) -> None:
+    code = """
+import logging, sys
+from heddle import subject
+from heddle.cli import begun, root
+from heddle.cli.json_out import prints_are_logged
+from heddle.cli.prints import prints_are_heard
+from heddle.quick_exit import exit_now
+begun.IDLE_S = 3600
+root.set_up_logs(logging.INFO, is_service=True)
+with prints_are_heard(sys.argv[1], "worker", "lonely"), prints_are_logged():
+    with subject.about({"experiment": "pole-1"}):
+        print("a line")
+        print("the arm is", end="")
+    exit_now(70, within_s=30)
+"""
+    env = {**os.environ, "HEDDLE_LOG": form, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", code, valkey_server.url]
+    done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=90)
+    assert done.returncode == 70, done.stderr
+    said = [(event.experiment, event.message) for event in broker.events.find(lambda one: one.worker == "lonely")]
+    assert said == [("pole-1", "a line"), ("pole-1", "the arm is")]
+    assert "the arm is" in done.stdout

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heddle import subject
-from heddle.cli import json_out, root
+from heddle.cli import begun, json_out, root
 from heddle.cli.json_out import JsonOut, Relay, prints_are_logged, relay
 from heddle.cli.log_lines import FORMAT_ENV
 from heddle.launch.process import LINE_LIMIT_BYTES
@@ -68,7 +68,10 @@ def test_a_service_that_was_begun_with_v_says_each_line_once_and_on_standard_out
     assert ([line["logger"] for line in lines_of(out)], err) == (["heddle.worker"], "")
 
 
-def test_what_user_code_prints_is_an_object_that_names_shard_and_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_user_code_prints_is_an_object_that_names_shard_and_epoch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(begun, "IDLE_S", 3_600.0)
     subject.this_process_is(worker="w1")
     with prints_are_logged():
         with subject.about({"experiment": "pole-1", "shard": 3, "epoch": 17}):
@@ -129,10 +132,10 @@ class Broken(io.StringIO):
         raise BrokenPipeError("nobody is there")
 
 
-def scripted(code: str) -> subprocess.CompletedProcess[str]:
+def scripted(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A process of its own, whose logs are JSON."""
     env = {**os.environ, FORMAT_ENV: "json", "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code, *arguments], env=env, text=True, capture_output=True, timeout=60)
 
 
 def test_while_nobody_reads_nobody_waits_what_is_kept_is_bounded_and_what_was_left_out_is_counted(
@@ -258,3 +261,74 @@ with json_out.prints_are_logged():
     done = scripted(code)
     assert done.returncode == 0, done.stderr
     assert sum("in the child" in line for line in done.stdout.splitlines()) == 20
+
+
+BEGUN = """
+import logging, os, sys, threading
+from heddle import subject
+from heddle.cli import begun, json_out, root
+from heddle.quick_exit import exit_now
+begun.IDLE_S = float(sys.argv[1])
+root.set_up_logs(logging.INFO, is_service=True)
+subject.this_process_is(worker="w1")
+def play():
+    with subject.about({"experiment": "pole-1", "shard": 3}):
+        print("arm is ", end="")
+        print("cold", end="")
+    played.set()
+played = threading.Event()
+with json_out.prints_are_logged():
+    threading.Thread(target=play).start()
+    logging.getLogger("heddle.worker").info("everything that this takes is loaded")
+    print("and so", end="", file=sys.stderr)
+    played.wait()
+"""
+LONG, SHORT = "3600", "0.2"
+"""Seconds until a line that is not over is told."""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("pass", 0), ("sys.exit(3)", 3), ("raise ValueError(1)", 1), ("exit_now(70, within_s=20)", 70)]
+)
+def test_last_words_without_an_end_are_told_however_the_process_ends_it(end: str, code: int) -> None:
+    done = scripted(f"{BEGUN}    {end}\n", LONG)
+    told = {line["message"]: line for line in lines_of(done.stdout) if line["logger"] == subject.PRINTED}
+    assert (set(told), done.returncode) == ({"arm is cold", "and so"}, code)
+    about = told["arm is cold"]
+    assert (about["experiment"], about["shard"], about["worker"]) == ("pole-1", 3, "w1")
+
+
+def test_what_was_printed_before_a_hang_is_there_before_the_process_is_killed() -> None:
+    env = {**os.environ, FORMAT_ENV: "json", "PYTHONPATH": str(ROOT)}
+    code = f"{BEGUN}    threading.Event().wait()\n"
+    command = [sys.executable, "-c", code, SHORT]
+    with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE) as hanging:
+        try:
+            assert hanging.stdout is not None
+            told = ""
+            while not ("cold" in told and "and so" in told):  # in pieces, where this process is slow
+                told += json.loads(hanging.stdout.readline())["message"]
+            assert hanging.poll() is None
+        finally:
+            hanging.kill()
+
+
+def test_a_process_that_hangs_in_the_middle_of_a_print_is_ended_all_the_same() -> None:
+    code = f"""{BEGUN}
+    json_out._turn[0].acquire()
+    threading.Thread(target=exit_now, args=(70,)).start()
+    threading.Event().wait()
+"""
+    assert scripted(code, LONG).returncode == 70
+
+
+def test_a_fork_tells_its_own_last_words_and_not_those_of_its_parent() -> None:
+    """As vector environments end: by no way through whoever made them."""
+    code = f"""{BEGUN}
+    import multiprocessing
+    child = multiprocessing.get_context("fork").Process(target=print, args=("in the child",), kwargs={{"end": ""}})
+    child.start()
+    child.join()
+"""
+    told = [line["message"] for line in lines_of(scripted(code, LONG).stdout) if line["logger"] == subject.PRINTED]
+    assert sorted(told) == ["and so", "arm is cold", "in the child"]

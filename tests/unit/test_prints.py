@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heddle import subject
-from heddle.cli import prints
+from heddle.cli import begun, prints
 from heddle.cli.log_lines import FORMAT_ENV
 from heddle.cli.prints import prints_are_heard
 
@@ -35,6 +35,7 @@ ears: list[Ears] = []
 def listening(monkeypatch: pytest.MonkeyPatch) -> None:
     ears.clear()
     monkeypatch.setattr(prints, "Speaking", Ears)
+    monkeypatch.setattr(begun, "IDLE_S", 3_600.0)
     monkeypatch.setattr(subject, "_process", {})
     monkeypatch.delenv(FORMAT_ENV, raising=False)
 
@@ -123,3 +124,15 @@ def test_user_code_finds_the_encoding_of_the_stream_beneath_and_may_wrap_it_anew
         print("é")
     assert raw.getvalue() == "é\n".encode() + "é\n".encode("latin-1")
     assert ears[0].heard == [("w1", None, "é"), ("", None, "ended")]
+
+
+def test_last_words_without_an_end_are_heard_with_the_experiment_that_was_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with prints_are_heard("redis://nowhere", "worker", "w1"):
+        with subject.about({"experiment": "pole-1"}):
+            print("arm is", end="")
+        held = sys.stdout
+    print("of late", end="", file=held)
+    assert ears[0].heard == [("w1", "pole-1", "arm is"), ("", None, "ended"), ("w1", None, "of late")]
