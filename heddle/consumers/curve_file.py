@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from heddle.broker.events import Metric
 from heddle.broker.records import dump_json
+from heddle.locks import Held, take
 from heddle.version import __version__
 
 log = logging.getLogger("heddle.trainer")
@@ -42,7 +43,7 @@ class CurveFile:
         self._home = home
         self._spec = spec
         self._well = True
-        self._lock: IO[bytes] | None = None
+        self._lock: Held | None = None
         self._file: IO[bytes] | None = None
         if (home / SPEC).is_file():
             with self._telling():
@@ -90,24 +91,24 @@ class CurveFile:
         self.close()
 
     def close(self) -> None:
-        """Write no more, for now; the end of this process does the same."""
-        for file in (self._file, self._lock):
-            if file is not None:
-                file.close()
+        """Write no more, for now; the end of this process does the same, and so does whoever collects this."""
+        if self._file is not None:
+            self._file.close()
+        if self._lock is not None:
+            self._lock.close()
         self._file = self._lock = None
 
     def _hold(self) -> None:
         """It goes on: what an earlier end said holds no more. Several may hold it: who lost its seat may still live."""
         (self._home / ENDED).unlink(missing_ok=True)
-        lock = (self._home / SPEC).open("rb")
+        descriptor = os.open(self._home / SPEC, os.O_RDONLY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._lock = take(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:  # somebody looks right now whether it is held: with the next line
-            lock.close()
             return
         except OSError as error:  # nobody can tell there that it goes on
             log.info("cannot lock file=%s error=%s", self._home / SPEC, error)
-        self._lock = lock
+            self._lock = Held(-1)
 
     def _telling(self) -> "_Telling":
         return _Telling(self)

@@ -106,3 +106,10 @@ class Parts:
     broker_run: str = ""
     told: dict[str, float] = field(default_factory=dict)
     traces: Traces | None = None
+
+    def close(self) -> None:
+        """Let go of files and threads; what is being published gets a moment."""
+        self.report.close()
+        if self.reader.shelf.prefetch is not None:
+            self.reader.shelf.prefetch.close()
+        self.publisher.close()

@@ -128,6 +128,10 @@ class Report:
         """Keep how it ended beside what was measured."""
         self._file.end(outcome, reason, result)
 
+    def close(self) -> None:
+        """Let go of the file: who sends comes back as another one, or not at all."""
+        self._file.close()
+
     def tell(self, level: str, message: str) -> None:
         """One line for the experiment's log, which everybody sees."""
         self._broker.events.log(self._experiment, "trainer", self._trainer, level, message)

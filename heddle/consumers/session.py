@@ -4,7 +4,9 @@ It never learns: the body of that loop does. The seat, fences, order, repeats, s
 and the end of the run are the trainer's as ever, which runs in a thread and has the body as its learner.
 """
 
+import _thread
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,11 +87,9 @@ class TrainerSession:
             raise UsageError("a trainer needs the URL of a broker")
         self.body = Body()
         self._stop = StopFlag()
-        self._tracing = tracing
-        self._code: int | None = None
-        self._error: BaseException | None = None
+        self._outcome = _Outcome()
         self._assemblers: dict[str, Any] = {}
-        self._trainer = Trainer(
+        trainer = Trainer(
             url,
             experiment,
             directory=directory,
@@ -101,7 +101,9 @@ class TrainerSession:
             broker=broker,
             tracing=tracing,
         )
-        self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
+        given = (trainer, self.body, self._outcome, tracing)  # not this session: who drops it ends the training
+        self._thread = threading.Thread(target=_run, args=given, name="trainer", daemon=True)
+        weakref.finalize(self, _drop, self._stop, self.body).atexit = False
 
     # ---- what the user calls
 
@@ -126,6 +128,7 @@ class TrainerSession:
             self._raise()
 
     def __iter__(self) -> Iterator[SessionBatch]:
+        _ = self.setting  # says what to do first
         while (batches := self._next()) is not None:
             yield SessionBatch(
                 segments=[item.segments.whole() for item in batches],
@@ -180,16 +183,6 @@ class TrainerSession:
 
     # ---- inside
 
-    def _run(self) -> None:
-        try:
-            self._code = self._trainer.run()
-        except BaseException as error:  # noqa: BLE001  top of a thread: raised again where the user waits
-            self._error = error
-        finally:
-            if self._tracing is not None:
-                self._tracing.close()
-            self.body.end()
-
     def _next(self) -> Sequence[Loaded] | None:
         self.body.done()
         batches = self.body.wait_for_batches()
@@ -207,9 +200,40 @@ class TrainerSession:
             self._thread.join()
 
     def _raise(self) -> None:
-        error, self._error = self._error, None
+        told = self._outcome
+        error, told.error = told.error, None
         if error is not None:
             raise error
-        if self._code == 1:
-            self._code = None
+        if told.code == 1:
+            told.code = None
             raise ExperimentFailed("the experiment failed; `heddle status` says why")
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What came of the trainer's thread."""
+
+    code: int | None = None
+    error: BaseException | None = None
+
+
+def _run(trainer: Trainer, body: Body, outcome: _Outcome, tracing: Tracing | None) -> None:
+    try:
+        outcome.code = trainer.run()
+    except BaseException as error:  # noqa: BLE001  top of a thread: raised again where the user waits
+        outcome.error = error
+    finally:
+        if tracing is not None:
+            tracing.close()
+        body.end()
+
+
+def _drop(stop: StopFlag, body: Body) -> None:
+    """Nobody has the session any more. It was collected in the middle of anything, in any thread: what takes locks is
+    left to another one."""
+
+    def end() -> None:
+        stop.drain("the session was dropped")
+        body.close()
+
+    _thread.start_new_thread(end, ())

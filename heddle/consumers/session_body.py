@@ -35,7 +35,7 @@ class Body:
         self._given: queue.SimpleQueue[Sequence[Loaded] | None] = queue.SimpleQueue()
         self._ready = threading.Event()
         self._trained = threading.Event()
-        self._closed = threading.Event()
+        self._closed, self._ended = threading.Event(), threading.Event()
 
     def attach(self, setting: Setting) -> "Body":
         """The trainer has the seat and knows the experiment."""
@@ -59,7 +59,8 @@ class Body:
             try:
                 return self._given.get(timeout=LOOK_S)  # short, so that Ctrl-C is heard
             except queue.Empty:
-                continue
+                if self._ended.is_set():
+                    return None
 
     def close(self) -> None:
         """Nobody asks for batches any more."""
@@ -68,6 +69,7 @@ class Body:
 
     def end(self) -> None:
         """The trainer's thread is over."""
+        self._ended.set()
         self._given.put(None)
 
     # ---- from the trainer's thread

@@ -22,14 +22,12 @@ from heddle.consumers.building import Source, build
 from heddle.consumers.data.source import DataSource
 from heddle.consumers.loop import Loop
 from heddle.consumers.offline import OfflineLoop, offline_setting, open_source
-from heddle.consumers.parts import PARTITION, Interrupted, Trains
+from heddle.consumers.parts import PARTITION, Interrupted, Parts, Trains
 from heddle.consumers.patience import GivenUp, Patience
-from heddle.consumers.publisher import Publisher
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
 from heddle.consumers.seat import ASK_EVERY_S, Seat, trainer_id
 from heddle.consumers.setting import Describe, Setting
-from heddle.consumers.shelf import Shelf
 from heddle.consumers.watch import Watch
 from heddle.consumers.watched import WatchedTraining
 from heddle.errors import (
@@ -112,8 +110,7 @@ class Trainer:
         self._watch = Watch(experiment, self._clock)
         self._connected: Broker | None = None
         self._seat: Seat | None = None
-        self._shelf: Shelf | None = None
-        self._publisher: Publisher | None = None
+        self._parts: Parts | None = None
         self._data: DataSource | None = None
         self._patience = Patience(check=self._check, on_damage=self._wait_for_mending, clock=self._clock, rng=self._rng)
 
@@ -195,7 +192,7 @@ class Trainer:
         try:
             try:
                 parts = build(self._source(broker), seat)
-                self._shelf, self._publisher = parts.reader.shelf, parts.publisher
+                self._parts = parts
                 loop = Loop(parts) if self._data is None else OfflineLoop(parts, self._data)
             except (EnvError, SpecError, WeightsError, ExperimentFailed, CheckpointError, DataError) as error:
                 if isinstance(error, CheckpointMissing):
@@ -211,19 +208,18 @@ class Trainer:
         finally:
             if watchdog is not None:
                 watchdog.stop()
-            if self._shelf is not None and self._shelf.prefetch is not None:
-                self._shelf.prefetch.close()
-            if self._publisher is not None:
-                self._publisher.close()
+            if self._parts is not None:  # whoever holds us may live on: a notebook whose loop was left
+                self._parts.close()
             seat.release()
             self._tidy_memory(broker)
 
     def _tidy_memory(self, broker: Broker) -> None:
         """What nobody can read or append any more goes; what another trainer will train stays."""
-        if self._shelf is None or self._shelf.home is None:
+        home = self._parts.reader.shelf.home if self._parts is not None else None
+        if home is None:
             return
         try:
-            sweep_home(broker.planes, self._experiment, self._shelf.home, young_s=0.0, clock=self._clock)
+            sweep_home(broker.planes, self._experiment, home, young_s=0.0, clock=self._clock)
         except BrokerError as error:
             log.info("left shared memory to a later sweep error=%s", error)
 

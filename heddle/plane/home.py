@@ -46,6 +46,7 @@ class Home:
         self.folder = plane.root / broker / experiment
         self.token = plane.token
         self._most, self._most_kept = min(MOST_MAPPED, open_files() // 4), min(MOST_KEPT, open_files() // 16)
+        self._pid = os.getpid()
         self._mapped = 0  # views
         self._changed = threading.Lock()
         self._kept: dict[tuple[int, int], Mapping] = {}
@@ -166,10 +167,10 @@ class Home:
 
     def _leave(self, mapping: Mapping) -> None:
         mapping.users -= 1
-        if mapping.users:
+        if mapping.users or os.getpid() != self._pid:  # in a fork the lock is its parent's, who looks at it
             return
+        fcntl.flock(mapping.file, fcntl.LOCK_UN)  # not by closing alone: a fork may have it open
         if self._kept.get(mapping.key) is mapping and not mapping.is_over():
-            fcntl.flock(mapping.file, fcntl.LOCK_UN)
             self._kept[mapping.key] = self._kept.pop(mapping.key)  # the newest stands last
         else:
             self._close(mapping)

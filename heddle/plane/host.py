@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.errors import PlaneError
+from heddle.locks import take
 from heddle.plane.names import token_of
 
 SHM = Path("/dev/shm")
@@ -120,11 +121,11 @@ def _check_ours(root: Path) -> None:
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
     lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    held = take(lock, fcntl.LOCK_EX)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(lock)
+        held.close()
 
 
 def _boot() -> str:

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 from heddle.errors import PlaneError
+from heddle.locks import take
 from heddle.plane.home import KEPT_FROM, Home, open_files
 from heddle.plane.pages import enlarge, writable
 
@@ -152,8 +153,8 @@ class Ring:
         self.folder = home.make() / f"{PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
         try:
             self.folder.mkdir(mode=0o700)
-            self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = take(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise PlaneError(f"cannot make {self.folder}: {error.strerror or error}") from error
 
@@ -188,9 +189,7 @@ class Ring:
             slot.remove()
         self._slots = []
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
 
 def _left_free(total: int) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle.clock import Clock, SystemClock
+from heddle.locks import Held, take
 
 log = logging.getLogger("heddle.plane")
 
@@ -49,7 +50,7 @@ class HostWeights:
         self._folder = root / FOLDER
         self._clock = clock or SystemClock()
         self._rng = rng or np.random.default_rng()
-        self._users: int | None = None
+        self._users: Held | None = None
 
     def open(self) -> "HostWeights":
         """Use it from now on.
@@ -64,16 +65,16 @@ class HostWeights:
                 raise PermissionError(f"{self._folder} is not a folder of this user's alone")
             with contextlib.suppress(FileNotFoundError):  # the last user before us has just removed it
                 users = _lock(self._folder / USERS, fcntl.LOCK_SH)
-                if os.fstat(users).st_nlink:
+                if os.fstat(users.descriptor).st_nlink:
                     self._users = users
                 else:
-                    os.close(users)
+                    users.close()
         return self
 
     def close(self) -> None:
         """Use it no more; the last one leaves nothing behind."""
         if self._users is not None:
-            os.close(self._users)
+            self._users.close()
             self._users = None
             remove_unused(self._folder.parent, older_s=0.0, now_s=self._clock.wall())
 
@@ -122,7 +123,7 @@ class HostWeights:
         try:
             yield True
         finally:
-            os.close(lock)
+            lock.close()
 
     def _keep(self, sha256: str, data: bytes | None) -> bytes | None:
         if data is None or hashlib.sha256(data).hexdigest() != sha256:
@@ -186,12 +187,6 @@ def _newest_first(folder: Path) -> list[tuple[Path, os.stat_result]]:
     return sorted(some, key=lambda one: one[1].st_mtime, reverse=True)
 
 
-def _lock(path: Path, kind: int) -> int:
-    """A descriptor that holds the lock; raises BlockingIOError, OSError."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(file, kind)
-    except OSError:
-        os.close(file)
-        raise
-    return file
+def _lock(path: Path, kind: int) -> Held:
+    """The lock; raises BlockingIOError, OSError."""
+    return take(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), kind)

@@ -1,7 +1,8 @@
 """A trainer of one's own, and taps, on a real server."""
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 
 from heddle.broker import Broker
 from heddle.broker.server import LocalServer
-from heddle.consumers.session import TrainerSession
+from heddle.consumers.curve_file import is_written
+from heddle.consumers.session import SessionBatch, TrainerSession
 from heddle.consumers.tap import Tap
 from heddle.errors import BrokerUnreachable, SeatLost, UsageError
 from heddle.policies.weights import unpack
@@ -33,8 +35,8 @@ def session(valkey_server: LocalServer, home: Path) -> Enter:
 broker = on_valkey
 
 
-def play(fleet: Fleet, rounds: int) -> threading.Thread:
-    """A fleet that gives each version once, for so many versions, and then lets its shards go."""
+def play(fleet: Fleet, rounds: int, *, until_stop: bool = True) -> threading.Thread:
+    """A fleet that gives each version once, for so many versions, and then waits for the stop to let its shards go."""
 
     def run() -> None:
         version = 0
@@ -43,8 +45,9 @@ def play(fleet: Fleet, rounds: int) -> threading.Thread:
             for shard, claim in fleet.claims.items():
                 if claim.kind == "train":
                     fleet.give(shard, version)
-        eventually(lambda: fleet.broker.experiments.ctl(fleet.experiment).command == "stop")
-        fleet.release_all()
+        if until_stop:
+            eventually(lambda: fleet.broker.experiments.ctl(fleet.experiment).command == "stop")
+            fleet.release_all()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -115,6 +118,50 @@ def test_a_batch_whose_body_raised_is_not_trained(broker: Broker, session: Enter
     assert (fleet.flow().trained.batches, fleet.flow().entries) == (0, 2)
     assert broker.seats.holder(fleet.experiment) is None
     assert broker.experiments.ctl(fleet.experiment).outcome == ""
+
+
+def two_batches(fleet: Fleet, trainer: TrainerSession) -> Iterator[SessionBatch]:
+    """An iteration that has its second batch in hand, so that the first is in the run's folder."""
+    batches = iter(trainer)
+    next(batches)
+    next(batches)
+    return batches
+
+
+def test_who_leaves_the_loop_lets_go_of_the_runs_folder_and_may_keep_the_session(
+    broker: Broker, session: Enter, home: Path
+) -> None:
+    # Given a loop of one's own, in the middle
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    workers = play(fleet, rounds=2, until_stop=False)
+    with session(fleet.experiment) as trainer:
+        batches = two_batches(fleet, trainer)
+        assert is_written(home)
+    # When it was left, by break as in a notebook where all of it stays in hand
+    workers.join()
+    # Then nobody takes the run for one that goes on, and to ask for more ends at once, each time
+    assert not is_written(home)
+    assert list(batches) == [] == list(trainer)
+
+
+def test_a_session_that_is_dropped_without_being_left_ends(broker: Broker, session: Enter, home: Path) -> None:
+    # Given a session that was entered by hand
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    workers = play(fleet, rounds=2, until_stop=False)
+    trainer = session(fleet.experiment).__enter__()
+    batches = two_batches(fleet, trainer)
+    assert is_written(home)
+    # When nobody has it any more
+    del trainer, batches
+    gc.collect()
+    # Then its seat is free and the run's folder as well
+    eventually(lambda: broker.seats.holder(fleet.experiment) is None and not is_written(home), timeout_s=30)
+    workers.join()
+
+
+def test_who_asks_for_batches_before_entering_is_told_to(broker: Broker, session: Enter) -> None:
+    with pytest.raises(UsageError, match="enter the session first"):
+        next(iter(session(submit(broker))))
 
 
 def test_losing_the_seat_reaches_the_loop(broker: Broker, session: Enter) -> None:

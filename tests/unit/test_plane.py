@@ -314,6 +314,27 @@ def in_memory() -> Iterator[Path]:
         yield Path(folder) / "memory"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_view_that_dies_in_a_fork_is_still_looked_at_by_its_parent(root: Path) -> None:
+    # Given a reader that looks at a batch, and a fork of it in which the view is collected
+    home, ring = home_at(root), Ring(home_at(root))
+    slot = ring.take(KEPT_FROM)
+    slot.offer("0-1-n-1")
+    view = home.view("0-1-n-1", KEPT_FROM)
+    pid = os.fork()
+    if pid == 0:
+        del view
+        gc.collect()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    # When the batch is settled, then its buffer is not written to while it is looked at
+    slot.close()
+    home.remove("0-1-n-1")
+    assert not slot.is_free()
+    del view
+    assert slot.is_free()
+
+
 def test_a_buffer_in_large_pages_has_the_same_bytes_for_whoever_writes_and_reads(in_memory: Path) -> None:
     file = in_memory.with_name("buffer")
     size = 2 * (large_page() or KEPT_FROM) + 5000
@@ -417,8 +438,7 @@ def test_the_buffers_of_a_dead_worker_go_and_a_living_ones_stay(broker: Broker, 
     living, dead = Ring(home), Ring(home)
     living.take(10)
     dead.take(10)
-    os.close(dead._lock)  # as the kernel does when a process dies
-    dead._lock = -1
+    dead._lock.close()  # as the kernel does when a process dies
     sweep_home(broker.planes, E, home, clock=Later())
     assert not dead.folder.exists()
     assert (living.folder / LOCK).exists()

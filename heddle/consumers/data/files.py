@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from heddle.durable import sync_folder
 from heddle.errors import Conflict, DataError
+from heddle.locks import take
 
 
 @contextlib.contextmanager
@@ -34,10 +35,10 @@ def workshop(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise DataError(f"cannot write {made}: {error.strerror or error}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Conflict(f"another process makes {target}") from error
+        held = take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise Conflict(f"another process makes {target}") from error
+    try:
         if not made.exists() or made.stat().st_ino != os.fstat(descriptor).st_ino:
             raise Conflict(f"{target} came to be meanwhile")
         _empty(made)
@@ -52,7 +53,7 @@ def workshop(target: Path) -> Iterator[Path]:
             shutil.rmtree(made, ignore_errors=True)
             raise
     finally:
-        os.close(descriptor)
+        held.close()
 
 
 def _empty(folder: Path) -> None:

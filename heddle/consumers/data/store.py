@@ -13,6 +13,7 @@ nothing counts any more is removed.
 
 import fcntl
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from heddle.consumers.data.joiner_state import State
 from heddle.consumers.data.piece import Piece, joined
 from heddle.consumers.data.schema import DataColumn, from_table, schema_of, to_table
 from heddle.errors import Conflict, DataError
+from heddle.locks import take
 
 MANIFEST = "dataset.json"
 FORMAT = "heddle-experience/2"
@@ -146,13 +148,12 @@ class Store:
         try:
             for part in (_DATA, _OPEN):
                 (folder / part).mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / ".lock").open("w")
+            file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise DataError(f"cannot write {folder}: {error.strerror or error}") from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._lock.close()
             raise Conflict(f"another process records into {folder}; give another one with --to") from error
         self.manifest: Manifest | None = None
         self._ends: dict[str, dict[int, int]] = {}  # of each file in open/: episode -> the step behind its last one

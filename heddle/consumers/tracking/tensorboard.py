@@ -10,13 +10,14 @@ import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.tracking.base import in_short, library
 from heddle.consumers.tracking.event_files import files_in, next_file, records
 from heddle.consumers.tracking.points import Ending, Place, Point, Subject
 from heddle.errors import Conflict, TrackerDown
+from heddle.locks import Held, take
 
 LOCK = ".heddle-track.lock"
 SEQS = 1000
@@ -37,7 +38,7 @@ class TensorBoard:
         self._writers: Any = library("tensorboardX.record_writer", "tensorboard")
         self._last: Place | None = None
         self._writer: Any = None
-        self._lock: IO[str] | None = None
+        self._lock: Held | None = None
 
     def open(self) -> bool:
         """Find where the files end, and begin one of our own.
@@ -110,13 +111,11 @@ class TensorBoard:
 
     def _hold(self) -> None:
         """Keep others of this host out; the system lets go of it with the process."""
-        lock = (self._folder / LOCK).open("a")
+        file = os.open(self._folder / LOCK, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.close()
             raise Conflict(f"another process writes event files into {self._folder}") from None
-        self._lock = lock
 
     def _find_last(self) -> Place | None:
         """The last entry that was recorded."""

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from heddle.locks import Held, take
 from heddle.producers.isolation import census
 
 log = logging.getLogger("heddle.isolation")
@@ -35,7 +36,7 @@ class Home:
     """
 
     def __init__(self) -> None:
-        self._lock: int | None = None
+        self._lock: Held | None = None
         vanished = 0
         while self._lock is None:  # a sweep may have come between making and locking it, and has removed it
             try:
@@ -58,7 +59,7 @@ class Home:
             _remove(self.path)
             with contextlib.suppress(OSError):  # others are there
                 self.path.parent.rmdir()
-            os.close(lock)
+            lock.close()
 
 
 def sweep(base: Path) -> int:
@@ -71,7 +72,7 @@ def sweep(base: Path) -> int:
         log.info("sweeping home=%s of a worker that died", path.name)
         census.end_all(None, f"{HOME_ENV}={path}")
         _remove(path)
-        os.close(held)
+        held.close()
         swept += 1
     return swept
 
@@ -96,18 +97,13 @@ def _base() -> Path:
     return Path(tempfile.mkdtemp(prefix="heddle-"))
 
 
-def _locked(path: Path, *, create: bool = True) -> int | None:
-    """A descriptor that locks the file; None when another has it, or it is not there (yet)."""
+def _locked(path: Path, *, create: bool = True) -> Held | None:
+    """The file's lock; None when another has it, or it is not there (yet)."""
     try:
-        held = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        return take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return None
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(held)
-        return None
-    return held
 
 
 def _remove(path: Path) -> None:
