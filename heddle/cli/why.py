@@ -111,5 +111,8 @@ def _before(failure: "Failure") -> str:
 
 
 def clock_time(time_ms: int) -> str:
-    """Server ms as the time of day here."""
-    return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+    """Server ms as the time of day here; of a time that is none, as an entry's that somebody added by hand, dashes."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):
+        return "--:--:--.---"

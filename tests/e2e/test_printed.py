@@ -135,3 +135,44 @@ def printed(*, cwd: Path, url: str) -> bool:
     """What Python code prints is there; what native code does only where its environments are in a child."""
     found = heard(cwd=cwd, url=url)
     return "arm is at rest" in found.get("worker", set()) and "gradients look fine" in found.get("trainer", set())
+
+
+HANGS = """
+import os
+import threading
+import gymnasium
+
+
+class Arm(gymnasium.Wrapper):
+    def step(self, action):
+        if "HANGS" in os.environ:  # in a worker, and not where the trainer looks at its spaces
+            print("reaching for the cup", end="")
+            threading.Event().wait()
+        return super().step(action)
+
+
+def make(env_index):
+    return Arm(gymnasium.make("CartPole-v1"))
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_last_words_of_an_environment_that_hangs_are_told_when_its_worker_is_ended_for_it(
+    tmp_path: Path, form: str
+) -> None:
+    # Given a worker that nobody supervises, and an environment that begins a line and never comes back
+    written(tmp_path, "step_timeout = 1")
+    (tmp_path / "arms.py").write_text(HANGS)
+    with start_server(tmp_path / "broker") as server:
+        url = server.url
+        experiment = heddle("enqueue", "exp.toml", "--no-check", cwd=tmp_path, url=url).stdout.strip()
+        with (
+            started("coordinator", cwd=tmp_path, url=url),
+            started("trainer", experiment, cwd=tmp_path, url=url),
+            started("worker", cwd=tmp_path, url=url, extra={"HEDDLE_LOG": form, "HANGS": "1"}) as worker,
+        ):
+            # When its watchdog ends it
+            assert worker.ends(timeout_s=90) == 70
+            # Then what was begun is in its output and in the log
+            assert "reaching for the cup" in worker.output()
+            assert "reaching for the cup" in heard(cwd=tmp_path, url=url)["worker"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle.broker import Broker, open_broker
+from heddle.broker import Broker, keys, open_broker
 from heddle.broker.lines import PRINTED, Line
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
@@ -80,6 +80,20 @@ def test_who_follows_sees_each_line_once_and_ends_with_ctrl_c(
         process.wait()
     said = out.read_text()
     assert [said.count(word) for word in ("before", "printed", "after", "Traceback")] == [1, 1, 1, 0]
+
+
+def test_a_print_that_somebody_added_by_hand_with_an_absurd_id_is_shown_and_ends_no_command(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    highest = "18446744073709551615"
+    broker.conn.main.xadd(keys.PRINTS, {"message": "by hand"}, id=f"{highest}-{highest}")
+    assert run(["logs"]) == 0
+    assert capsys.readouterr().out.startswith("--:--:--.--- info")
+    assert run(["top", "--once"]) == 0
+    capsys.readouterr()
+    # and the next print makes the stream anew
+    assert broker.events.log_all([Line(None, PRINTED, "w", "info", "after")])
+    assert lines(capsys) == ["after"]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
