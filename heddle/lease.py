@@ -178,7 +178,7 @@ class StuckTimer:
         self.lasted_s = 0.0
 
     def look(self, action: Action | None, now: float) -> bool:
-        """Take note of what happens at `now`; True when the action has lasted beyond its limit."""
+        """Take note of what happens at `now`, monotonic seconds; True when the action has lasted beyond its limit."""
         if action is None or action != self._action:
             self._action = action
             self.lasted_s = 0.0

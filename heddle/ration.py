@@ -21,11 +21,11 @@ class Ration:
 
     @classmethod
     def full(cls, burst: float, per_second: float, now: float) -> "Ration":
-        """One of which nothing was taken yet."""
+        """One of which nothing was taken yet; `now` is monotonic seconds."""
         return cls(burst, per_second, burst, now)
 
     def take(self, now: float) -> bool:
-        """Whether there is one more; a refused one is counted."""
+        """Whether there is one more at `now`, monotonic seconds; a refused one is counted."""
         self.left = min(self.burst, self.left + self.per_second * (now - self.at))
         self.at = now
         if self.left < 1:

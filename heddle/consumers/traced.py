@@ -23,7 +23,7 @@ class Traces:
         self._partition = partition
 
     def first(self, version: int, at: float) -> None:
-        """A version was published that no update made: the first one of this trainer."""
+        """A version was published `at` that time, monotonic seconds, that no update made: the first of this trainer."""
         publish = policy_ref("publish", self._experiment, version)
         about: dict[str, Value] = {"experiment": self._experiment, "version": version}
         self._tracing.add([Span(publish, "publish", self._tracing.ns(at), self._tracing.ns(at), attributes=about)])

@@ -24,7 +24,7 @@ class _Heard:
 
 
 class Hearing:
-    """Remembers what is heard. For one thread, or under one lock."""
+    """Remembers what is heard. For one thread, or under one lock. `now` is monotonic seconds everywhere."""
 
     def __init__(self) -> None:
         self._heard: dict[str, _Heard] = {}

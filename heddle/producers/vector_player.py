@@ -188,11 +188,8 @@ class VectorPlayer(Play):
         n, pending = self.plan.lanes, self.standing.own["pending"]
         idle = self._nobody if self._lanes is None else self._lanes.idle  # out, while others of their game go on
         observations, given, first, second, info = five_of(answer)
-        rewards, terminated, truncated = (
-            rewards_of(given, n),
-            flags_of(first, n, "terminated"),
-            flags_of(second, n, "truncated"),
-        )
+        rewards = rewards_of(given, n)
+        terminated, truncated = flags_of(first, n, "terminated"), flags_of(second, n, "truncated")
         over = terminated | truncated
         some_over, some_pending = np.count_nonzero(over) > 0, np.count_nonzero(pending) > 0
         if some_over and some_pending:
