@@ -32,8 +32,9 @@ from heddle.broker.lines import (
 )
 from heddle.broker.news import NewsListener
 from heddle.broker.records import dump_json, entries, integer, text
+from heddle.broker.refusals import check_seat
 from heddle.broker.streams import add
-from heddle.errors import BrokerAmiss, BrokerError, Denied, Gone, SeatLost
+from heddle.errors import BrokerAmiss, BrokerError, Denied
 
 log = logging.getLogger("heddle.broker")
 
@@ -157,7 +158,7 @@ class Events:
         epoch = "" if seat_epoch is None else seat_epoch
         args = [epoch, METRICS_ENTRIES, "update", update, "values", dump_json(values)]
         reply = self._conn.script("metrics_add", own, args)
-        _check_seat(experiment, text(reply[0]), seat_epoch)
+        check_seat(experiment, seat_epoch, text(reply[0]))
         return text(reply[1])
 
     def metrics_forget(self, experiment: str, *, above: int, seat_epoch: int) -> int:
@@ -170,7 +171,7 @@ class Events:
         reply = self._conn.script(
             "metrics_forget", [keys.ctl(experiment), keys.metrics(experiment)], [seat_epoch, above]
         )
-        _check_seat(experiment, text(reply[0]), seat_epoch)
+        check_seat(experiment, seat_epoch, text(reply[0]))
         return int(reply[1])
 
     def metrics_read(
@@ -218,13 +219,6 @@ class Events:
     def listen(self) -> NewsListener:
         """A thread that hears of new policies and commands; the caller starts nothing, but closes it."""
         return NewsListener(self._conn)
-
-
-def _check_seat(experiment: str, answer: str, seat_epoch: int | None) -> None:
-    if answer == "GONE":
-        raise Gone(f"no experiment {experiment!r}: it was removed")
-    if answer == "FENCED":
-        raise SeatLost(f"{experiment}: another trainer took the seat after epoch {seat_epoch}")
 
 
 def read_metric(entry_id: str, fields: Mapping[str, str]) -> Metric:

@@ -213,10 +213,7 @@ class FactsReader:
         told, place = broker.events.after(since, self.experiment, count=100)
         with self._lock:
             self.status, self.flow, self._facts, self._shards = status, flow, facts, shards
-            for line in trouble:
-                if line not in self.troubles:
-                    self._add_event(line)
-            self.troubles = trouble
+            self._tell_troubles(trouble)
             self._tell_state(picture.experiment, state, reason, now)
             self._place = place
             for event in told:
@@ -230,6 +227,13 @@ class FactsReader:
         if self._starts_roles and judgement.do.startswith("start "):
             judgement = replace(judgement, do="this terminal starts one")
         return judgement.state, status.reason if status.ended else judgement.line(now_ms)
+
+    def _tell_troubles(self, trouble: list[str]) -> None:
+        """An event for each that is new."""
+        for line in trouble:
+            if line not in self.troubles:
+                self._add_event(line)
+        self.troubles = trouble
 
     def _tell_state(self, judgement: Judgement, state: str, reason: str, now: float) -> None:
         """An event for a state that stays, and says why, and for the way out of it."""

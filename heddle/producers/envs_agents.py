@@ -85,8 +85,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """One step of every game; one whose agents are all out is reset instead.
 
         Returns:
-            Observations as nested as the space with [n] in front, rewards [n] float64, terminated and truncated [n]
-            bool, and infos; a lane is one agent of one game.
+            Observations, [n, ...] a leaf, rewards [n] float64, terminated, truncated [n] bool, infos: n agents in all.
 
         Raises:
             BadAnswer: a game answered with something else.

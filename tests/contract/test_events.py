@@ -130,10 +130,14 @@ def test_a_long_line_keeps_its_end(any_broker: Broker) -> None:
 
 
 def test_the_log_never_fails_who_writes_it(broker: Broker) -> None:
+    line = Line(None, "worker", "", "info", "lost")
     with out_of_memory(broker):
         broker.events.log(None, "worker", None, "info", "lost")
+        assert not broker.events.log_all([line])
+    assert broker.events.read() == []
     broker.conn.main.set(keys.LOG, "not a stream")
     broker.events.log(None, "worker", None, "info", "lost")
+    assert not broker.events.log_all([line])
 
 
 def test_the_log_is_capped(broker: Broker) -> None:
