@@ -19,6 +19,7 @@ class Database:
         woken: streams that an entry came to since somebody looked.
         published: messages (channel, data) since somebody looked.
         lapsed: keys that went because their time was over, and when it was: a clock that leapt may stand before it.
+        gone: those of them that went since somebody looked.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class Database:
         self.woken: set[bytes] = set()
         self.published: list[tuple[bytes, bytes]] = []
         self.lapsed: dict[bytes, int] = {}
+        self.gone: list[bytes] = []
 
     def raw(self, key: bytes) -> Value | None:
         """Whatever lives under `key`."""
@@ -72,6 +74,7 @@ class Database:
 
     def _lapse(self, key: bytes, deadline: int) -> None:
         self.lapsed[key] = deadline
+        self.gone.append(key)
         self.delete(key)
 
     def living(self) -> list[bytes]:

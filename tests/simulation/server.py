@@ -40,12 +40,15 @@ class Written:
     Attributes:
         at_ms: server time then; full: it was out of memory then.
         number: how many were written before, ever.
+        lapse: the server's own, of a key whose time was over; not counted. Without it a clock that was set back since
+            would show the key again when the log is read.
     """
 
     at_ms: float
     full: bool
     args: Sequence[bytes]
     number: int
+    lapse: bool = False
 
 
 class SimServer:
@@ -93,12 +96,17 @@ class SimServer:
     def execute(self, args: Sequence[bytes]) -> Any:
         """One command; its reply, or the ServerError that is its reply."""
         now = self.clock()
-        if not self._keeps_log or args[0] in UNWRITTEN:
-            return self._execute(now, not self._keeps_log and self.is_full(), args)
+        if not self._keeps_log:
+            return self._execute(now, self.is_full(), args)
+        if args[0] in UNWRITTEN:
+            reply = self._execute(now, False, args)
+            self._note_lapses(now)
+            return reply
         if now - self._base[-1][0] >= BACKUP_EVERY_MS:
             self._back_up(now)
         full = self.full if self.memory is None else self.is_full()
         reply = self._execute(now, full, args)
+        self._note_lapses(now)
         if not (isinstance(reply, ServerError) and str(reply) == NOSCRIPT):
             self._log.append(Written(now, full, args, self.written))
             self.written += 1
@@ -180,6 +188,12 @@ class SimServer:
 
     # ---- what is lost
 
+    def _note_lapses(self, now: float) -> None:
+        gone = self.db.gone
+        if gone:
+            self._log += [Written(now, False, [b"DEL", key], self.written, lapse=True) for key in gone]
+            gone.clear()
+
     def _back_up(self, now: float) -> None:
         self._base.append((now, self.written, self.db.copy()))
         if len(self._base) > BACKUPS:
@@ -201,7 +215,7 @@ class SimServer:
             self._base.pop()
         _, number, backup = self._base[-1]
         self.db.restore(backup)
-        self._log = [one for one in self._log if one.number < keep]
+        self._log = [one for one in self._log if one.number < keep or (one.lapse and one.number == keep)]
         self._known = dict(self._ever)
         for one in self._log:
             if one.number >= number:
@@ -211,6 +225,7 @@ class SimServer:
         self.starts += 1
         self.db.woken.clear()
         self.db.published.clear()
+        self.db.gone.clear()
         self.started_ms = self.clock()
 
 

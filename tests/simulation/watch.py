@@ -30,6 +30,7 @@ class Watcher:
         is_dead: asked whether a process is dead for certain.
         continues: a shard with a snapshot is always continued from it: no owner dies so often that it is not tried.
         saved: what the checkpoint that would be resumed holds; None before there is one.
+        waits: since when each shard waits for room, as the server knew it after the last append, or when it came back.
     """
 
     def __init__(self, server: SimServer, experiment: str, *, traced: bool = False) -> None:
@@ -48,7 +49,7 @@ class Watcher:
         self._seat_until = 0
         self._stood: dict[int, tuple[int, tuple[int, int]]] = {}
         self.continues = True
-        self._waits: dict[bytes, float] = {}
+        self.waits: dict[bytes, float] = {}
 
     def executed(self, process: str, command: Args, reply: Any) -> None:
         """A command was executed for `process`."""
@@ -81,6 +82,8 @@ class Watcher:
         for shard in list(self._leases):
             self._leases[shard] = db.expires.get(self._tag + b"lease:%d" % shard, 0)
         self._seat_until = db.expires.get(self._tag + b"seat", 0)
+        waits: Any = db.data.get(self._tag + b"waiting", {})
+        self.waits = dict(waits)
         check_books(db, self._tag, self.truth)
 
     def checkpointed(self, seen: Sequence[Trained], newest: Sequence[Trained]) -> None:
@@ -130,7 +133,7 @@ class Watcher:
         if owned:
             self._leases[shard] = self._server.db.expires[keys[2]]
         if status == b"OK":
-            check_turn(self._server.db, self._tag, shard, self._waits)
+            check_turn(self._server.db, self._tag, shard, self.waits)
             self._took(keys, args, batch, owner)
         elif status == b"DUP" or reply[7] == 1:
             must(batch in self.truth.accepted, "P2: an unknown batch was called accepted", (batch, status))
@@ -142,7 +145,7 @@ class Watcher:
             must(batch not in self.truth.accepted or status == b"GIVEN", "an accepted batch was called new", batch)
             self.truth.turned_away(batch, given)
         waits: Any = self._server.db.data.get(keys[6], {})
-        self._waits = dict(waits)
+        self.waits = dict(waits)
 
     def _took(self, keys: Args, args: Args, batch: Batch, owner: Owner) -> None:
         db = self._server.db
