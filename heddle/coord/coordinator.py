@@ -14,7 +14,7 @@ from heddle.broker.coordinators import LEADER_TTL_MS
 from heddle.broker.faults import Damaged
 from heddle.clock import Clock, SystemClock
 from heddle.coord.leader import Leader
-from heddle.coord.watch import contact_since, longest_gap_ms, lost_time
+from heddle.coord.watch import contact_since, longest_gap_ms, was_set
 from heddle.errors import BrokerAmiss, BrokerBlocked, BrokerError, Denied, LeaderLost
 from heddle.lease import Keeper, retry_delay_s
 from heddle.stop import StopFlag
@@ -56,6 +56,7 @@ class Coordinator:
         self._blind = False
         self._was_away = False
         self._born_ms = 0
+        self._asked_ms = 0.0
         self._answered_ms = 0.0
         self._waited_ms = 0.0
         self._away_at = 0.0
@@ -151,9 +152,11 @@ class Coordinator:
 
     def _touch(self, broker: Broker) -> int:
         """The broker's time; notes since when it has been in reach."""
-        asked_ms, last_ms = 1000.0 * self._clock.monotonic(), self._answered_ms
+        asked_ms = 1000.0 * self._clock.monotonic()
         now_ms = broker.conn.now_ms()
-        self._answered_ms = 1000.0 * self._clock.monotonic()
+        answered_ms = 1000.0 * self._clock.monotonic()
+        least_ms, most_ms = asked_ms - self._answered_ms, answered_ms - self._asked_ms
+        self._asked_ms, self._answered_ms = asked_ms, answered_ms
         if self._last_ms is None:
             # This process is new, but a broker that has been up for long had every renewal it should have, unless it
             # was frozen just now: the leader holds off for a moment.
@@ -161,9 +164,10 @@ class Coordinator:
             self._contact_since_ms = now_ms - broker.conn.uptime_ms()
         else:
             self._contact_since_ms = contact_since(self._contact_since_ms, self._last_ms, now_ms, LEADER_TTL_MS)
-            # Its clock may have been set back in a silence, which then looks shorter than it was.
-            self._blind = self._blind or lost_time(asked_ms - last_ms, now_ms - self._last_ms)
-            self._waited_ms = self._answered_ms - asked_ms
+            # Its clock may have been set back in a silence, which then looks shorter than it was, or so soon before it
+            # was set forward that neither shows: leases that were renewed between ended at once.
+            self._blind = self._blind or was_set(least_ms, most_ms, now_ms - self._last_ms)
+            self._waited_ms = answered_ms - asked_ms
             if self._waited_ms > longest_gap_ms(LEADER_TTL_MS):
                 self._contact_since_ms = now_ms
         if self._blind:

@@ -22,6 +22,7 @@ MANY_SHARDS = 1_000
 """From here on a look lasts so long that one after every reap would keep the next reap waiting."""
 TICKETS_EVERY_MS = 1_000
 STEP_MS = 100
+"""By less a clock that runs by itself may be off between two looks."""
 LEAST_GAP_MS = 1_000
 """Rounds are up to half a second apart: a shorter silence is no gap, unless the TTL is short."""
 
@@ -36,7 +37,8 @@ class Watched:
         last_ms: when it was last in touch.
         seen: what of ctl made the last look necessary.
         looked_ms, tickets_ms: when its shards and its tickets were last looked at.
-        next_due_ms: earliest deadline of a lease, None when there is no lease.
+        next_due_ms: earliest deadline of a lease, None when there is no lease, or nothing is to be done about it.
+        earliest_ms: the same as the broker had it last.
         free_since_ms: since when the seat has been seen free after a stop, or its trainer has told the end.
         shards, active: all of them, and those that count, train and eval.
         counts_in_quota: it is neither stopping nor over.
@@ -57,6 +59,7 @@ class Watched:
     looked_ms: int = 0
     tickets_ms: int = 0
     next_due_ms: int | None = None
+    earliest_ms: int | None = None
     free_since_ms: int | None = None
     shards: int = 0
     active: int = 0
@@ -69,6 +72,16 @@ class Watched:
         """Note that the broker answered at `now_ms`; a long gap before it means contact begins anew."""
         self.contact_since_ms = contact_since(self.contact_since_ms, self.last_ms, now_ms, self.ttl_ms)
         self.last_ms = now_ms
+
+    def saw_due(self, due_ms: int | None, now_ms: int) -> None:
+        """Note the earliest deadline of a lease.
+
+        It only rises, for all are granted for the same time. Where it fell, the broker's clock was behind since,
+        however right it is now, and what was renewed then may end at once.
+        """
+        if due_ms is not None and self.earliest_ms is not None and due_ms < self.earliest_ms:
+            self.contact_since_ms = now_ms
+        self.earliest_ms = self.next_due_ms = due_ms
 
     def must_look(self, now_ms: int, ctl: Ctl) -> bool:
         """True when something was seen to change, or the last look is old."""
@@ -110,15 +123,16 @@ def contact_since(since_ms: int, last_ms: int, now_ms: int, ttl_ms: int) -> int:
     return now_ms if now_ms - last_ms > longest_gap_ms(ttl_ms) or now_ms < last_ms else since_ms
 
 
-def lost_time(ours_ms: float, its_ms: float) -> bool:
-    """Whether the broker's clock was set back: less time passed there than here. Clocks a fifth apart are no step.
+def was_set(least_ms: float, most_ms: float, its_ms: float) -> bool:
+    """Whether the broker's clock was set between two looks at it: less or more time passed there than here. Clocks a
+    fifth apart are no step, and no answer is one, however late it comes.
 
     Args:
-        ours_ms: at least so long were two looks at it apart, from the first answer to the second question: however
-            late an answer comes, it is no step.
-        its_ms: between those looks, by the broker's clock.
+        least_ms, most_ms: at least and at most so long were those looks apart by our clock: from the first answer to
+            the second question, and from the first question to the second answer.
+        its_ms: the same by the broker's clock.
     """
-    return 0.8 * ours_ms - its_ms > STEP_MS
+    return 0.8 * least_ms - its_ms > STEP_MS or its_ms - 1.25 * most_ms > STEP_MS
 
 
 def longest_gap_ms(ttl_ms: int) -> int:

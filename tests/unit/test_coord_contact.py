@@ -96,3 +96,23 @@ def test_a_late_answer_is_a_gap_for_short_leases_and_none_for_long_ones() -> Non
     leader.in_touch_since(ours._floor_ms)
     leader.answered_late(now_ms, ours._waited_ms)
     assert [one.contact_since_ms for one in watched] == [now_ms, 0]
+
+
+def test_a_clock_that_was_set_on_between_two_looks_begins_anew() -> None:
+    server, ours = watching()
+    server.passes(80, set_by_ms=530)  # no gap, and leases end before their owners know
+    ours._touch(server)
+    assert ours._contact_since_ms == server.at_ms
+
+
+def test_an_answer_that_comes_late_is_no_clock_that_was_set() -> None:
+    server, ours = watching()
+    server.asking_s = 0.5
+    for _ in range(3):
+        server.passes(10)
+        ours._touch(server)
+        server.at_ms += 500  # it had answered before that time passed
+    server.asking_s = 0.0
+    server.passes(10)
+    ours._touch(server)
+    assert ours._contact_since_ms == 400_000

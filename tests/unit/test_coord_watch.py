@@ -8,7 +8,7 @@ import pytest
 
 from heddle.broker.types import Ctl
 from heddle.coord.leader import Leader
-from heddle.coord.watch import Watched, contact_since, lost_time
+from heddle.coord.watch import Watched, contact_since, was_set
 
 CTL = Ctl(
     command="run",
@@ -102,20 +102,23 @@ def test_of_many_shards_a_death_calls_for_a_look_only_if_the_shard_will_not_be_p
 
 
 @pytest.mark.parametrize(
-    ("ours_ms", "its_ms", "is_step"),
+    ("least_ms", "most_ms", "its_ms", "is_step"),
     [
-        (500, 500, False),
-        (860, 80, True),
-        (500, -700, True),
-        (10_000, 9_000, False),
-        (5_000, 4_100, False),
-        (0, 0, False),
+        (500, 510, 500, False),
+        (860, 870, 80, True),
+        (500, 510, -700, True),
+        (10_000, 10_010, 9_000, False),
+        (5_000, 5_010, 4_100, False),
+        (0, 0, 0, False),
+        (80, 90, 620, True),
+        (80, 900, 620, False),  # the answer was long on its way
+        (10_000, 10_010, 12_000, False),
     ],
 )
-def test_a_clock_that_was_set_back_is_told_from_one_that_runs_a_fifth_slower(
-    ours_ms: float, its_ms: float, is_step: bool
+def test_a_clock_that_was_set_is_told_from_one_that_runs_a_fifth_slower_or_faster(
+    least_ms: float, most_ms: float, its_ms: float, is_step: bool
 ) -> None:
-    assert lost_time(ours_ms, its_ms) is is_step
+    assert was_set(least_ms, most_ms, its_ms) is is_step
 
 
 def test_a_long_look_at_one_experiment_is_no_silence_for_the_next() -> None:
@@ -150,3 +153,12 @@ def test_a_trainer_that_comes_again_and_again_and_settles_nothing_does_not_keep_
     assert seen.seat_free_ms(60_000) == 59_000
     seen.looked(60_000, replace(over, outcome=""), shards=1, is_seat_held=True)
     assert seen.seat_free_ms(60_000) == 0, "before it told the end it is waited for"
+
+
+def test_an_earliest_deadline_that_fell_tells_of_a_clock_that_was_behind_meanwhile() -> None:
+    seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+    for due_ms in (5_000, 5_300, 5_300, None, 5_900):
+        seen.saw_due(due_ms, now_ms=4_800)
+    assert (seen.contact_since_ms, seen.next_due_ms) == (0, 5_900)
+    seen.saw_due(5_100, now_ms=5_150)  # renewed while the clock was behind, and over now that it is not
+    assert seen.contact_since_ms == 5_150
