@@ -202,7 +202,7 @@ class Leases(Tickets):
             self._issue(experiment, p, [shard], urgent=False)
         return True
 
-    def report_forgotten(self, claim: Claim, *, accepted: int, known: int, steps: int) -> None:
+    def report_forgotten(self, claim: Claim, *, accepted: int, known: int, steps: int) -> bool:
         """Have counted what the broker accepted under a claim that is over and does not know any more; once a claim.
 
         Works when the memory is full. No mistake when nothing is lost, or the experiment is removed.
@@ -210,6 +210,10 @@ class Leases(Tickets):
         Args:
             accepted: seq of the last batch that was accepted under the claim.
             known, steps: the seq up to which the broker still knows them, and the steps of those beyond.
+
+        Returns:
+            False when the broker, which went back, takes the claim for the shard's owner: nothing was counted,
+            `release` does it.
 
         Raises:
             BatchesForgotten: `known` is not what the broker knows; nothing was counted.
@@ -221,6 +225,7 @@ class Leases(Tickets):
         reply = self._conn.script("forgotten", own, args)
         if text(reply[0]) == "KNOWN":
             raise BatchesForgotten(f"{experiment}: the broker forgot batches of shard {shard}", seq=integer(reply[1]))
+        return text(reply[0]) != "HELD"
 
     def snapshot(self, key: str) -> bytes | None:
         """The environments' state at `Claim.snapshot`; None when the broker lost it, or it is no string any more."""

@@ -98,9 +98,11 @@ class Returns:
         while taken:
             holding = taken[-1]
             try:
-                self._broker.shards.report_forgotten(
+                counted = self._broker.shards.report_forgotten(
                     holding.claim, accepted=holding.accepted, known=holding.known, steps=holding.forgotten[1]
                 )
+                if not counted and not self._give_back(holding, error=None, barren=False, early=False):
+                    continue  # taken in between
             except BatchesForgotten as forgot:
                 self._desk.note_forgotten(holding, forgot.seq)
                 continue

@@ -656,6 +656,23 @@ def test_a_batch_that_came_again_by_a_late_copy_is_not_counted_as_forgotten(any_
     assert any_broker.experience.flow(E, 0).forgotten.batches == 0
 
 
+def test_what_a_broker_forgot_is_not_counted_before_the_claim_that_it_brought_back_is_released(
+    any_broker: Broker,
+) -> None:
+    """Seed 95579: it went back to before a reap, of which the worker knew, and a late copy of its release came, too."""
+    admit(any_broker, shards=1)
+    claim = claim_next(any_broker)
+    for seq in (1, 2):
+        assert append(any_broker, claim.lease, seq).status == "OK"
+    any_broker.conn.main.hset(keys.shard(E, 0, 0), "seq", 1)  # a broker that came back without its last writes
+    any_broker.conn.main.hdel(keys.accepted(E, 0), f"0:{claim.lease.epoch}:{claim.lease.nonce}:2")
+    assert not any_broker.shards.report_forgotten(claim, accepted=2, known=1, steps=64)
+    assert any_broker.experience.flow(E, 0).forgotten.batches == 0
+    assert append(any_broker, claim.lease, 2).status == "OK"  # sent before, it hung in a dead connection
+    assert any_broker.shards.report_forgotten(claim, accepted=2, known=2, steps=0)
+    assert any_broker.experience.flow(E, 0).forgotten.batches == 0
+
+
 @pytest.mark.parametrize("next_owner", [False, True])
 def test_what_was_accepted_under_a_claim_that_the_broker_forgot_can_be_counted_once(
     any_broker: Broker, next_owner: bool

@@ -123,6 +123,9 @@ class Bench(RuleBasedStateMachine):
 
     def report_taken(self, held: Held) -> None:
         """As an honest worker whose shard was taken: report what it had accepted and the broker forgot."""
-        lost = self.truth.report(held.lease)
-        steps = sum(call.steps for call in lost)
-        self.broker.shards.report_forgotten(held.claim, accepted=held.known, known=held.known - len(lost), steps=steps)
+        lost, shard = self.truth.report(held.lease), held.lease.shard
+        steps, known = sum(call.steps for call in lost), held.known - len(lost)
+        if not self.broker.shards.report_forgotten(held.claim, accepted=held.known, known=known, steps=steps):
+            assert self.truth.shards[shard].owner == held.lease  # a server that went back
+            assert self.broker.shards.release(held.lease, forgotten_batches=len(lost), forgotten_steps=steps)
+            self.truth.lost(shard)
