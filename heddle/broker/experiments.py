@@ -219,8 +219,13 @@ class Experiments:
         leader_epoch: int,
         reason: str = "",
         result: Mapping[str, Any] | None = None,
+        decided_on: tuple[str, int] | None = None,
     ) -> State:
         """Write its state, as the leader; completed, stopped and failed also set command stop.
+
+        Args:
+            decided_on: of a stopped one's end: the outcome its trainer told, "" for none, and batches in flight. Where
+                that, or the stop, holds no more, nothing is written.
 
         Returns:
             The state it has now: the final one it had already, where there was one.
@@ -230,8 +235,9 @@ class Experiments:
             Gone: it was removed.
         """
         left = "" if result is None else dump_json(result)
-        args = [leader_epoch, state, reason, left, keys.news(experiment)]
-        reply = self._conn.script("set_status", [keys.ctl(experiment), keys.status(experiment)], args)
+        args = [leader_epoch, state, reason, left, keys.news(experiment), *(decided_on or ("", ""))]
+        own = [keys.ctl(experiment), keys.status(experiment), keys.flow(experiment, 0)]
+        reply = self._conn.script("set_status", own, args)
         self._check_leader(experiment, text(reply[0]))
         return text(reply[1])  # type: ignore[return-value]
 

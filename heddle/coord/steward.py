@@ -73,7 +73,7 @@ class Steward:
 
     def _reap(self, watched: Watched, now_ms: int) -> None:
         shards = self._broker.shards
-        watched.next_due_ms = shards.next_due_ms(watched.experiment, PARTITION)
+        watched.saw_due(shards.next_due_ms(watched.experiment, PARTITION), now_ms)
         if watched.next_due_ms is None or watched.next_due_ms > now_ms:
             return
         for _ in range(MOST_REAPS):
@@ -95,9 +95,10 @@ class Steward:
                 break
             now_ms = self._broker.conn.now_ms()
             self._heard(now_ms)  # a thousand workers' shards take seconds: that is no silence of the broker
-        following = shards.next_due_ms(watched.experiment, PARTITION)
-        # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
-        watched.next_due_ms = None if following is None else max(following, now_ms + RETRY_REAP_MS)
+        watched.saw_due(shards.next_due_ms(watched.experiment, PARTITION), now_ms)
+        if watched.next_due_ms is not None:
+            # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
+            watched.next_due_ms = max(watched.next_due_ms, now_ms + RETRY_REAP_MS)
 
     def _issue_tickets(self, watched: Watched, ctl: Ctl, now_ms: int) -> None:
         queued = [
@@ -139,11 +140,11 @@ class Steward:
             in_flight=self._broker.experience.flow(experiment, PARTITION).entries if ctl.command == "stop" else 0,
         )
         watched.quarantined = self._tell.quarantines(experiment, watched.quarantined, states)
-        actions = planner.plan_experiment(facts)
-        self._do(watched, actions, told=ctl.outcome)
-        return status.ended or any(isinstance(act, planner.SetStatus) and act.state in ENDED for act in actions)
+        return self._do(watched, planner.plan_experiment(facts), facts) or status.ended
 
-    def _do(self, watched: Watched, actions: Iterable[planner.Action], *, told: str) -> None:
+    def _do(self, watched: Watched, actions: Iterable[planner.Action], facts: planner.ExperimentFacts) -> bool:
+        """True when that ended the experiment."""
+        is_over = False
         for action in actions:
             watched.is_dirty = True
             if isinstance(action, planner.SetActive):
@@ -155,12 +156,19 @@ class Steward:
                 self._pools.is_stale = True
                 self._tell.note(watched.experiment, "counted", active=active, active_eval=active_eval)
             elif isinstance(action, planner.SetStatus):
-                if action.state in ENDED:
-                    self._broker.shards.drop_snapshots(watched.experiment, 0)
-                self.set_status(watched.experiment, action.state, action.reason, is_told=action.state == told)
+                is_over = self._go_into(watched.experiment, action, facts)
                 watched.counts_in_quota = action.state in ("running", "paused")
             else:
                 self._stop(watched.experiment)
+        return is_over
+
+    def _go_into(self, experiment: str, action: planner.SetStatus, facts: planner.ExperimentFacts) -> bool:
+        """Write a state; True for an end, if what it was decided on still held."""
+        told, decided_on = action.state == facts.outcome, None
+        if action.state in ENDED:
+            self._broker.shards.drop_snapshots(experiment, 0)
+            decided_on = (facts.outcome, facts.in_flight)
+        return self.set_status(experiment, action.state, action.reason, is_told=told, decided_on=decided_on) in ENDED
 
     def _stop(self, experiment: str) -> None:
         try:
@@ -178,10 +186,21 @@ class Steward:
         except BrokerAmiss as error:  # of the pool's tickets; they are issued once there can be any
             self._tell.amiss(error, now_ms)
 
-    def set_status(self, experiment: str, state: planner.State, reason: str, *, is_told: bool = False) -> None:
-        """Write a state; `is_told`: the trainer has told the same in the experiment's log."""
-        now = self._broker.experiments.set_status(experiment, state, leader_epoch=self._epoch, reason=reason)
+    def set_status(
+        self,
+        experiment: str,
+        state: planner.State,
+        reason: str,
+        *,
+        is_told: bool = False,
+        decided_on: tuple[str, int] | None = None,
+    ) -> str:
+        """Write a state; the one it has now. `is_told`: the trainer has told the same in the experiment's log."""
+        now = self._broker.experiments.set_status(
+            experiment, state, leader_epoch=self._epoch, reason=reason, decided_on=decided_on
+        )
         if now == state and is_told:
             log.info("%s experiment=%s reason=%r", state, experiment, reason)
         elif now == state:
             self._tell.note(experiment, state, reason=reason)
+        return now

@@ -1,6 +1,7 @@
 """Experiments: submitted whole or not at all, one active per name, stopped for good, removed to the last key."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -342,6 +343,19 @@ def test_commands_to_what_was_removed_are_gone(broker: Broker) -> None:
 
 
 # ---- state and outcome
+
+
+def test_an_end_is_written_only_while_what_it_was_decided_on_still_holds(broker: Broker) -> None:
+    """Seed 90409: the broker was killed in between, and back before the trainer had settled and told anything."""
+    experiment = submitted(broker)
+    end = partial(broker.experiments.set_status, experiment, "stopped", leader_epoch=7)
+    broker.experiments.set_status(experiment, "running", leader_epoch=7)
+    assert end(decided_on=("", 0)) == "running"  # nobody stopped it
+    broker.experiments.set_command(experiment, "stop")
+    assert end(decided_on=("stopped", 0)) == "running"  # nobody told its end
+    broker.conn.main.hset(keys.flow(experiment, 0), "entries", 3)
+    assert end(decided_on=("", 2)) == "running"
+    assert end(decided_on=("", 3)) == "stopped"
 
 
 def test_states_are_written_by_the_leader_alone_and_final_ones_stay(broker: Broker) -> None:

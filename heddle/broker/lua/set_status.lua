@@ -1,8 +1,10 @@
 -- Write an experiment's state, as the leader. completed, stopped and failed are absorbing, and set command stop.
+-- An end is written only while what it was decided on holds: a broker that was killed since may be back before it.
 -- Runs when the memory is full: HDEL of nothing comes first.
--- KEYS  1 ctl (hash)  2 status (hash)
+-- KEYS  1 ctl (hash)  2 status (hash)  3 flow (hash)
 -- ARGV  1 leader epoch  2 state  3 reason  4 result json, "" to keep  5 news channel
--- Reply {"OK" | "ENDED" | "FENCED" | "GONE", state now}
+--       6 outcome that its trainer had told, "" for none  7 batches in flight then; "" for an end that asks for neither
+-- Reply {"OK" | "ENDED" | "STALE": look again | "FENCED" | "GONE", state now}
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {'GONE', ''}
 end
@@ -14,6 +16,10 @@ end
 local ends = {completed = true, stopped = true, failed = true}
 if ends[old] then
   return {'ENDED', old}
+end
+local left = tonumber(ARGV[7])
+if left and (ctl[2] ~= 'stop' or (ctl[3] or '') ~= ARGV[6] or tonumber(redis.call('HGET', KEYS[3], 'entries') or '0') > left) then
+  return {'STALE', old}
 end
 local t = redis.call('TIME')
 local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
