@@ -72,11 +72,14 @@ class Leases(Tickets):
             suspect=reply[15] == "1",
         )
 
-    def renew(self, experiment: str, p: int, leases: Sequence[tuple[Lease, bool]], *, ttl_ms: int) -> list[Renewal]:
+    def renew(
+        self, experiment: str, p: int, leases: Sequence[tuple[Lease, bool]], *, ttl_ms: int, mark: int = 0
+    ) -> list[Renewal]:
         """Keep leases of one partition; works when the memory is full, and revives one that ran out untaken.
 
         Args:
             leases: each with whether its shard is being stepped, so that a death is blamed on the right one.
+            mark: number of the worker's last mark when that was so; of what arrives out of order the newest stays.
 
         Returns:
             One answer for each lease, in order.
@@ -88,7 +91,7 @@ class Leases(Tickets):
         for lease, stepping in leases:
             own += [keys.shard(experiment, p, lease.shard), keys.lease(experiment, p, lease.shard)]
             args += [lease.shard, lease.worker, lease.epoch, lease.nonce, int(stepping)]
-        reply = [text(item) for item in self._conn.script("renew", own, args)]
+        reply = [text(item) for item in self._conn.script("renew", own, [*args, mark])]
         if reply[0] == "GONE":
             return [Renewal(lease.shard, "GONE", 0, "stop", 0, 0) for lease, _ in leases]
         command, policy, eval_policy = reply[1], integer(reply[2]), integer(reply[3])

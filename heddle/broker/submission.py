@@ -211,7 +211,8 @@ def _spec_fields(submission: Submission) -> dict[str, str]:
 
 def _ctl_fields(submission: Submission) -> dict[str, str]:
     resolved = _resolved(submission.json)
-    limits, faults = _section(resolved, "limits"), _section(resolved, "faults")
+    limits, faults, env = (_section(resolved, name) for name in ("limits", "faults", "env"))
+    in_children = env.get("isolation") == "process" or env.get("stepping") == "processes"
     return {
         "command": "run",
         "policy": "0",
@@ -226,6 +227,7 @@ def _ctl_fields(submission: Submission) -> dict[str, str]:
         "max_bytes": _whole(limits, "max_bytes", 512 << 20),
         "barren_deaths": _whole(faults, "barren_deaths", 5),
         "env_failures": _whole(faults, "env_failures", 10),
+        **({"in_children": "1"} if in_children else {}),
         "outcome": "",
         "reason": "",
         "versions": "",

@@ -103,19 +103,24 @@ class Answers:
             BrokerError: ask again soon.
         """
         with self._desk.changed:
-            stepping = self._desk.stepping
-            held = [(holding, holding.accepted) for holding in self._desk.holdings()]
-        held.sort(key=lambda pair: pair[0].key)
-        for (experiment, p), group in groupby(held, key=lambda pair: pair[0].key[:2]):
+            stepping, mark = self._desk.stepping, self._desk.mark
+            held = [(holding, holding.accepted, holding.key == stepping) for holding in self._desk.holdings()]
+            for holding, _, told in held:
+                if holding.stepping is not told:
+                    holding.stepping = None  # a turn that begins before this is answered must say it again
+        held.sort(key=lambda one: one[0].key)
+        for (experiment, p), group in groupby(held, key=lambda one: one[0].key[:2]):
             some = list(group)
-            asked = [(holding.lease, holding.key == stepping) for holding, _ in some]
+            asked = [(holding.lease, told) for holding, _, told in some]
             try:
-                renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms)
+                renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms, mark=mark)
             except Damaged as error:
                 self.damaged.met(experiment, error)
                 continue
-            for (holding, accepted), (_, told), renewal in zip(some, asked, renewals, strict=True):
-                holding.stepping = told
+            for (holding, accepted, told), renewal in zip(some, renewals, strict=True):
+                with self._desk.changed:
+                    if self._desk.mark == mark:  # else the playing thread has said something newer
+                        holding.stepping = told
                 self.renewed(holding, accepted, renewal)
         return True
 

@@ -80,7 +80,8 @@ class Desk:
     Attributes:
         changed: the lock of all this, notified whenever a shard may have become playable.
         counters, quota: as their names say.
-        stepping: the shard being played at this moment. is_waiting: the playing thread waits for one to play.
+        stepping: the shard being played at this moment. mark: number of the last time that the playing thread told the
+            broker so, or began to. is_waiting: the playing thread waits for one to play.
         notes: what this worker has to tell; its heartbeat sends them.
         moved_at: monotonic seconds at which the worker's loop was last seen to move.
     """
@@ -92,6 +93,7 @@ class Desk:
         self.quota = Quota()
         self.quota_news = False
         self.stepping: Key | None = None
+        self.mark = 0
         self.is_waiting = False
         self.moved_at = 0.0
         self._holdings: dict[Key, Holding] = {}

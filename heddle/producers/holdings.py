@@ -75,7 +75,7 @@ class Holding:
         turn: number of the turn in which it was last played.
         player, camera: its environments, and what takes their snapshots, once they are made.
         step_timeout_s: how long one call into them may last; set with the player.
-        stepping: what the broker was last told: this shard is being stepped.
+        stepping: what the broker was last told: this shard is being stepped; None while that is not certain.
         leaving: play it no further and release it as soon as nothing is outstanding.
         why: why it leaves, for people; "" when its experiment was stopped.
         forgotten: batches and steps that the broker had accepted and does not know any more.
@@ -97,7 +97,7 @@ class Holding:
     player: "Play | None" = None
     camera: "Camera | None" = None
     step_timeout_s: float = 0.0
-    stepping: bool = False
+    stepping: bool | None = False
     leaving: bool = False
     why: str = ""
     forgotten: tuple[int, int] = (0, 0)

@@ -203,13 +203,18 @@ class Turns:
         """
         with self._desk.changed:
             changes = stepping_changes(self._desk.holdings(), holding)
+            self._desk.mark += bool(changes)
+            mark = self._desk.mark
+            for one, _, _ in changes:
+                one.stepping = None  # until it is answered
         for (experiment, p), group in groupby(changes, key=lambda change: change[0].key[:2]):
             some = list(group)
             asked = [(one.lease, wanted) for one, _, wanted in some]
             try:
-                renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms)
+                renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms, mark=mark)
             except BrokerError as error:
                 log.debug("cannot mark shard=%s as stepped error=%s", holding.name, error)
+                self._desk.mark += 1  # it may arrive yet, after the keeper's next renewal
                 return
             for (one, accepted, wanted), renewal in zip(some, renewals, strict=True):
                 one.stepping = wanted

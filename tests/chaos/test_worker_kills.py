@@ -12,6 +12,7 @@ from heddle.broker import Broker
 from heddle.broker.keys import TRAINER_GROUP
 from heddle.broker.pools import WorkerInfo
 from heddle.broker.server import LocalServer, restart, start_server
+from heddle.broker.types import ShardState
 from heddle.clock import SystemClock
 from heddle.launch.supervisor import Supervisor
 from heddle.launch.vigil import Patience
@@ -19,6 +20,7 @@ from heddle.stop import StopFlag
 from tests.chaos.planes import IN_PLACE
 from tests.fixtures import on_url
 from tests.helpers import eventually
+from tests.poison_kit import POISON
 from tests.worker_kit import Reader, coordinating, fresh, submit
 
 TTL_S = 1.0
@@ -71,9 +73,9 @@ def fleet(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
 class Pump:
     """Reads and settles in a thread, as a trainer does; remembers when each shard was last heard of."""
 
-    def __init__(self, url: str, experiment: str) -> None:
+    def __init__(self, url: str, experiment: str, *, check: bool = True) -> None:
         self.url = url
-        self.reader = Reader(fresh(url), experiment)
+        self.reader = Reader(fresh(url), experiment, check=check)
         self.clock = SystemClock()
         self.heard: dict[int, float] = {}
         self.owners: dict[int, int] = {}
@@ -100,7 +102,11 @@ class Pump:
 
 
 def owner_of(broker: Broker, experiment: str, shard: int) -> str:
-    return broker.shards.shards(experiment, 0)[shard].worker
+    return state_of(broker, experiment, shard).worker
+
+
+def state_of(broker: Broker, experiment: str, shard: int = 0) -> ShardState:
+    return broker.shards.shards(experiment, 0)[shard]
 
 
 def both_playing(broker: Broker, experiment: str, pump: Pump) -> bool:
@@ -253,6 +259,45 @@ def test_an_environment_that_kills_its_process_is_set_aside_and_the_others_go_on
     assert others == [0, 0], "only the shard that was being stepped is blamed"
     heard = dict(pump.heard)
     eventually(lambda: all(pump.heard[shard] > heard[shard] for shard in (0, 1)), timeout_s=30, what="the others go on")
+
+
+@pytest.mark.parametrize(("steps", "faults"), [(16, {"barren_deaths": 3}), (2, {"env_failures": 3})])
+def test_a_shard_in_a_child_is_not_blamed_for_the_crashes_of_an_inline_one_on_its_worker(
+    url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, steps: int, faults: dict[str, int]
+) -> None:
+    # Given one worker with an isolated shard, of which one death or failure is too much, and an inline one which
+    # crashes its process before (16 steps) or after (2 steps) its first batch
+    monkeypatch.setattr("heddle.launch.process.HEDDLE", IN_PLACE)
+    isolated = submit(
+        broker,
+        experiment={"name": "isolated"},
+        env={"num_envs": 1, "envs_per_shard": 1, "isolation": "process", "kwargs": {"step_s": 0.1}},
+        faults={"lease_ttl": TTL_S, "barren_deaths": 1, "env_failures": 1},
+    )
+    crashing = submit(
+        broker,
+        experiment={"name": "crashing"},
+        env={"id": POISON, "num_envs": 1, "envs_per_shard": 1, "kwargs": {"how": "segfault"}},
+        rollout={"steps": steps},
+        faults={"lease_ttl": TTL_S, **faults},
+    )
+    pumps = {isolated: Pump(url, isolated), crashing: Pump(url, crashing, check=False)}
+    fleet = Fleet(url, wants=1)
+    # When that has crashed the worker until it was set aside
+    eventually(
+        lambda: state_of(broker, crashing).state == "quarantined", timeout_s=120, what="the crashing one set aside"
+    )
+    # Then nothing of it is counted or told against the isolated one, which goes on
+    heard = pumps[isolated].heard.get(0, 0.0)
+    eventually(lambda: pumps[isolated].heard.get(0, 0.0) > heard, timeout_s=60, what="the isolated one goes on")
+    found = state_of(broker, isolated)
+    assert (found.state, found.deaths, found.failures, found.last_error) == ("leased", 0, 0, "")
+    assert found.attempts > 1, "it was held in those crashes"
+    assert broker.shards.failures(isolated, 0, 0) == []
+    assert not [event for event in broker.events.read(isolated, count=200) if "while stepping" in event.message]
+    for pump in pumps.values():
+        pump.end()
+    fleet.end()
 
 
 def test_a_worker_told_to_end_delivers_what_it_played_and_exits_cleanly(

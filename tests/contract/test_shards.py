@@ -925,6 +925,67 @@ def test_what_an_append_that_found_no_room_says_of_a_suspect_does_not_blame_it_f
     assert found == {one.lease.shard: ("queued", 0), other.lease.shard: ("quarantined", 1)}
 
 
+def test_a_renewal_that_was_overtaken_by_a_mark_says_nothing_of_what_is_stepped(any_broker: Broker) -> None:
+    # Given a worker whose keeper saw it step the first shard, and which has marked the second one since
+    admit(any_broker, shards=2, barren_deaths=1)
+    one, other = (claim_next(any_broker, nonce=nonce).lease for nonce in "ab")
+    any_broker.shards.renew(E, 0, [(one, True)], ttl_ms=TTL_MS, mark=1)
+    any_broker.shards.renew(E, 0, [(one, False), (other, True)], ttl_ms=TTL_MS, mark=2)
+    # When what the keeper saw comes late, and the worker crashes
+    late = any_broker.shards.renew(E, 0, [(one, True), (other, False)], ttl_ms=TTL_MS, mark=1)
+    assert [renewal.status for renewal in late] == ["OK", "OK"]
+    assert {state.shard: state.stepping for state in any_broker.shards.shards(E, 0)} == {
+        one.shard: False,
+        other.shard: True,
+    }
+    any_broker.shards.release_worker("w1", error="it ended with SIGSEGV", crashed=True)
+    # Then it is the second one's death
+    assert {state.shard: state.deaths for state in any_broker.shards.shards(E, 0)} == {one.shard: 0, other.shard: 1}
+
+
+def test_the_newest_mark_stands_also_where_it_says_the_same_again(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    told = []
+    for mark, said in ((1, True), (1, False), (2, False), (1, True), (2, True), (3, True), (2, False)):
+        any_broker.shards.renew(E, 0, [(lease, said)], ttl_ms=TTL_MS, mark=mark)
+        told.append(any_broker.shards.shards(E, 0)[0].stepping)
+    assert told == [True, False, False, False, True, True, True]
+
+
+def test_whoever_claims_a_shard_counts_its_marks_anew(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, barren_deaths=1)
+    any_broker.shards.renew(E, 0, [(claim_next(any_broker).lease, True)], ttl_ms=TTL_MS, mark=7)
+    any_broker.shards.release_worker("w1", error=None)
+    any_broker.shards.lift_quarantine(E, 0, 0)
+    any_broker.shards.queue_tickets(E, 0, [0], POOL)
+    any_broker.shards.renew(E, 0, [(claim_next(any_broker, "w2").lease, True)], ttl_ms=TTL_MS, mark=1)
+    assert any_broker.shards.shards(E, 0)[0].stepping
+
+
+def test_no_end_of_its_worker_is_blamed_on_a_shard_whose_environments_run_in_children(any_broker: Broker) -> None:
+    admit(any_broker, shards=2, barren_deaths=1, env_failures=1, in_children=1)
+    # When its worker crashes or ends while it is stepped, before a batch and after, held alone and with another one
+    for shards, batches in ((1, 0), (2, 0), (1, 1), (2, 1)):
+        claims = [claim_next(any_broker, nonce=str(n)) for n in range(shards)]
+        for claim in claims:
+            assert not claim.suspect
+            for seq in range(claim.seq + 1, claim.seq + 1 + batches):
+                assert append(any_broker, claim.lease, seq).status == "OK"
+            any_broker.shards.renew(E, 0, [(claim.lease, True)], ttl_ms=TTL_MS, mark=1)
+        freed = any_broker.shards.release_worker("w1", error="it ended with SIGSEGV", crashed=True)
+        assert [one.stepping for one in freed] == [False] * shards
+    claim = claim_next(any_broker)
+    any_broker.shards.renew(E, 0, [(claim.lease, True)], ttl_ms=TTL_MS, mark=1)
+    run_out(any_broker, claim.lease)
+    assert reap(any_broker) == [claim.lease.shard]
+    found = [(one.state, one.deaths, one.failures, one.last_error) for one in any_broker.shards.shards(E, 0)]
+    assert found == [("queued", 0, 0, "")] * 2
+    # and what its owner says of it counts as ever
+    any_broker.shards.release(claim_next(any_broker).lease, error="it slipped", barren=True)
+    assert "quarantined" in states(any_broker)
+
+
 def test_an_accepted_append_leaves_what_was_said_of_stepping_where_it_is_told_to(any_broker: Broker) -> None:
     admit(any_broker, shards=1)
     lease = claim_next(any_broker).lease

@@ -1,5 +1,6 @@
 """What a worker holds, and what it plays next."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from heddle.broker import Broker
 from heddle.broker.leases import HEALTHY_BATCHES
 from heddle.broker.types import Claim, Kind, Lease, Renewal
+from heddle.clock import ManualClock
+from heddle.errors import BrokerUnreachable
 from heddle.producers.answers import Answers
 from heddle.producers.appender import Appender
 from heddle.producers.desk import Desk
@@ -235,3 +238,78 @@ def test_what_goes_on_after_others_had_their_turn_is_marked_anew() -> None:
     lanes.play(first, stage, Facts())
     lanes.play(second, stage, Facts())
     assert told == [0], "whose turn begins is marked where it is played"
+
+
+class Late:
+    """A broker whose keeper's renewals are answered after what `meanwhile` does."""
+
+    def __init__(self) -> None:
+        self.meanwhile: list[Any] = []
+        self.said: list[tuple[int, dict[int, bool]]] = []
+        self.fails = False
+
+    def renew(self, _: str, __: int, asked: list[tuple[Lease, bool]], *, ttl_ms: int, mark: int) -> list[Renewal]:
+        assert ttl_ms > 0
+        while self.meanwhile:
+            self.meanwhile.pop()()
+        self.said.append((mark, {lease.shard: stepping for lease, stepping in asked}))
+        if self.fails:
+            raise BrokerUnreachable("away")
+        return [Renewal(lease.shard, "OK", 4, "run", 1, 0) for lease, _ in asked]
+
+
+def late() -> tuple[Late, Desk, Answers, Callable[[Holding | None], None]]:
+    """A worker's threads on that broker; the last one begins a turn, or ends it with None."""
+    shards, desk = Late(), Desk("w1")
+    broker: Any = SimpleNamespace(shards=shards)
+    answers = Answers(broker, desk)
+    turns = Turns(broker, desk, clock=ManualClock(), renewed=answers.renewed)
+
+    def play(one: Holding | None) -> None:
+        with desk.changed:
+            desk.stepping = None if one is None else one.key
+        if one is not None:
+            turns.mark_stepping(one)
+
+    return shards, desk, answers, play
+
+
+def test_what_the_keeper_saw_before_another_shards_turn_is_told_as_older_than_that() -> None:
+    # Given a renewal that is on its way when the next shard's turn begins
+    shards, desk, answers, play = late()
+    first, second = (desk.take(claim(shard), 1_000) for shard in (0, 1))
+    play(first)
+    shards.meanwhile = [lambda: play(second)]
+    answers.renew_all()
+    # Then it arrives with a lower number than the mark, and the worker goes by the mark
+    marks = [mark for mark, said in shards.said if said == {0: False, 1: True}]
+    kept = [mark for mark, said in shards.said if said == {0: True, 1: False}]
+    assert len(marks) == len(kept) == 1 and kept < marks
+    assert (first.stepping, second.stepping) == (False, True)
+    answers.renew_all()
+    assert shards.said[-1] == (marks[0], {0: False, 1: True}), "what is so now is no older than the mark"
+
+
+def test_a_turn_that_begins_while_the_keeper_says_that_none_does_is_marked_again() -> None:
+    shards, desk, answers, play = late()
+    one = desk.take(claim(0), 1_000)
+    play(one)
+    play(None)
+    shards.meanwhile = [lambda: play(one)]
+    answers.renew_all()
+    assert [said[0] for _, said in shards.said] == [True, True, False]
+    assert shards.said[1][0] > shards.said[2][0]
+    assert one.stepping is True
+
+
+def test_a_mark_that_is_not_answered_is_older_than_all_that_is_said_after_it() -> None:
+    shards, desk, answers, play = late()
+    first, second = (desk.take(claim(shard), 1_000) for shard in (0, 1))
+    shards.fails = True
+    play(first)
+    shards.fails = False
+    play(second)
+    lost, kept = shards.said
+    assert lost[1] == {0: True} and kept[1] == {0: False, 1: True} and kept[0] > lost[0] + 1
+    answers.renew_all()
+    assert shards.said[-1] == (kept[0], {0: False, 1: True})

@@ -26,7 +26,7 @@ if not again then
     previous[#previous + 1] = owner
   end
   redis.call('HSET', KEYS[2], 'state', 'leased', 'worker', ARGV[2], 'epoch', epoch, 'nonce', ARGV[3],
-    'attempts', attempts, 'claim_seq', s[5], 'stepping', '0', 'since', string.format('%.0f', now),
+    'attempts', attempts, 'claim_seq', s[5], 'stepping', '0', 'mark', '0', 'since', string.format('%.0f', now),
     'previous', table.concat(previous, ' ', 1, math.min(#previous, 8)))
   redis.call('HDEL', KEYS[5], ARGV[1])
 end
