@@ -142,6 +142,14 @@ class Poison(gymnasium.Env[Any, Any]):
     def do_make_segfault(self) -> None:
         ctypes.string_at(0)
 
+    def do_spoil(self) -> None:
+        """Its process finds no code any more, has other variables and another working directory."""
+        sys.path.clear()
+        os.environ.pop("PATH", None)
+        os.environ["PYTHONPATH"] = os.environ["PYTHONHOME"] = "/nowhere"
+        os.chdir("/")
+        Path(self._folder, "spoilt").touch()
+
     def do_close_hang(self) -> None:
         threading.Event().wait()
 

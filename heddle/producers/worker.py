@@ -23,6 +23,7 @@ from heddle.plane import Plane, open_plane
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding
 from heddle.producers.identity import process_name
+from heddle.producers.isolation.origin import kept
 from heddle.producers.parcel import Outcome, Parcel
 from heddle.producers.worker_parts import Means, Parts
 from heddle.quick_exit import exit_now
@@ -104,6 +105,10 @@ class Worker:
         Raises:
             BrokerError, Denied: the broker cannot be used at the start; later an absence is waited out.
         """
+        with kept():  # before user code can change it
+            return self._run()
+
+    def _run(self) -> int:
         self._broker = self._connect()
         self._parts = Parts(self._broker, self.desk, self._means, fail=self._fail)
         log.info("working worker=%s pool=%s", self.id, self.pool)

@@ -300,6 +300,43 @@ def test_a_shard_in_a_child_is_not_blamed_for_the_crashes_of_an_inline_one_on_it
     fleet.end()
 
 
+def test_what_an_inline_environment_does_to_its_process_keeps_no_child_of_another_experiment_from_starting(
+    url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Given one worker that plays an environment which has taken search path, variables and working directory away
+    monkeypatch.setattr("heddle.launch.process.HEDDLE", IN_PLACE)
+    spoiling = submit(
+        broker,
+        experiment={"name": "spoiling"},
+        env={
+            "id": POISON,
+            "num_envs": 1,
+            "envs_per_shard": 1,
+            "kwargs": {"how": "spoil", "folder": str(tmp_path)},
+        },
+        faults={"lease_ttl": TTL_S},
+    )
+    pumps = [Pump(url, spoiling, check=False)]
+    fleet = Fleet(url, wants=1)
+    eventually((tmp_path / "spoilt").exists, timeout_s=60, what="the spoiling one has spoilt its process")
+    # When it is given an isolated shard
+    isolated = submit(
+        broker,
+        experiment={"name": "isolated"},
+        env={"num_envs": 1, "envs_per_shard": 1, "isolation": "process"},
+        faults={"lease_ttl": TTL_S, "barren_deaths": 1},
+    )
+    pumps.append(Pump(url, isolated))
+    # Then that is played as if nothing had happened
+    eventually(lambda: bool(pumps[1].heard), timeout_s=60, what="the isolated one plays")
+    found = state_of(broker, isolated)
+    assert (found.attempts, found.deaths, found.failures, found.last_error) == (1, 0, 0, "")
+    assert owner_of(broker, spoiling, 0) == found.worker
+    for pump in pumps:
+        pump.end()
+    fleet.end()
+
+
 def test_a_worker_told_to_end_delivers_what_it_played_and_exits_cleanly(
     broker: Broker, fleet: Fleet, playing: tuple[str, Pump]
 ) -> None:

@@ -17,6 +17,7 @@ from heddle.errors import EnvError
 from heddle.layout import Segments
 from heddle.producers.envs import check_env
 from heddle.producers.isolation import home
+from heddle.producers.isolation.origin import kept
 from heddle.producers.isolation.process import EnvProcess, end_children
 from heddle.producers.isolation.shard import IsolatedEnvs
 from heddle.producers.mishap import PlayError
@@ -213,6 +214,31 @@ def test_a_child_has_a_folder_of_its_own_that_goes_with_it_and_no_secrets_or_des
     assert not work.parent.exists()
     for fd in (inherited, other):
         os.close(fd)
+
+
+def test_a_child_starts_with_what_its_worker_began_with_whatever_became_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played(player := poisoned(""))  # what is loaded late is loaded now
+    player.close()
+    (tmp_path / "gone").mkdir()
+    monkeypatch.setenv("KEPT", "from before")
+    with kept():
+        # Given user code that took everything away by which a child finds its way
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        monkeypatch.setattr("sys.path", [])
+        monkeypatch.setattr("sys.executable", "/nowhere/python")
+        monkeypatch.setenv("PYTHONPATH", "/nowhere")
+        monkeypatch.setenv("PYTHONHOME", "/nowhere")
+        monkeypatch.delenv("KEPT")
+        # When another experiment's child is started
+        player = poisoned("litter", kwargs={"folder": str(tmp_path)})
+        played(player)
+        player.close()
+    # Then it plays, with the variables of before
+    told = (tmp_path / "environ").read_text()
+    assert "KEPT" in told and "nowhere" not in told
 
 
 def test_a_child_ends_with_its_worker_however_that_ends_and_its_home_is_swept_by_the_next(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from heddle.producers.isolation.home import HOME_ENV, Home
+from heddle.producers.isolation.origin import origin
 
 SECRET_PREFIXES = ("HEDDLE_", "REDIS")
 """Variables that a child does not get: addresses and passwords of brokers are among them."""
-_SCRIPT = str(Path(__file__).with_name("child.py"))
+_SCRIPT = str(Path(__file__).absolute().with_name("child.py"))
 
 
 def spawn(link: int, block: int, printed: int, *, home: Home) -> "subprocess.Popen[bytes]":
@@ -25,10 +25,11 @@ def spawn(link: int, block: int, printed: int, *, home: Home) -> "subprocess.Pop
         link, block: descriptors that it inherits, and no others; printed: where its output goes.
         home: where it runs.
     """
-    env = {name: value for name, value in os.environ.items() if not name.startswith(SECRET_PREFIXES)}
+    begin = origin()
+    env = {name: value for name, value in begin.variables.items() if not name.startswith(SECRET_PREFIXES)}
     env |= {HOME_ENV: str(home.path), "TMPDIR": str(home.work), "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, "-P", _SCRIPT, str(link), str(block), str(os.getpid())],
+        [begin.executable, "-P", _SCRIPT, str(link), str(block), str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=printed,
         stderr=printed,
@@ -41,9 +42,7 @@ def spawn(link: int, block: int, printed: int, *, home: Home) -> "subprocess.Pop
 
 def greeting() -> bytes:
     """What a child reads first: where code is found. It runs in another folder, so ours is named."""
-    here = str(Path.cwd())
-    paths = [entry or here for entry in sys.path]
-    data = json.dumps([*paths, *([] if here in paths else [here])]).encode()
+    data = json.dumps(origin().paths).encode()
     return len(data).to_bytes(4, "little") + data
 
 
