@@ -57,6 +57,7 @@ def fight(plan: Plan, folder: Path) -> Report:
     may_forget = plan.size.durability != "strict" and plan.order.restarts > 0
     kept = folder / "kept"
     observer = Observer(fleet.server, fleet.home, kept, may_forget=may_forget, witness=witness).start()
+    fleet.on_dead_server = observer.server_was_killed
     siege = Siege(fleet, observer, schedule(plan.order), on_link=partial(_hurt, proxy) if proxy else None)
     try:
         for name in plan.experiments:

@@ -75,7 +75,9 @@ class Bench:
         if proxy is not None:
             kwargs["urls"] = proxy.urls()
         fleet = Fleet(folder, size, **kwargs)
-        return cls(fleet, Observer(fleet.server, fleet.home, folder / "kept").start(), np.random.default_rng(seed))
+        observer = Observer(fleet.server, fleet.home, folder / "kept").start()
+        fleet.on_dead_server = observer.server_was_killed
+        return cls(fleet, observer, np.random.default_rng(seed))
 
     def play(self, name: str, **sections: dict[str, Any]) -> str:
         """Submit an experiment and wait until it is trained; its id."""

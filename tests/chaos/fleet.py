@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -100,6 +100,8 @@ class Fleet:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         self.server = server or serve(folder, size)
         self.server_is_down_until: float | None = None
+        self.on_dead_server: Callable[[], object] = lambda: None
+        """Called when a killed server is dead for certain, before it is started again."""
         self.members = [self._member(*one, urls or {}, prefixes or {}) for one in _plan(size, self.home)]
 
     def __enter__(self) -> "Fleet":
@@ -120,6 +122,7 @@ class Fleet:
         if self.server_is_down_until is not None and now >= self.server_is_down_until:
             if self.server.is_running():  # it takes a moment to die
                 return
+            self.on_dead_server()
             self.server = restart(self.server, self.clock)
             self.server_is_down_until = None
 

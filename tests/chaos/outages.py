@@ -36,9 +36,6 @@ def _restart_server(bench: Bench, *, down_s: float) -> float | None:
     fleet = bench.fleet
     pids = {role: fleet.pids(role) for role in ("worker", "trainer", "coordinator", "supervisor", "host")}
     fleet.kill_server(down_s)
-    while fleet.server.is_running():
-        fleet.clock.sleep(0.005)
-    bench.observer.server_was_killed()
     bench.until(lambda: fleet.server_is_down_until is None, "the server is started")
     back_ms = bench.now_ms()
     (history,) = bench.histories().values()

@@ -72,7 +72,6 @@ class Siege:
     most_files: int = 0
     _undo: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _books_at: float = 0.0
-    _was_down: bool = False
 
     def run(self) -> None:
         """Attack, then heal."""
@@ -97,11 +96,7 @@ class Siege:
         for entry in [entry for entry in self._undo if now >= entry[0]]:
             self._undo.remove(entry)
             entry[1]()
-        if self.fleet.server_is_down_until is not None and not self._was_down and not self.fleet.server.is_running():
-            self.observer.server_was_killed()
-            self._was_down = True
         self.fleet.step()
-        self._was_down = self._was_down and self.fleet.server_is_down_until is not None
         if now >= self._books_at and self.fleet.server_is_down_until is None:
             self._books_at = now + BOOKS_EVERY_S
             self._look_at_books()
