@@ -24,7 +24,7 @@ from benchmarks.machine import machine
 from benchmarks.measure import CLOCK, Row
 from benchmarks.peers import learning
 from benchmarks.peers.comparing import TITLES, LeftOut, Play, compared
-from benchmarks.peers.installing import PEERS, installed
+from benchmarks.peers.installing import PEERS, Peer, installed
 from benchmarks.peers.sides import Side, closed, opened, running
 from benchmarks.pipeline import SECONDS, Pipeline
 from heddle.launch.process import use_one_thread
@@ -49,22 +49,33 @@ def main() -> int:
     began, left_out = CLOCK.monotonic(), LeftOut(say=say)
     peers = list(installed(options.only, left_out))
     facts, rows = machine(), list[Row]()
-    with running(peers, left_out) as sides:
-        facts["peers"] = {side.name: side.version for side in sides}
-        for workload in options.workloads:
-            if workload in TITLES:
-                say(f"measuring {TITLES[workload]} ...")
-                rows += at(workload, sides, options.rounds, left_out)
-    beside = [python for peer, python in peers if peer.name == "sb3"]
-    if learning.NAME in options.workloads and beside:
-        say(f"measuring {learning.TITLE} ...")
-        rows += learning.run(beside[0], options.rounds, left_out)
-    facts |= {"left_out": left_out.reasons, "seconds": round(CLOCK.monotonic() - began, 1)}
-    facts["load_at_end"] = round(os.getloadavg()[0], 2)
-    print(table(rows))
-    show(facts)
-    print(f"wrote {write(options.out, facts, rows)}")
+    try:
+        with running(peers, left_out) as sides:
+            facts["peers"] = {side.name: side.version for side in sides}
+            for workload in options.workloads:
+                if workload in TITLES:
+                    say(f"measuring {TITLES[workload]} ...")
+                    rows += at(workload, sides, options.rounds, left_out)
+        if learning.NAME in options.workloads:
+            rows += learned(peers, options.rounds, left_out)
+    finally:  # what was measured before something went wrong is worth its hour
+        facts |= {"left_out": left_out.reasons, "seconds": round(CLOCK.monotonic() - began, 1)}
+        facts["load_at_end"] = round(os.getloadavg()[0], 2)
+        if rows:
+            print(table(rows))
+            show(facts)
+            print(f"wrote {write(options.out, facts, rows)}")
     return 0
+
+
+def learned(peers: list[tuple[Peer, Path]], rounds: int, left_out: LeftOut) -> list[Row]:
+    """Rows of whole runs beside the one library that the specs' hyperparameters are from."""
+    beside = [python for peer, python in peers if peer.name == "sb3"]
+    if not beside:
+        left_out.add(learning.NAME, "it is played beside sb3, which is not there")
+        return []
+    say(f"measuring {learning.TITLE} ...")
+    return learning.run(beside[0], rounds, left_out)
 
 
 def at(workload: str, sides: list[Side], rounds: int, left_out: LeftOut) -> list[Row]:

@@ -12,7 +12,8 @@ from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.faults import Damaged
 from heddle.broker.records import integer, text
-from heddle.errors import BrokerError, Denied, Gone, LeaderLost
+from heddle.broker.refusals import gone
+from heddle.errors import BrokerError, Denied, LeaderLost
 
 log = logging.getLogger("heddle.broker")
 
@@ -77,7 +78,7 @@ class Damages:
         args: list[str | int] = [leader_epoch, ttl_ms, *(key.kind for key in found)]
         reply = self._conn.script("damage_mend", [*own, *(key.name for key in found)], args)
         if text(reply[0]) == "GONE":
-            raise Gone(f"no experiment {experiment!r}: it was removed")
+            raise gone(experiment)
         if text(reply[0]) == "FENCED":
             raise LeaderLost(f"another coordinator leads; it decides about {experiment} now")
         return integer(reply[1])

@@ -12,6 +12,7 @@ from heddle.broker.failures import Failures
 from heddle.broker.faults import Damaged
 from heddle.broker.leases import HEALTHY_BATCHES, Leases, shard_keys
 from heddle.broker.records import integer, text, texts
+from heddle.broker.refusals import gone
 from heddle.broker.types import Reaped, ShardState
 from heddle.errors import Conflict, Gone, LeaderLost, NotFound
 from heddle.shard import ShardPlan
@@ -94,7 +95,7 @@ class Shards(Leases, Failures):
         """
         count, command = self._conn.main.hmget(keys.ctl(experiment, p), "shards", "command")
         if command is None:
-            raise _gone(experiment)
+            raise gone(experiment)
         found = []
         for start in range(0, integer(count), BATCH):
             some = range(start, min(start + BATCH, integer(count)))
@@ -155,7 +156,7 @@ class Shards(Leases, Failures):
         reply = self._conn.script("quarantine_lift", [*own, keys.queued(experiment, p)], [shard])
         answer, now = text(reply[0]), text(reply[1])
         if answer == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
         if answer == "NONE":
             raise NotFound(f"{experiment} has no shard {shard}; heddle shards {experiment} shows all")
         if answer == "ENDED":
@@ -280,10 +281,6 @@ def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
 
 def _check_leader(experiment: str, answer: str) -> None:
     if answer == "GONE":
-        raise _gone(experiment)
+        raise gone(experiment)
     if answer == "FENCED":
         raise LeaderLost(f"another coordinator leads; it decides about {experiment} now")
-
-
-def _gone(experiment: str) -> Gone:
-    return Gone(f"no experiment {experiment!r}: it was removed")

@@ -16,8 +16,8 @@ from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.events import Metric, read_metric
 from heddle.broker.records import dump_json, entries, integer, text, texts
+from heddle.broker.refusals import gone
 from heddle.broker.tickets import is_groupless
-from heddle.errors import Gone
 
 log = logging.getLogger("heddle.broker")
 
@@ -75,7 +75,7 @@ class Trackers:
         """Make the group, at the first metrics there are, unless it is there. Raises Gone."""
         own = [keys.ctl(experiment), keys.metrics(experiment)]
         if text(self._conn.script("group_make", own, [PREFIX + name, "0"])) == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
 
     def take_over(self, experiment: str, name: str) -> list[Metric]:
         """Every entry that was given out and not dealt with, oldest first. Raises Gone."""
@@ -83,7 +83,7 @@ class Trackers:
         own = [keys.ctl(experiment), keys.metrics(experiment)]
         reply: Any = self._conn.script("take_over", own, [PREFIX + name, CONSUMER])
         if text(reply[0]) == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
         pairs = [(entry[0], dict(zip(entry[1][::2], entry[1][1::2], strict=True))) for entry in reply[1:]]
         return [read_metric(*entry) for entry in entries(pairs)]
 
@@ -153,7 +153,7 @@ class Trackers:
         own = [keys.ctl(experiment), keys.trackers(experiment)]
         answer = text(self._conn.script("track_claim", own, args))
         if answer == "GONE":
-            raise _gone(experiment)
+            raise gone(experiment)
         return None if answer == "OK" else answer
 
 
@@ -164,7 +164,3 @@ def _told(said: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}
-
-
-def _gone(experiment: str) -> Gone:
-    return Gone(f"no experiment {experiment!r}: it was removed")

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-LARGE_BYTES = 256 << 10
+from heddle.broker.policies import INLINE_BYTES
+
+LARGE_BYTES = INLINE_BYTES
 """Smaller weights are published in one round trip, which takes less than handing them to a thread is worth."""
 
 Carry = Callable[[int, bytes, int], object]
@@ -46,11 +48,12 @@ class Courier:
     def send(self, version: int, data: bytes, update: int) -> None:
         """Have it carried. The one before has to be there: `wait`."""
         with self._changed:
-            assert self._parcel is None, "one parcel at a time"
-            self._parcel = _Parcel(version, data, update)
+            assert self._parcel is None and not self._is_closed, "one parcel at a time, and none after the end"
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="courier", daemon=True)
+                thread.start()  # raises where there can be no more threads
+                self._thread = thread
+            self._parcel = _Parcel(version, data, update)
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -72,14 +75,16 @@ class Courier:
 
     def _run(self) -> None:
         while (parcel := self._next()) is not None:
-            trouble: BaseException | None = None
+            trouble: BaseException | None = RuntimeError("the courier's thread was ended")
             try:
                 self._carry(parcel.version, parcel.data, parcel.update)
+                trouble = None
             except Exception as error:  # noqa: BLE001  top of a thread: told to the publisher
                 trouble = error
-            with self._changed:
-                self._parcel, self._trouble = None, trouble
-                self._changed.notify_all()
+            finally:
+                with self._changed:
+                    self._parcel, self._trouble = None, trouble
+                    self._changed.notify_all()
 
     def _next(self) -> _Parcel | None:
         with self._changed:

@@ -12,6 +12,7 @@ from heddle.broker.records import Outcome
 from heddle.consumers.accounts import accounting
 from heddle.consumers.draining import POLL_MS, drain, say_stop
 from heddle.consumers.loop import Loop
+from heddle.consumers.publisher import CLOSE_S
 
 log = logging.getLogger("heddle.trainer")
 
@@ -26,7 +27,6 @@ SETTLE_TRIES = 3
 def leave(loop: Loop) -> None:
     """Make durable and ack what is trained; the experiment goes on with the next trainer."""
     parts = loop.parts
-    parts.publisher.wait()
     if loop.unsaved:
         _save(loop)
     if loop.training_on:  # nobody died of it
@@ -70,6 +70,7 @@ def _end(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
     parts = loop.parts
     say_stop(parts.broker, parts.experiment, parts.patience, seat_epoch=parts.seat.epoch)
     _settle_rest(loop, train=outcome == "stopped", save=True)
+    parts.publisher.settle(CLOSE_S)
     final = _finish(loop, outcome, reason)
     for _ in range(SETTLE_TRIES):
         if not loop.flow().entries:
@@ -124,7 +125,6 @@ def _settle_read(loop: Loop, *, train: bool, save: bool) -> None:
 
 def _finish(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
     parts = loop.parts
-    parts.publisher.wait()
     result = result_of(loop, loop.flow())
     final = parts.patience.call(
         "tell the outcome",

@@ -82,7 +82,10 @@ class Journeys:
         return told | {name: float(number) for name, number in names.items()}
 
     def published(self, version: int) -> dict[str, float]:
-        """The update that was told last made this version, which workers can fetch now."""
+        """The update that was told last made this version, which workers can fetch now.
+
+        Large weights of a run without a barrier are on their way.
+        """
         assert self._last is not None, "an update comes before what it makes"
         last, now = self._last, self._clock.monotonic()
         self._last = None

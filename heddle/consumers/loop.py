@@ -249,7 +249,7 @@ class Loop:
     def begin_evaluation(self) -> bool:
         """Have the eval shards play the newest weights; False when that cannot be now."""
         parts = self.parts
-        if parts.evaluator is None or not parts.publisher.wait():
+        if parts.evaluator is None or not parts.publisher.settle():
             return False
         if self._saved_update != parts.progress.update and not self.checkpoint():
             return False

@@ -108,8 +108,11 @@ class Parts:
     traces: Traces | None = None
 
     def close(self) -> None:
-        """Let go of files and threads; what is being published gets a moment."""
+        """Let go of files and threads; what is being published gets a moment, where it is ours to publish."""
         self.report.close()
         if self.reader.shelf.prefetch is not None:
             self.reader.shelf.prefetch.close()
-        self.publisher.close()
+        if self.stop.now or self.seat.is_lost:
+            self.publisher.close(timeout_s=0.0)
+        else:
+            self.publisher.close()

@@ -2,7 +2,7 @@
 
 It never holds up an ack: what the broker cannot take now is offered again later. Versions only rise; weights that are
 published again after a resume, or to get past a version that nobody can train, get a new number. With a courier, large
-weights of one update are under way while the next one is made; nothing else is done with them until they are there.
+weights of one update are under way while the next one is made, and may be checkpointed before they are there.
 """
 
 import logging
@@ -91,7 +91,7 @@ class Publisher:
         self.same = frozenset()
         self._weights, self.update = weights, update
         self._number()
-        if self._courier is None or len(self._data) < LARGE_BYTES:
+        if self._courier is None or len(self._data) <= LARGE_BYTES:
             return self.offer()
         self._is_out = True
         self._courier.send(self.version, self._data, self.update)
@@ -103,15 +103,26 @@ class Publisher:
         self._number()
         return self.offer()
 
-    def wait(self) -> bool:
-        """Wait for what is under way; True when the newest version is published. Raises SeatLost, Gone."""
-        self._arrive()
-        return not self._pending
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Wait for what is under way, and offer it again where it was refused.
 
-    def close(self) -> None:
+        Returns:
+            True when the newest version is published; False as well when it is still under way after `timeout_s`.
+
+        Raises:
+            SeatLost, Gone: and whatever else nobody expected in the courier's thread.
+        """
+        if self._courier is None or not self._is_out:
+            return not self._pending
+        if not self._courier.wait(timeout_s):
+            return False
+        self._arrive()
+        return self.offer()
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
         """Publish no more. What is under way gets a moment."""
         if self._courier is not None:
-            self._courier.wait(CLOSE_S)
+            self._courier.wait(timeout_s)
             self._courier.close()
 
     def rise_above(self, version: int) -> None:
@@ -120,6 +131,7 @@ class Publisher:
         Workers still play a version that broker and checkpoint both forgot: they would never fetch a lower one.
         """
         if version > self.version:
+            self._arrive()  # what it says of the version before
             log.warning("workers play a version that was forgotten, going above it version=%d", version)
             self.version = version
             self.renumber()

@@ -120,6 +120,11 @@ class Seat:
         self._broker.events.log(self._experiment, "trainer", self.trainer, "error", reason)
         self.release()
 
+    @property
+    def is_lost(self) -> bool:
+        """True once another trainer took it, or the experiment was removed."""
+        return self._lost.is_set()
+
     def abandon(self) -> None:
         """Stop renewing, without another word to the broker, now and later."""
         self._keeper.stop()

@@ -1,6 +1,6 @@
 """The parts of a worker, wired together: which there are, who tells whom of what, how they start and end.
 
-It never plays; `worker.py` is the loop that uses them. What is called from their threads is said there.
+It never plays; `worker.py` is the loop that uses them. What is called from their threads stands at its end.
 """
 
 import logging

@@ -69,7 +69,7 @@ def test_publishing_large_weights_returns_while_they_are_under_way(publisher: Pu
     assert (publisher.version, publisher.pending, publisher.is_refused) == (2, True, False)
     assert not publisher.compare(1), "ctl cannot show it yet, and it is not sent a second time"
     policies.gate.set()
-    assert publisher.wait()
+    assert publisher.settle()
     assert policies.published == [(1, 0), (2, 1)]
     assert policies.threads[1] == "courier"
     assert publisher.compare(2)
@@ -95,7 +95,7 @@ def test_the_next_version_leaves_when_the_one_before_has_arrived(publisher: Publ
     assert policies.published == [(1, 0)]
     policies.gate.set()
     second.join(30)
-    assert publisher.wait()
+    assert publisher.settle()
     assert policies.published == [(1, 0), (2, 1), (3, 2)]
 
 
@@ -103,12 +103,13 @@ def test_the_next_version_leaves_when_the_one_before_has_arrived(publisher: Publ
 def test_what_was_refused_on_the_way_is_offered_again(
     publisher: Publisher, policies: Policies, trouble: Exception
 ) -> None:
-    policies.trouble = [trouble]
+    policies.trouble = [trouble, trouble]
     under_way(publisher, policies)
     policies.gate.set()
-    assert not publisher.wait()
+    assert not publisher.settle()
     assert (publisher.pending, publisher.is_refused) == (True, True)
     assert publisher.offer()
+    assert (publisher.pending, publisher.is_refused) == (False, False)
     assert policies.published == [(1, 0), (2, 1)]
 
 
@@ -116,14 +117,21 @@ def test_a_higher_version_that_was_met_on_the_way_is_passed(publisher: Publisher
     policies.trouble = [Conflict("9 is there"), Conflict("9 is there")]
     under_way(publisher, policies)
     policies.gate.set()
-    assert not publisher.wait()
-    assert publisher.offer()
+    assert publisher.settle()
     assert policies.published == [(1, 0), (10, 1)]
     assert publisher.same == {2, 10}
 
 
+def test_who_settles_waits_only_so_long_as_it_says(publisher: Publisher, policies: Policies) -> None:
+    under_way(publisher, policies)
+    assert not publisher.settle(timeout_s=0.01)
+    assert publisher.pending
+    policies.gate.set()
+    assert publisher.settle()
+
+
 @pytest.mark.parametrize("trouble", [SeatLost("another"), Gone("removed"), ZeroDivisionError("a bug")])
-@pytest.mark.parametrize("then", ["wait", "offer", "publish"])
+@pytest.mark.parametrize("then", ["settle", "offer", "publish"])
 def test_what_ends_a_trainer_ends_it_at_the_next_look(
     publisher: Publisher, policies: Policies, trouble: Exception, then: str
 ) -> None:
@@ -131,7 +139,7 @@ def test_what_ends_a_trainer_ends_it_at_the_next_look(
     under_way(publisher, policies)
     policies.gate.set()
     look: dict[str, Callable[[], object]] = {
-        "wait": publisher.wait,
+        "settle": publisher.settle,
         "offer": lambda: eventually(publisher.offer),
         "publish": lambda: publisher.publish(LARGE, 2),
     }
@@ -142,7 +150,7 @@ def test_what_ends_a_trainer_ends_it_at_the_next_look(
 def test_a_forgotten_version_is_published_again(publisher: Publisher, policies: Policies) -> None:
     under_way(publisher, policies)
     policies.gate.set()
-    assert publisher.wait()
+    assert publisher.settle()
     assert publisher.compare(1)
     assert policies.published == [(1, 0), (2, 1), (2, 1)]
 
