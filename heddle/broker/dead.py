@@ -14,7 +14,7 @@ from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.experience_types import Pointer
 from heddle.broker.pointers import identity_of, pointer_fields, read_pointer
-from heddle.broker.records import integer, text, texts
+from heddle.broker.records import integer, text, texts, time_of
 from heddle.broker.refusals import gone
 from heddle.errors import Conflict, NotFound
 
@@ -23,6 +23,7 @@ SHOWN_FIELDS = 32
 SHOWN_CHARACTERS = 256
 """What is kept of an entry that somebody wrote by hand: so many fields, so long."""
 _ID = re.compile(r"\d{1,20}(-\d{1,20})?")
+_SIZE = re.compile(r"\d{1,15}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +184,11 @@ def _read(dead_id: str, fields: dict[str, str]) -> DeadBatch:
         pointer = read_pointer(ours["entry"], rest)
     except (KeyError, ValueError):
         pointer = None
-    kept_bytes = int(ours["kept_bytes"]) if ours["kept_bytes"].isdecimal() else 0
+    kept_bytes = int(ours["kept_bytes"]) if _SIZE.fullmatch(ours["kept_bytes"]) else 0
     return DeadBatch(
         id=dead_id,
         entry=ours["entry"],
-        time_ms=int(dead_id.partition("-")[0]),
+        time_ms=time_of(dead_id),
         reason=ours["reason"] or "written into this stream by hand",
         foreign=ours["foreign"] == "1" or not ours["reason"],
         pointer=pointer,

@@ -5,6 +5,7 @@ This module never decides by what it carries: log and metrics are for people, ne
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,6 +15,7 @@ from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
+from heddle.broker.foreign import ours
 from heddle.broker.lines import (
     LOG_ENTRIES,
     LOG_STEP,
@@ -31,15 +33,18 @@ from heddle.broker.lines import (
     stream_of,
 )
 from heddle.broker.news import NewsListener
-from heddle.broker.records import dump_json, entries, integer, text
+from heddle.broker.records import dump_json, text, time_of
 from heddle.broker.refusals import check_seat
-from heddle.broker.streams import add
+from heddle.broker.streams import NO_MORE_IDS, add, restart
 from heddle.errors import BrokerAmiss, BrokerError, Denied
 
 log = logging.getLogger("heddle.broker")
 
 METRICS_ENTRIES = 100_000
 """An experiment keeps the metrics of about this many updates."""
+
+MOST_UPDATES = 1 << 53
+"""No trainer makes more: floats hold every whole number up to here."""
 
 LAST_ENTRIES = 200
 """How far back the last value of a metric is looked for, in updates."""
@@ -157,7 +162,13 @@ class Events:
         own = [keys.ctl(experiment), keys.metrics(experiment)]
         epoch = "" if seat_epoch is None else seat_epoch
         args = [epoch, METRICS_ENTRIES, "update", update, "values", dump_json(values)]
-        reply = self._conn.script("metrics_add", own, args)
+        try:
+            reply = self._conn.script("metrics_add", own, args)
+        except ResponseError as error:
+            if NO_MORE_IDS not in str(error):
+                raise
+            restart(self._conn, keys.metrics(experiment))
+            reply = self._conn.script("metrics_add", own, args)
         check_seat(experiment, seat_epoch, text(reply[0]))
         return text(reply[1])
 
@@ -190,29 +201,30 @@ class Events:
             reply = self._conn.blocking().xread({key: after_id}, count=count, block=min(block_ms, MAX_BLOCK_MS))
         else:
             reply = self._conn.main.xread({key: after_id}, count=count)
-        return [read_metric(*entry) for entry in entries(reply[0][1])] if reply else []
+        if not reply:
+            return []
+        page = reply[0][1]  # a whole page of foreign entries is not the end
+        return ours(key, page, read_metric) or self.metrics_read(experiment, text(page[-1][0]), count=count)
 
     def metrics_last(self, experiment: str) -> dict[str, float]:
         """The last value of every metric, of those measured in the last `LAST_ENTRIES` updates."""
-        page = self._conn.main.xrevrange(keys.metrics(experiment), count=LAST_ENTRIES)
         last: dict[str, float] = {}
-        for entry in reversed(entries(page)):
-            last.update(read_metric(*entry).values)
+        for metric in self.metrics_recent(experiment, count=LAST_ENTRIES):
+            last.update(metric.values)
         return last
 
     def metrics_recent(self, experiment: str, *, count: int) -> list[Metric]:
         """The metrics of the last updates, oldest first."""
-        page = entries(self._conn.main.xrevrange(keys.metrics(experiment), count=count))
-        return [read_metric(*entry) for entry in reversed(page)]
+        key = keys.metrics(experiment)
+        return ours(key, self._conn.main.xrevrange(key, count=count), read_metric)[::-1]
 
     def metrics_newest(self, experiment: str) -> Metric | None:
         """The newest of the metrics, with what those shortly before it measured beside; None when there is none."""
-        page = entries(self._conn.main.xrevrange(keys.metrics(experiment), count=8))
-        found = [read_metric(*entry) for entry in page]
+        found = self.metrics_recent(experiment, count=8) or self.metrics_recent(experiment, count=LAST_ENTRIES)
         if not found:
             return None
-        values = {name: value for metric in reversed(found) for name, value in metric.values.items()}
-        return replace(found[0], values=values)
+        values = {name: value for metric in found[-8:] for name, value in metric.values.items()}
+        return replace(found[-1], values=values)
 
     # ---- news
 
@@ -222,12 +234,10 @@ class Events:
 
 
 def read_metric(entry_id: str, fields: Mapping[str, str]) -> Metric:
-    """An entry of a metrics stream as a value."""
-    measured = json.loads(fields.get("values") or "{}")
-    values = {name: float("nan") if value is None else float(value) for name, value in measured.items()}
-    return Metric(entry_id, _time_ms(entry_id), integer(fields.get("update")), values)
-
-
-def _time_ms(entry_id: str) -> int:
-    """The server's ms at which a stream entry was added."""
-    return int(entry_id.partition("-")[0])
+    """An entry of a metrics stream as a value. Raises one of `foreign.NO_SENSE` where no trainer of ours wrote it."""
+    update = int(fields["update"])
+    if not 0 <= update <= MOST_UPDATES:
+        raise ValueError(f"update {update}")
+    values = {name: math.nan if value is None else float(value) for name, value in json.loads(fields["values"]).items()}
+    values = {name: value if math.isfinite(value) else math.nan for name, value in values.items()}
+    return Metric(entry_id, time_of(entry_id), update, values)

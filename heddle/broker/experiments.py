@@ -13,6 +13,7 @@ import numpy as np
 from heddle.broker import census, keys, queue, removal, statuses, submission
 from heddle.broker.connection import Connection
 from heddle.broker.durability import why_empty
+from heddle.broker.faults import NoNumber
 from heddle.broker.records import (
     Command,
     Outcome,
@@ -27,9 +28,9 @@ from heddle.broker.records import (
     text,
     texts,
 )
-from heddle.broker.refusals import check_seat, gone, seat_lost
+from heddle.broker.refusals import check_leader, check_seat, gone, seat_lost
 from heddle.broker.types import Ctl
-from heddle.errors import BrokerAmiss, Conflict, LeaderLost, NotFound
+from heddle.errors import BrokerAmiss, Conflict, NotFound
 
 
 class Experiments:
@@ -201,7 +202,7 @@ class Experiments:
         if answer == "FENCED" and seat_epoch is not None:
             raise seat_lost(experiment, seat_epoch)
         if answer == "FENCED":
-            self._check_leader(experiment, answer)
+            check_leader(experiment, answer)
         if answer == "CONFLICT":
             raise Conflict(f"{experiment} changed meanwhile: its command is {current} at rev {now}; look and try again")
         go_on = f"continue it in a new run: heddle enqueue --resume {experiment}"
@@ -209,7 +210,10 @@ class Experiments:
             raise Conflict(f"{experiment} is stopping, which cannot be undone; {go_on}")
         if answer == "ENDED" and command != "stop":
             raise Conflict(f"{experiment} is {state}; {go_on}")
-        return self.ctl(experiment)
+        try:
+            return self.ctl(experiment)
+        except NoNumber:  # it was told, whatever else is damaged there
+            return read_ctl({"command": current, "rev": now})
 
     def set_status(
         self,
@@ -238,13 +242,13 @@ class Experiments:
         args = [leader_epoch, state, reason, left, keys.news(experiment), *(decided_on or ("", ""))]
         own = [keys.ctl(experiment), keys.status(experiment), keys.flow(experiment, 0)]
         reply = self._conn.script("set_status", own, args)
-        self._check_leader(experiment, text(reply[0]))
+        check_leader(experiment, text(reply[0]))
         return text(reply[1])  # type: ignore[return-value]
 
     def set_active(self, experiment: str, *, leader_epoch: int, active: int, active_eval: int) -> None:
         """Write how many train and eval shards count, as the leader. Raises LeaderLost, Gone."""
         args = [leader_epoch, active, active_eval]
-        self._check_leader(experiment, text(self._conn.script("set_active", [keys.ctl(experiment)], args)))
+        check_leader(experiment, text(self._conn.script("set_active", [keys.ctl(experiment)], args)))
 
     def finish(self, experiment: str, seat_epoch: int, outcome: Outcome, reason: str, result: Mapping[str, Any]) -> str:
         """End it, as the holder of its seat: command stop, outcome, reason and result. The first outcome stays.
@@ -291,11 +295,3 @@ class Experiments:
     def queue_tidy(self) -> int:
         """Delete the group's consumers of coordinators that are gone; how many."""
         return queue.tidy(self._conn)
-
-    # ---- inside
-
-    def _check_leader(self, experiment: str, answer: str) -> None:
-        if answer == "GONE":
-            raise gone(experiment)
-        if answer == "FENCED":
-            raise LeaderLost(f"another coordinator leads; it has decided about {experiment} already")

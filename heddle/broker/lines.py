@@ -11,7 +11,7 @@ from typing import Any
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
-from heddle.broker.records import entries, integer
+from heddle.broker.records import entries, guess, moment
 
 LOG_ENTRIES = 10_000
 """Each of the two streams keeps about this many lines."""
@@ -156,7 +156,7 @@ def read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
     """An entry of either stream as a value."""
     return Event(
         entry_id=entry_id,
-        time_ms=_added_ms((entry_id,)) - integer(fields.get("ago")),
+        time_ms=moment(_added_ms((entry_id,)) - guess(fields.get("ago"))),
         experiment=fields.get("experiment") or None,
         role=fields.get("role", ""),
         worker=fields.get("worker", ""),

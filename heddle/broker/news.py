@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection, retry_delays
+from heddle.broker.faults import Damaged
 from heddle.broker.records import integer, text
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerUnreachable, HeddleError
@@ -22,6 +23,8 @@ log = logging.getLogger("heddle.broker")
 POLL_S = 0.1
 """How soon a newly watched experiment is subscribed to, at the latest."""
 
+MOST_DIGITS = 16
+"""No version is longer."""
 ASK_S = 3.0
 """After this long without news the server is asked whether it is there."""
 DEAF_S = 8.0
@@ -146,18 +149,23 @@ class NewsListener:
         return wanted
 
     def _look(self, experiment: str) -> None:
-        fields = self._conn.main.hmget(keys.ctl(experiment), "policy", "eval_policy", "command")
-        self._tell(experiment, Facts(integer(fields[0]), integer(fields[1]), text(fields[2])))
+        try:
+            fields = self._conn.main.hmget(keys.ctl(experiment), "policy", "eval_policy", "command")
+            self._tell(experiment, Facts(integer(fields[0]), integer(fields[1]), text(fields[2])))
+        except Damaged as error:  # of this one alone; its renewals tell whoever holds it
+            log.debug("no facts experiment=%s error=%s", experiment, error)
 
     def _hear(self, channel: str, data: str) -> None:
         word, _, value = data.partition(" ")
         experiment = channel.removeprefix("heddle:{").rpartition(".")[0]
         known = self.facts(experiment) or Facts(0, 0, "run")
+        if word in ("policy", "eval") and not (value.isascii() and value.isdigit() and len(value) < MOST_DIGITS):
+            return  # somebody's hand: no more than a hint is lost
         if word == "policy":
             self._tell(experiment, replace(known, policy=integer(value)))
         elif word == "eval":
             self._tell(experiment, replace(known, eval_policy=integer(value)))
-        elif word == "command":
+        elif word == "command" and value in ("run", "pause", "stop"):
             self._tell(experiment, replace(known, command=value))
 
     def _tell(self, experiment: str, facts: Facts) -> None:

@@ -8,14 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle.broker import keys, statuses
+from heddle.broker import keys, records, statuses
 from heddle.broker.connection import Connection
 from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
 from heddle.broker.events import LAST_ENTRIES, Metric, read_metric
 from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged, NoNumber
+from heddle.broker.foreign import ours
 from heddle.broker.lines import STREAMS, Event, Place, ask_after, ask_newest, read_after, read_newest
-from heddle.broker.pointers import read_flow
+from heddle.broker.pointers import read_flow, waiting_since
 from heddle.broker.pools import DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
 from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker, said_by
 from heddle.broker.records import SPEC_FIELDS, Status, entries, integer, read_ctl, read_status, text, texts
@@ -194,15 +195,15 @@ class Overview:
     def oldest_ms(self, experiment: str, p: int = 0) -> int | None:
         """Server ms at which the oldest batch in the stream was accepted; None while there is none."""
         found = entries(self._conn.main.xrange(keys.experience(experiment, p), count=1))
-        return int(found[0][0].partition("-")[0]) if found else None
+        return records.time_of(found[0][0]) if found else None
 
     def pools(self, names: Sequence[str], now_ms: int) -> dict[str, PoolGlance]:
         """Some pools. One round trip."""
         pipe = self._conn.pipeline()
         for name in names:
             pipe.hgetall(keys.pool(name))
-            pipe.zrangebyscore(keys.pool_supervisors(name), f"({now_ms - SUPERVISOR_PRUNE_MS}", "+inf")
-            pipe.zrangebyscore(keys.pool_workers(name), f"({now_ms - PRUNE_MS}", "+inf", withscores=True)
+            pipe.zrangebyscore(keys.pool_supervisors(name), f"({now_ms - SUPERVISOR_PRUNE_MS}", records.LATEST_MS)
+            pipe.zrangebyscore(keys.pool_workers(name), f"({now_ms - PRUNE_MS}", records.LATEST_MS, withscores=True)
         replies = pipe.execute() if names else []
         found = {}
         for place, name in enumerate(names):
@@ -258,7 +259,7 @@ def _status(experiment: str, status: Any, ctl: Any, spec: Any) -> Status:
 def _glance(experiment: str, replies: Sequence[Any], *, is_first: bool) -> ExperimentGlance:
     status, ctl, spec, flow, waiting, leased, trainer, seat_ms, metrics = replies
     fields, counters, sat = texts(ctl), texts(flow), texts(trainer)
-    measured = [read_metric(*entry) for entry in entries(metrics)]
+    measured = ours(keys.metrics(experiment), metrics, read_metric)
     return ExperimentGlance(
         status=_status(experiment, status, ctl, spec),
         ctl=read_ctl(fields),
@@ -266,7 +267,7 @@ def _glance(experiment: str, replies: Sequence[Any], *, is_first: bool) -> Exper
         sitter=read_sitter(sat, int(seat_ms)),
         leased=int(leased),
         shards=integer(fields.get("shards")),
-        waiting={int(text(shard)): int(since_us) // 1000 for shard, since_us in waiting},
+        waiting=waiting_since(waiting),
         seats=integer(sat.get("seats")),
         totals={name: integer(counters.get(name)) for name in TOTALS},
         metrics=tuple(reversed(measured) if is_first else measured),
@@ -275,12 +276,14 @@ def _glance(experiment: str, replies: Sequence[Any], *, is_first: bool) -> Exper
 
 def _pool(name: str, fields: Mapping[str, str], supervisors: Sequence[str], workers: Any) -> PoolGlance:
     info = read_pool(name, fields)
-    wants = [integer(fields.get(f"{WANTS}{one}")) for one in supervisors]
+    wants = [records.guess(fields.get(f"{WANTS}{one}")) for one in supervisors]
     wanted = info.desired if info.desired is not None else sum(wants) if wants else None
     return PoolGlance(
         info=info,
         wanted=wanted,
         hosts={one: read_host(fields.get(f"{HOST}{one}", "")) for one in supervisors},
-        seen={text(worker): int(seen_ms) for worker, seen_ms in workers},
-        deaths={field.removeprefix(DIED): integer(count) for field, count in fields.items() if field.startswith(DIED)},
+        seen={text(worker): records.moment(seen_ms) for worker, seen_ms in workers},
+        deaths={
+            field.removeprefix(DIED): records.guess(count) for field, count in fields.items() if field.startswith(DIED)
+        },
     )

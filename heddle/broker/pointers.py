@@ -3,11 +3,13 @@
 This module never talks to a server.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from heddle.broker import keys
 from heddle.broker.experience_types import Amount, Flow, Pointer
-from heddle.broker.records import integer
+from heddle.broker.records import integer, moment
 
 FETCH_BYTES = 64 << 20
 """Bytes asked for in one round trip: more would pile up in the server's output buffer."""
@@ -97,6 +99,24 @@ def pointer_fields(pointer: Pointer) -> list[str | int]:
     if pointer.place:
         fields["place"] = pointer.place
     return [item for pair in fields.items() for item in pair]
+
+
+_INDEX = re.compile(rb"\d{1,9}")
+
+
+def is_index(member: Any) -> bool:
+    """Whether a member of a sorted set is a shard; the others are by somebody's hand."""
+    return _INDEX.fullmatch(member) is not None
+
+
+def indices(members: Iterable[Any]) -> list[int]:
+    """Those that are shards."""
+    return [int(member) for member in members if is_index(member)]
+
+
+def waiting_since(pairs: Iterable[tuple[Any, float]]) -> dict[int, int]:
+    """Shards that wait for room, with their scores in us, as server ms since when."""
+    return {int(shard): moment(since_us / 1000) for shard, since_us in pairs if is_index(shard)}
 
 
 def read_flow(counters: Mapping[str, str], waiting: int) -> Flow:

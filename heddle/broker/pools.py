@@ -5,7 +5,8 @@ Heartbeats, quota and scaling work when the broker is out of memory.
 """
 
 import contextlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from heddle.broker import keys
@@ -27,10 +28,12 @@ from heddle.broker.presence import (
     said_by,
 )
 from heddle.broker.queue import FORGET_CONSUMER_MS
-from heddle.broker.records import integer, text, texts
+from heddle.broker.records import LATEST_MS, guess, moment, text, texts
 from heddle.errors import BrokerBlocked, Conflict, Denied, LeaderLost, NotFound, UsageError
 
 __all__ = ["BeatReply", "PoolInfo", "Pools", "SupervisorShare", "WorkerBeat", "WorkerInfo"]
+
+log = logging.getLogger("heddle.broker")
 
 PRUNE_MS = 300_000
 """A worker that was silent for this long is no longer listed, and what it said last is forgotten."""
@@ -99,7 +102,7 @@ class Pools:
         for pool in pools:
             seen = self._conn.main.zscore(keys.pool_workers(pool), worker)
             if seen is not None:
-                return read_worker(pool, worker, fields, int(seen), now_ms)
+                return read_worker(pool, worker, fields, moment(seen), now_ms)
         return None
 
     def wanted(self, pool: str = "default") -> int | None:
@@ -108,7 +111,7 @@ class Pools:
         info = read_pool(pool, fields)
         if info.desired is not None:
             return info.desired
-        wants = [integer(fields.get(f"{WANTS}{name}")) for name in self.supervisors(pool)]
+        wants = [guess(fields.get(f"{WANTS}{name}")) for name in self.supervisors(pool)]
         return sum(wants) if wants else None
 
     def workers(self, pool: str = "default") -> list[WorkerInfo]:
@@ -130,7 +133,7 @@ class Pools:
         replies = pipe.execute() if workers else []
         found = zip(workers, replies[::2], replies[1::2], strict=True)
         return {
-            worker: Pulse(int(seen), integer(ttl), integer(limit), tuple(text(held or b"").split()))
+            worker: Pulse(moment(seen), guess(ttl), guess(limit), tuple(text(held or b"").split()))
             for worker, seen, (ttl, limit, held) in found
             if seen is not None
         }
@@ -200,11 +203,9 @@ class Pools:
         there = [f"{HOST}{supervisor}", "" if host is None else host.as_field()]
         pipe.script("supervisor_wants", [keys.pool(pool)], [f"{WANTS}{supervisor}", wants, *there])
         present, pool_hash = pipe.execute()
-        here = sorted(text(member) for member in present[1::2])
+        here = sorted(self._sane(keys.pool_supervisors(pool), zip(present[1::2], present[2::2], strict=True)))
         fields = {text(pool_hash[i]): text(pool_hash[i + 1]) for i in range(0, len(pool_hash), 2)}
-        all_wants = {
-            name.removeprefix(WANTS): integer(value) for name, value in fields.items() if name.startswith(WANTS)
-        }
+        all_wants = {name.removeprefix(WANTS): guess(value) for name, value in fields.items() if name.startswith(WANTS)}
         if left := sorted(set(all_wants) - set(here)):
             self._conn.main.hdel(keys.pool(pool), *(f"{kind}{name}" for name in left for kind in (WANTS, HOST)))
         info = read_pool(pool, fields)
@@ -246,4 +247,13 @@ class Pools:
         with contextlib.suppress(BrokerBlocked, Denied):  # who only looks may do so all the same
             self._conn.main.zremrangebyscore(key, "-inf", now_ms - prune_ms)
         pairs: Any = self._conn.main.zrangebyscore(key, f"({now_ms - prune_ms}", "+inf", withscores=True)
-        return now_ms, {text(member): int(seen) for member, seen in pairs}
+        return now_ms, self._sane(key, pairs)
+
+    def _sane(self, key: str, pairs: Iterable[tuple[Any, Any]]) -> dict[str, int]:
+        """Members by when they were seen last; who was so at no time of any calendar is dropped: nobody says such."""
+        found = {text(member): float(seen) for member, seen in pairs}
+        if absurd := [member for member, seen in found.items() if seen > LATEST_MS]:
+            log.warning("drops what Heddle did not write key=%s members=%s", key, ", ".join(absurd[:5]))
+            with contextlib.suppress(BrokerBlocked, Denied):
+                self._conn.main.zrem(key, *absurd)
+        return {member: moment(seen) for member, seen in found.items() if seen <= LATEST_MS}

@@ -9,7 +9,8 @@ from dataclasses import fields as fields_of
 from typing import Any
 
 from heddle.broker import keys
-from heddle.broker.records import integer, number, texts
+from heddle.broker.faults import NoNumber
+from heddle.broker.records import guess, integer, number, texts
 from heddle.errors import BrokerAmiss
 
 BEAT_TTL_MS = 15_000
@@ -76,6 +77,9 @@ class WorkerBeat:
         return self.steps / busy_s if busy_s > 0 else 0.0
 
 
+_WORDS = ("host", "state", "supervisor", "reason", "doing", "subject", "code", "pace")
+_WHOLE = ("pid", "shards", "envs", "steps", "ttl_ms", "doing_ms", "limit_ms", "still_ms", "protocol", "rss_bytes")
+_REAL = ("ms_per_step", "play_s", "wait_s", "cpu_s")
 BEAT_FIELDS = tuple(each.name for each in fields_of(WorkerBeat))
 POOL_FIELDS = ("desired", "rev", "live", "floor", "ceil", "below", "leader_epoch")
 """Of a pool's hash, which holds some for every supervisor beside them."""
@@ -236,54 +240,48 @@ def said_by(reply: Any) -> dict[str, str]:
 
 
 def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int, now_ms: int) -> WorkerInfo:
-    """The worker hash, empty when the broker has forgotten it, as a value."""
+    """The worker hash, empty when the broker has forgotten it, as a value; damaged, it says nothing until the next."""
+    try:
+        return _read_worker(pool, worker, fields, seen_ms, now_ms)
+    except NoNumber:
+        said = {name: fields[name] for name in ("died", "drain") if name in fields}
+        return _read_worker(pool, worker, said, seen_ms, now_ms)
+
+
+def _read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int, now_ms: int) -> WorkerInfo:
     beat = WorkerBeat(worker=worker, pool=pool)
     died, silent_ms = fields.get("died", ""), max(0, now_ms - seen_ms)
     # A drain flag alone is no heartbeat.
     if has_beaten := "state" in fields:
-        beat = WorkerBeat(
-            worker=worker,
-            pool=pool,
-            host=fields.get("host", ""),
-            pid=integer(fields.get("pid")),
-            state=fields["state"],
-            shards=integer(fields.get("shards")),
-            experiments=tuple(fields.get("experiments", "").split()),
-            envs=integer(fields.get("envs")),
-            steps=integer(fields.get("steps")),
-            ms_per_step=number(fields.get("ms_per_step")),
-            play_s=number(fields.get("play_s")),
-            wait_s=number(fields.get("wait_s")),
-            outcomes=_counts(fields.get("outcomes", "")),
-            profile=_counts(fields.get("profile", "")),
-            supervisor=fields.get("supervisor", ""),
-            reason=fields.get("reason", ""),
-            ttl_ms=integer(fields.get("ttl_ms")) or 10_000,
-            doing=fields.get("doing", ""),
-            subject=fields.get("subject", ""),
-            doing_ms=integer(fields.get("doing_ms")),
-            limit_ms=integer(fields.get("limit_ms")),
-            still_ms=integer(fields.get("still_ms")),
-            protocol=integer(fields.get("protocol")),
-            code=fields.get("code", ""),
-            pace=fields.get("pace", ""),
-            cpu_s=number(fields.get("cpu_s")),
-            rss_bytes=integer(fields.get("rss_bytes")),
-        )
+        said: dict[str, Any] = {name: fields.get(name, "") for name in _WORDS}
+        said |= {name: integer(fields.get(name)) for name in _WHOLE}
+        said |= {name: number(fields.get(name)) for name in _REAL}
+        said |= {name: _counts(fields.get(name, "")) for name in ("outcomes", "profile")}
+        said |= {"ttl_ms": said["ttl_ms"] or 10_000, "experiments": tuple(fields.get("experiments", "").split())}
+        beat = WorkerBeat(worker=worker, pool=pool, **said)
     draining = fields.get("drain") == "1" or beat.state == "draining"
     alive = has_beaten and not died and silent_ms < (integer(fields.get("beat_ttl_ms")) or BEAT_TTL_MS)
     return WorkerInfo(beat, alive, draining, seen_ms, silent_ms, died)
 
 
 def read_pool(name: str, fields: Mapping[str, str]) -> PoolInfo:
-    """The pool hash as a value."""
+    """The pool hash as a value.
+
+    Raises:
+        BrokerAmiss: somebody wrote something else where people say how many workers there shall be.
+    """
+    desired = fields.get("desired", "")
+    if desired and not (desired.isascii() and desired.isdigit() and len(desired) < 10):
+        key = keys.pool(name)
+        told = f"{key} holds {desired[:40]!r} as its field desired, which is no number of workers"
+        raise BrokerAmiss(f"{told}; say how many there shall be: heddle workers scale N --pool {name}", key=key)
     return PoolInfo(
         name=name,
-        desired=integer(fields["desired"]) if fields.get("desired") else None,
-        rev=integer(fields.get("rev")),
-        live=integer(fields.get("live")),
-        floor=integer(fields.get("floor")),
-        ceil=integer(fields.get("ceil")),
-        below=integer(fields.get("below")),
-        leader_epoch=integer(fields.get("leader_epoch")),
+        desired=int(desired) if desired else None,
+        rev=guess(fields.get("rev")),
+        live=guess(fields.get("live")),
+        floor=guess(fields.get("floor")),
+        ceil=guess(fields.get("ceil")),
+        below=guess(fields.get("below")),
+        leader_epoch=guess(fields.get("leader_epoch")),
     )

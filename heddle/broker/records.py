@@ -18,6 +18,9 @@ State = Literal["queued", "running", "paused", "stopping", "completed", "stopped
 Command = Literal["run", "pause", "stop"]
 Outcome = Literal["completed", "stopped", "failed"]
 
+LATEST_MS = 250_000_000_000_000
+"""No time is later: in the year 9892."""
+
 ENDED: frozenset[str] = frozenset({"completed", "stopped", "failed"})
 """States that never change again."""
 
@@ -38,8 +41,34 @@ def integer(value: Any) -> int:
 
 
 def number(value: Any) -> float:
-    """What the server answered, as a float; 0.0 for nothing."""
-    return float(value) if value not in (None, b"", "") else 0.0
+    """What the server answered, as a finite float; 0.0 for nothing. Raises NoNumber as `integer` does."""
+    told = text(value) or "0"
+    try:
+        found = float(told)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise NoNumber(f"the broker holds {told[:40]!r} where Heddle keeps a number")
+    return found
+
+
+def guess(value: Any) -> int:
+    """As `integer`, and 0 where somebody wrote something else: for what is written again all the time."""
+    try:
+        return integer(value)
+    except NoNumber:
+        return 0
+
+
+def moment(value: Any) -> int:
+    """A score, or another number that should be server ms, as one that calendars have, whatever somebody wrote."""
+    told = float(value)
+    return int(min(max(told, 0.0), LATEST_MS)) if told == told else 0
+
+
+def time_of(entry_id: str) -> int:
+    """The server's ms at which a stream entry was added."""
+    return moment(int(entry_id.partition("-")[0]))
 
 
 def texts(reply: Mapping[Any, Any] | None) -> dict[str, str]:
@@ -65,6 +94,15 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def mapping(told: str | None) -> dict[str, Any]:
+    """A JSON object for people; {} where there is none, or somebody wrote something else."""
+    try:
+        found = json.loads(told or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +244,7 @@ def read_status(experiment: str, status: Mapping[str, str], ctl: Mapping[str, st
         reason=status.get("reason") or ctl.get("reason", ""),
         command=ctl.get("command", "run"),  # type: ignore[arg-type]
         outcome=ctl.get("outcome", ""),
-        result=json.loads(status.get("result") or "{}"),
+        result=mapping(status.get("result")),
         created_ms=integer(spec.get("created")),
         started_ms=integer(status.get("started")),
         since_ms=integer(status.get("since")),

@@ -3,7 +3,7 @@
 It never asks a server.
 """
 
-from heddle.errors import Gone, SeatLost
+from heddle.errors import Gone, LeaderLost, SeatLost
 
 
 def gone(experiment: str) -> Gone:
@@ -22,3 +22,11 @@ def check_seat(experiment: str, seat_epoch: int | None, answer: str) -> None:
         raise gone(experiment)
     if answer == "FENCED":
         raise seat_lost(experiment, seat_epoch)
+
+
+def check_leader(experiment: str, answer: str) -> None:
+    """Raises Gone, LeaderLost: a script that only who leads may run answered GONE or FENCED."""
+    if answer == "GONE":
+        raise gone(experiment)
+    if answer == "FENCED":
+        raise LeaderLost(f"another coordinator leads; it has decided about {experiment} already")

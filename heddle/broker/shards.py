@@ -11,7 +11,8 @@ from heddle.broker import keys
 from heddle.broker.failures import Failures
 from heddle.broker.faults import Damaged
 from heddle.broker.leases import HEALTHY_BATCHES, Leases, shard_keys
-from heddle.broker.records import integer, text, texts
+from heddle.broker.pointers import indices, is_index, waiting_since
+from heddle.broker.records import integer, moment, text, texts
 from heddle.broker.refusals import gone
 from heddle.broker.types import Reaped, ShardState
 from heddle.errors import Conflict, Gone, LeaderLost, NotFound
@@ -54,7 +55,7 @@ class Shards(Leases, Failures):
     def next_due_ms(self, experiment: str, p: int) -> int | None:
         """Server time at which the first lease is over unless it is renewed; None when none is held."""
         first = self._conn.main.zrange(keys.due(experiment, p), 0, 0, withscores=True)
-        return int(first[0][1]) if first else None
+        return moment(first[0][1]) if first else None
 
     def reap(
         self,
@@ -80,8 +81,10 @@ class Shards(Leases, Failures):
             Gone: the experiment was removed.
         """
         asked_ms = self._conn.now_ms() if asked_ms is None else asked_ms
-        over = self._conn.main.zrangebyscore(keys.due(experiment, p), "-inf", asked_ms, start=0, num=limit)
-        shards = [integer(text(shard)) for shard in over]
+        over: Any = self._conn.main.zrangebyscore(keys.due(experiment, p), "-inf", asked_ms, start=0, num=limit)
+        shards = indices(over)
+        if junk := [member for member in over if not is_index(member)]:  # by somebody's hand: due for ever
+            self._conn.main.zrem(keys.due(experiment, p), *junk)
         limits = "" if barren_deaths is None else barren_deaths
         reaped = self._reap(experiment, p, shards, [leader_epoch, "", limits], asked=(asked_ms, within_ms))
         self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
@@ -124,7 +127,7 @@ class Shards(Leases, Failures):
     def waiting(self, experiment: str, p: int) -> dict[int, int]:
         """Shards that wait for room in the stream, and the server ms since when."""
         found: Any = self._conn.main.zrange(keys.waiting(experiment, p), 0, -1, withscores=True)
-        return {integer(text(shard)): int(since_us) // 1000 for shard, since_us in found}
+        return waiting_since(found)
 
     def drop_snapshots(self, experiment: str, p: int) -> None:
         """Delete every shard's snapshot, once the experiment has ended; repeating it does no harm."""
@@ -200,7 +203,7 @@ class Shards(Leases, Failures):
     # ---- inside
 
     def _held_by(self, experiment: str, p: int, worker: str) -> list[int]:
-        leased = [integer(text(shard)) for shard in self._conn.main.zrange(keys.due(experiment, p), 0, -1)]
+        leased = indices(self._conn.main.zrange(keys.due(experiment, p), 0, -1))
         return self._played_by(experiment, p, leased, worker)
 
     def _release_all(

@@ -42,7 +42,7 @@ def read(conn: Connection, experiment: str, replies: Sequence[Any]) -> Status | 
         return hurt_status(experiment, reason, command=command, spec=named)
     if not ctl:
         return None
-    written = {"state": UNTOLD[command]} if isinstance(status, Damaged) else texts(status)
+    written = {"state": UNTOLD.get(command, "running")} if isinstance(status, Damaged) else texts(status)
     try:
         known = read_status(experiment, written, texts(ctl), named)
         return replace(known, damaged=str(status)) if isinstance(status, Damaged) else known

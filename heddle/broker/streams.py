@@ -29,9 +29,14 @@ def add(conn: Connection, stream: str, entries: Sequence[Mapping[str, Any]], *, 
     except ResponseError as error:
         if NO_MORE_IDS not in str(error):
             raise
+    restart(conn, stream)
+    return _add(conn, stream, entries, most)
+
+
+def restart(conn: Connection, stream: str) -> None:
+    """Have it take entries again, once its ids have run out."""
     conn.script("restart_stream", [stream], [])
     log.warning("made a stream anew, its ids had run out stream=%s", stream)
-    return _add(conn, stream, entries, most)
 
 
 def _add(conn: Connection, stream: str, entries: Sequence[Mapping[str, Any]], most: int | None) -> list[str]:

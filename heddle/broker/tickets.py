@@ -4,6 +4,7 @@ This module never decides who owns a shard: the shard's own hash does, and a tic
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,10 @@ log = logging.getLogger("heddle.broker")
 
 BATCH = 500
 """Entries per round trip."""
+_ID = re.compile(r"\d{1,15}-\d{1,15}")
+_SHARD = re.compile(r"\d{1,9}")
+_NOTED = re.compile(r"(-|\d{1,15}-\d{1,15}) (\d{1,15})")
+"""What `queued` says of a shard: its ticket, "-" for none, and since when."""
 
 
 class Tickets:
@@ -94,21 +99,24 @@ class Tickets:
             pipe.script("ticket_note", own, [shard, entry])
         replies = [(text(status), text(old)) for status, old in pipe.execute()]
         superfluous = [entry for entry, (status, _) in zip(issued, replies, strict=True) if status != "OK"]
-        self._drop(pool, superfluous + [old for _, old in replies if old])
+        self._drop(pool, superfluous + [old for _, old in replies if _ID.fullmatch(old)])
         return len(wanted) - len(superfluous)
 
     def tickets_of(self, experiment: str, p: int) -> list[QueuedTicket]:
         """Every shard that waits for a worker, and whether its ticket is still there."""
         queued = texts(self._conn.main.hgetall(keys.queued(experiment, p)))
-        noted = {integer(shard): value.partition(" ") for shard, value in queued.items()}
+        found = {shard: _NOTED.fullmatch(noted) for shard, noted in queued.items()}
+        # Nobody looks for a ticket that somebody noted by hand: that shard's is issued anew.
+        known = {int(shard): one for shard, one in found.items() if _SHARD.fullmatch(shard)}
+        noted = {shard: (one[1], one[2]) if one else ("-", "0") for shard, one in known.items()}
         stream = keys.pool_tickets(self._pool_of(experiment))
-        issued = [(shard, entry) for shard, (entry, _, _) in noted.items() if entry != "-"]
+        issued = [(shard, entry) for shard, (entry, _) in noted.items() if entry != "-"]
         entries = [entry for _, entry in issued]
-        found = (self._seen_each if len(entries) <= BATCH else self._seen_in_pages)(stream, entries)
-        seen = {shard: pair for (shard, _), pair in zip(issued, found, strict=True)}
+        replies = (self._seen_each if len(entries) <= BATCH else self._seen_in_pages)(stream, entries)
+        seen = {shard: pair for (shard, _), pair in zip(issued, replies, strict=True)}
         return [
             _queued(shard, "" if entry == "-" else entry, integer(since), seen.get(shard, ([], [])))
-            for shard, (entry, _, since) in sorted(noted.items())
+            for shard, (entry, since) in sorted(noted.items())
         ]
 
     def drop_tickets(self, experiment: str, p: int, pool: str) -> int:
@@ -127,9 +135,9 @@ class Tickets:
         while entries := self._conn.main.xrange(stream, min=last, max="+", count=BATCH):
             mine = []
             for entry_id, raw in entries:
-                fields = texts(raw)
-                if fields.get("experiment") == experiment and integer(fields.get("partition")) == p:
-                    mine.append(text(entry_id))
+                ticket = _ticket(pool, text(entry_id), texts(raw), 0)
+                if (ticket.experiment, ticket.partition) == (experiment, p):
+                    mine.append(ticket.entry_id)
             dropped += self._drop(pool, mine)
             last = f"({text(entries[-1][0])}"
         return dropped

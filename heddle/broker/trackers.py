@@ -4,7 +4,6 @@ Nothing here is ever waited for by a role, and nothing is deleted: the stream is
 a time feeds a tracker; it says so again and again, and another may take over once it has been silent.
 """
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from redis.exceptions import ResponseError
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.events import Metric, read_metric
-from heddle.broker.records import dump_json, entries, integer, text, texts
+from heddle.broker.foreign import ours
+from heddle.broker.records import dump_json, entries, integer, mapping, text, texts
 from heddle.broker.refusals import gone
 from heddle.broker.tickets import is_groupless
 
@@ -85,7 +85,7 @@ class Trackers:
         if text(reply[0]) == "GONE":
             raise gone(experiment)
         pairs = [(entry[0], dict(zip(entry[1][::2], entry[1][1::2], strict=True))) for entry in reply[1:]]
-        return [read_metric(*entry) for entry in entries(pairs)]
+        return self._ours(experiment, name, pairs)
 
     def read(self, experiment: str, name: str, *, count: int, block_ms: int) -> list[Metric]:
         """The next entries; waits for the first for `block_ms`. A group that the server lost is made anew.
@@ -103,7 +103,7 @@ class Trackers:
                 raise
             self.ensure_group(experiment, name)
             return self.read(experiment, name, count=count, block_ms=0)
-        return [read_metric(*entry) for entry in entries(reply[0][1])] if reply else []
+        return self._ours(experiment, name, reply[0][1]) if reply else []
 
     def done(self, experiment: str, name: str, ids: Sequence[str]) -> None:
         """These are dealt with."""
@@ -118,7 +118,7 @@ class Trackers:
     def before(self, experiment: str, entry_id: str) -> list[Metric]:
         """The entries just before one, newest first."""
         page = self._conn.main.xrevrange(keys.metrics(experiment), max=f"({entry_id}", count=BEFORE)
-        return [read_metric(*entry) for entry in entries(page)]
+        return ours(keys.metrics(experiment), page, read_metric)
 
     def all(self, experiment: str) -> list[Tracked]:
         """Every tracker of an experiment, by name."""
@@ -130,13 +130,21 @@ class Trackers:
                 name,
                 known.get(f"{name}:by", ""),
                 integer(known.get(f"{name}:until")),
-                _told(known.get(f"{name}:told", "")),
+                mapping(known.get(f"{name}:told")),
                 behind.get(PREFIX + name),
             )
             for name in names
         ]
 
     # ---- inside
+
+    def _ours(self, experiment: str, name: str, page: Any) -> list[Metric]:
+        """What can be read of a page that was given out; the rest is dealt with by being left out."""
+        given = [entry_id for entry_id, _ in entries(page)]
+        found = ours(keys.metrics(experiment), page, read_metric)
+        if len(found) < len(given):
+            self.done(experiment, name, sorted(set(given) - {metric.entry_id for metric in found}))
+        return found
 
     def _behind(self, experiment: str) -> dict[str, int | None]:
         try:
@@ -155,12 +163,3 @@ class Trackers:
         if answer == "GONE":
             raise gone(experiment)
         return None if answer == "OK" else answer
-
-
-def _told(said: str) -> dict[str, Any]:
-    """What a process says of itself; nothing where somebody wrote something else there."""
-    try:
-        told = json.loads(said or "{}")
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}

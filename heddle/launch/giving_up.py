@@ -4,6 +4,7 @@ It never ends a process. A trainer that somebody killed is none of these, for th
 crashed, or that the system killed for want of memory, is.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from heddle.launch.children import Ending
 from heddle.launch.left_behind import free_seat
 from heddle.launch.process import CRASHES
 from heddle.spec import spec_from_json
+
+log = logging.getLogger("heddle.launch")
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 """What differs between two tellings of one failure: addresses, times, counts."""
@@ -121,6 +124,9 @@ def has_given_up(broker: Broker, experiment: str, host: str, directory: Path, re
         return give_up(broker, experiment, host, directory, count=count, why=ending.why)
     except (BrokerError, Damaged, Denied, NotFound, Gone, SpecError):
         return False  # it is counted, and the next ending asks again
+    except Exception:  # of this experiment alone: the trainers of others have the same host
+        log.exception("cannot tell what became of experiment=%s", experiment)
+        return False
 
 
 def counting(broker: Broker, experiment: str, directory: Path) -> Callable[[Ending], bool]:

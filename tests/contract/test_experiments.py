@@ -534,3 +534,22 @@ def test_what_somebody_wrote_into_the_queue_or_the_log_by_hand_does_no_harm(brok
     broker.events.log(made, "trainer", None, "info", "still here")
     assert broker.events.read(made)[-1].message == "still here"
     assert broker.events.read(None)
+
+
+@pytest.mark.parametrize("rev", ["banana", "nan", "-nan", "inf", "-5", "1e300", ""])
+def test_an_end_and_a_stop_are_heard_whatever_somebody_wrote_as_rev(broker: Broker, rev: str) -> None:
+    ended, told = submitted(broker, "ended"), submitted(broker, "told")
+    for experiment in (ended, told):
+        broker.conn.main.hset(keys.ctl(experiment), "rev", rev)
+    assert broker.experiments.set_status(ended, "failed", leader_epoch=1, reason="no env") == "failed"
+    assert broker.experiments.set_command(told, "stop").command == "stop"
+    for experiment in (ended, told):
+        ctl = broker.experiments.ctl(experiment)
+        assert (ctl.command, ctl.rev > 0) == ("stop", True)
+    # Also where an earlier end was not told to stop, and where more is damaged
+    broker.conn.main.hset(keys.ctl(ended), mapping={"command": "run", "rev": rev, "leader_epoch": "x", "policy": "y"})
+    assert broker.experiments.set_status(ended, "failed", leader_epoch=1) == "failed"
+    assert broker.conn.main.hget(keys.ctl(ended), "command") == b"stop"
+    assert broker.experiments.set_command(ended, "stop").command == "stop"
+    with pytest.raises(Conflict, match="failed"):
+        broker.experiments.set_command(ended, "run")

@@ -17,7 +17,8 @@ from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.leader import Leader
-from heddle.errors import NotFound
+from heddle.errors import Conflict, NotFound
+from heddle.launch.giving_up import progress_of
 from heddle.spaces import Box, Discrete, to_json
 from heddle.spec import load_spec
 from heddle.states.look import look_at, look_at_all
@@ -304,3 +305,48 @@ def test_an_experiment_without_its_ctl_is_removed_whole(fleet: Fleet) -> None:
     assert broker.conn.main.exists(keys.name("beheaded")) == 0
     with pytest.raises(NotFound):
         broker.experiments.resolve(experiment)
+
+
+@pytest.mark.parametrize("values", ["nan", "0", "[]"])
+def test_measurements_written_by_hand_end_no_trainer_and_no_command(
+    fleet: Fleet, values: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given an experiment that has been trained, and a line of measurements that somebody wrote by hand
+    experiment, broker = fleet.submit("measured"), fleet.broker
+    eventually(lambda: broker.events.metrics_newest(experiment) is not None, timeout_s=60)
+    broker.conn.main.xadd(keys.metrics(experiment), {"update": "5", "values": values})
+    # When another trainer resumes
+    assert fleet.trainers[experiment].leave() is not None
+    before = fleet.trained(experiment)
+    fleet.train(experiment)
+    # Then it goes on, its host can tell how far it is, and everybody sees how it is
+    eventually(lambda: fleet.trained(experiment) > before, timeout_s=60, what="it is trained on")
+    assert progress_of(broker, experiment)[0] > before
+    for words in (["ls"], ["status", experiment], ["why", experiment], ["logs", experiment]):
+        assert run([*words, "--redis-url", fleet.url]) == 0, (words, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("value", ["banana", "nan", "1e999"])
+def test_what_ends_by_damage_is_let_go_by_its_workers_told_once_and_can_be_stopped(
+    fleet: Fleet, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given an experiment that is played, and in whose ctl somebody writes a rev that is none
+    experiment, broker = fleet.submit("revised"), fleet.broker
+    eventually(lambda: fleet.trained(experiment) > 0, timeout_s=60)
+    broker.conn.main.hset(keys.ctl(experiment), "rev", value)
+    # Then it ends, and is told to stop: nobody plays it any more
+    hget = broker.conn.main.hget
+    eventually(lambda: hget(keys.ctl(experiment), "command") == b"stop", timeout_s=60, what="it is told to stop")
+    assert broker.experiments.status(experiment).state == "failed"
+    eventually(lambda: broker.shards.next_due_ms(experiment, 0) is None, timeout_s=60, what="nobody plays it")
+    # And who leads next has nothing to tell of it
+    epoch = broker.coordinators.claim_leader("c9")
+    following = Leader(broker, "c9", epoch or broker.conn.now_ms(), contact_since_ms=0)
+    following.take_over(broker.conn.now_ms())
+    assert following.experiments == ()
+    said = [event.message for event in broker.events.read(experiment, count=200) if event.role == "coordinator"]
+    assert len([line for line in said if line.startswith("failed")]) == 1, said
+    # And people may still say stop, and are told why nothing else goes
+    assert run(["stop", experiment, "--redis-url", fleet.url]) == 0
+    assert run(["resume", experiment, "--redis-url", fleet.url]) == Conflict.exit_code
+    assert f"--resume {experiment}" in capsys.readouterr().err

@@ -10,11 +10,18 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 local ctl = redis.call('HMGET', KEYS[1], 'leader_epoch', 'command', 'outcome', 'rev')
 local old = redis.call('HGET', KEYS[2], 'state') or ''
-if tonumber(ARGV[1]) < tonumber(ctl[1] or '0') then
+if tonumber(ARGV[1]) < (tonumber(ctl[1] or '0') or 0) then
   return {'FENCED', old}
 end
+-- A rev that is none, by somebody's hand, is begun anew: what has ended lets its workers go, whatever ctl holds.
+local rev = string.format('%.0f', math.max(0, math.min(tonumber(ctl[4] or '0') or 0, 2^53)) + 1)
 local ends = {completed = true, stopped = true, failed = true}
 if ends[old] then
+  if ctl[2] ~= 'stop' then
+    redis.call('HDEL', KEYS[1], '-')
+    redis.call('HSET', KEYS[1], 'command', 'stop', 'rev', rev)
+    redis.call('PUBLISH', ARGV[5], 'command stop')
+  end
   return {'ENDED', old}
 end
 local left = tonumber(ARGV[7])
@@ -43,7 +50,7 @@ if (ctl[3] or '') == '' then
   redis.call('HSET', KEYS[1], 'outcome', ARGV[2], 'reason', ARGV[3])
 end
 if ctl[2] ~= 'stop' then
-  redis.call('HSET', KEYS[1], 'command', 'stop', 'rev', string.format('%.0f', tonumber(ctl[4] or '0') + 1))
+  redis.call('HSET', KEYS[1], 'command', 'stop', 'rev', rev)
   redis.call('PUBLISH', ARGV[5], 'command stop')
 end
 return {'OK', ARGV[2]}

@@ -1,0 +1,101 @@
+"""Scores and numbers that nobody of ours wrote, in what all share and in what is made anew: no role ends of them."""
+
+import pytest
+
+from heddle.broker import Broker, keys
+from heddle.broker.pools import WorkerBeat
+from heddle.broker.records import LATEST_MS
+from heddle.broker.server import LocalServer
+from heddle.cli.main import run
+from heddle.coord.leader import Leader
+from heddle.errors import BrokerAmiss
+from tests import worker_kit
+from tests.broker_kit import LEADER, admit, claim_next
+from tests.trainer_kit import SPEC
+from tests.worker_kit import fresh
+
+SCORES = ["inf", "-inf", "1e300", "-1e300", "3e14"]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_members_seen_at_no_time_of_a_calendar_are_no_workers_and_have_no_part_of_a_pool(
+    broker: Broker, score: str
+) -> None:
+    pools, raw = broker.pools, broker.conn.main
+    pools.heartbeat(WorkerBeat("w1"))
+    pools.supervisor_beat("default", "s1", 2)
+    now_ms = broker.conn.now_ms()
+    for key in (keys.pool_workers("default"), keys.pool_supervisors("default")):
+        raw.zadd(key, {"x": score})
+    # A glance, which may only look, leaves it out
+    glance = broker.overview.pools(["default"], now_ms)["default"]
+    assert (list(glance.seen), list(glance.hosts)) == (["w1"], ["s1"])
+    # Readers that may write drop it
+    assert pools.pulses("default", ["x"])["x"].seen_ms in (0, LATEST_MS)
+    assert pools.worker("x") is not None
+    assert pools.supervisor_beat("default", "s1", 2).supervisors == ("s1",)
+    assert pools.supervisors() == ["s1"]
+    assert [worker.beat.worker for worker in pools.workers()] == ["w1"]
+    for key in (keys.pool_workers("default"), keys.pool_supervisors("default")):
+        assert raw.zscore(key, "x") is None
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_leader_goes_on_and_every_command_answers(valkey_server: LocalServer, score: str) -> None:
+    # Given an experiment that is looked after, and absurd members in every sorted set there is
+    with fresh(valkey_server.url) as broker:
+        experiment = worker_kit.submit(broker, **SPEC)
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        names = [keys.pool_workers("default"), keys.pool_supervisors("default"), keys.EXPERIMENTS]
+        names += [keys.due(experiment, 0), keys.waiting(experiment, 0)]
+        for name in names:
+            broker.conn.main.zadd(name, {"x": score})
+        # Then a round goes by and the experiment is what it was
+        leader.take_over(broker.conn.now_ms() + 60_000)
+        leader.tick(broker.conn.now_ms() + 60_000)
+        assert experiment in leader.experiments
+        assert broker.experiments.status(experiment).state in ("queued", "running")
+        for words in (["ls"], ["status", experiment], ["why", experiment], ["workers", "ls"], ["shards", experiment]):
+            assert run([*words, "--redis-url", valkey_server.url]) == 0, words
+
+
+@pytest.mark.parametrize("member", ["x", "", "-1", "9" * 5_000])
+def test_a_member_that_is_no_shard_is_nobodys_lease(any_broker: Broker, member: str) -> None:
+    experiment = admit(any_broker, shards=1)
+    held = claim_next(any_broker).lease
+    for name in (keys.due(experiment, 0), keys.waiting(experiment, 0)):
+        any_broker.conn.main.zadd(name, {member: 1})
+    assert any_broker.shards.reap(experiment, 0, leader_epoch=LEADER) == []
+    assert any_broker.conn.main.zscore(keys.due(experiment, 0), member) is None
+    assert any_broker.shards.waiting(experiment, 0) == {}
+    freed = any_broker.shards.release_worker("w1", error="its process ended")
+    assert [found.shard for found in freed] == [held.shard]
+
+
+@pytest.mark.parametrize("field", ["pid", "ttl_ms", "play_s", "beat_ttl_ms", "outcomes"])
+@pytest.mark.parametrize("value", ["nan", "inf", "x", "9" * 5_000])
+def test_a_worker_that_says_nonsense_hides_no_other(any_broker: Broker, field: str, value: str) -> None:
+    for worker in ("w1", "w2"):
+        any_broker.pools.heartbeat(WorkerBeat(worker))
+    said = f"accepted={value}" if field == "outcomes" else value
+    any_broker.conn.main.hset(keys.worker("w1"), mapping={field: said, "died": "signal SIGKILL"})
+    first, second = any_broker.pools.workers()
+    assert (first.alive, first.died, second.alive) == (False, "signal SIGKILL", True)
+    assert set(any_broker.pools.pulses("default", ["w1", "w2"])) == {"w1", "w2"}
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "x", "-1", "1e9"])
+def test_a_pool_with_nonsense_in_it_is_made_anew_or_named(broker: Broker, value: str) -> None:
+    pools, hset = broker.pools, broker.conn.main.hset
+    pools.supervisor_beat("default", "s1", 2)
+    for field in ("rev", "live", "floor", "ceil", "below", "wants:s2"):
+        hset(keys.pool("default"), field, value)
+    assert pools.supervisor_beat("default", "s1", 2).wants == {"s1": 2}
+    assert pools.heartbeat(WorkerBeat("w1")).desired is None
+    assert pools.set_desired("default", 3).rev > 0
+    hset(keys.pool("default"), "desired", value)
+    with pytest.raises(BrokerAmiss, match="heddle workers scale N --pool default") as told:
+        pools.wanted()
+    assert (told.value.key, repr(value) in str(told.value)) == (keys.pool("default"), True)
+    assert pools.set_desired("default", 2).desired == 2
