@@ -46,6 +46,9 @@ METRICS_ENTRIES = 100_000
 MOST_UPDATES = 1 << 53
 """No trainer makes more: floats hold every whole number up to here."""
 
+BESIDE = 8
+"""How many of the newest updates are looked at for the values of the newest."""
+
 LAST_ENTRIES = 200
 """How far back the last value of a metric is looked for, in updates."""
 
@@ -220,10 +223,14 @@ class Events:
 
     def metrics_newest(self, experiment: str) -> Metric | None:
         """The newest of the metrics, with what those shortly before it measured beside; None when there is none."""
-        found = self.metrics_recent(experiment, count=8) or self.metrics_recent(experiment, count=LAST_ENTRIES)
+        key = keys.metrics(experiment)
+        page: Any = self._conn.main.xrevrange(key, count=BESIDE)
+        found = ours(key, page, read_metric)[::-1]
+        if not found and len(page) == BESIDE:  # all of them by hand
+            found = self.metrics_recent(experiment, count=LAST_ENTRIES)
         if not found:
             return None
-        values = {name: value for metric in found[-8:] for name, value in metric.values.items()}
+        values = {name: value for metric in found[-BESIDE:] for name, value in metric.values.items()}
         return replace(found[-1], values=values)
 
     # ---- news
