@@ -45,20 +45,24 @@ class StopFlag:
 
         Not to be called from a signal handler (it takes locks); `listen_to_signals` sees to that.
         """
-        with self._lock:
-            if self._draining.is_set():
-                self._now.set()
-            else:
-                self.reason = reason
-                self._draining.set()
-            listeners = list(self._listeners)
-        for listener in listeners:
-            listener()
+        self._request(reason, hurries=True)
 
     def drain(self, reason: str) -> None:
         """Ask to end gently; asking again changes nothing."""
-        if not self.draining:
-            self.request(reason)
+        self._request(reason, hurries=False)
+
+    def _request(self, reason: str, *, hurries: bool) -> None:
+        with self._lock:
+            if not self._draining.is_set():
+                self.reason = reason
+                self._draining.set()
+            elif hurries:
+                self._now.set()
+            else:
+                return
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
 
     def on_request(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every request, from the thread that made it; it must not block."""
@@ -77,6 +81,9 @@ class StopFlag:
 def listen_to_signals(flag: StopFlag, signals: Iterable[signal.Signals] = SIGNALS) -> None:
     """Turn SIGTERM and SIGINT into requests. Main thread only, once a process.
 
+    SIGHUP asks gently however often it comes: a terminal that is closed may send it twice, from its shell and from the
+    kernel, and is no one who is in a hurry. Where it was ignored before (`nohup`) it stays so.
+
     A handler may interrupt its own thread inside a lock, so it only puts into a queue (which is
     made for that); a thread of its own makes the request.
     """
@@ -85,15 +92,24 @@ def listen_to_signals(flag: StopFlag, signals: Iterable[signal.Signals] = SIGNAL
     def tell() -> None:
         while True:
             number = arrived.get()
-            log.info("received signal=%s", signal.Signals(number).name)
-            flag.request(signal.Signals(number).name)
+            name = signal.Signals(number).name
+            log.info("received signal=%s", name)
+            if number == signal.SIGHUP:
+                flag.drain(name)
+            else:
+                flag.request(name)
 
     threading.Thread(target=tell, name="signals", daemon=True).start()
     for one in signals:
+        if one == signal.SIGHUP and signal.getsignal(one) is signal.SIG_IGN:
+            continue
         signal.signal(one, lambda number, _frame: arrived.put(number))
 
 
 def listen_no_more(signals: Iterable[signal.Signals] = SIGNALS) -> None:
-    """All is ended and saved, and what is left to do is for show: from now on a signal ends this process at once."""
+    """All is ended and saved, and what is left to do is for show: from now on a signal ends this process at once.
+
+    But not a SIGHUP, which may be the second one of one closed terminal: what is shown is a picture in a file, too.
+    """
     for one in signals:
-        signal.signal(one, signal.SIG_DFL)
+        signal.signal(one, signal.SIG_IGN if one == signal.SIGHUP else signal.SIG_DFL)

@@ -88,6 +88,7 @@ def demo(workers: int, directory: str) -> None:
     Exit code 1 when the mean return of 100 fresh episodes is below 475 or the accounting does not add up.
     """
     need_torch("heddle demo")
+    from heddle.cli.audience import lasting_output
     from heddle.cli.running import Order, run_here
     from heddle.launch.check import load_and_check
     from heddle.launch.local import LAUNCHER_SIGNALS
@@ -104,13 +105,14 @@ def demo(workers: int, directory: str) -> None:
         directory=folder_to_fill(directory, "--dir"),
         title="heddle demo: CartPole-v1",
     )
-    outcome = run_here(order, each_step=kill.step)
-    listen_no_more(LAUNCHER_SIGNALS)
-    if outcome.state != "completed":
-        _say_cut_short(outcome)
-        raise click.exceptions.Exit(outcome.exit_code or 1)
-    score = _score(outcome)
-    _tell(outcome, kill, score)
+    with lasting_output() as audience:
+        outcome = run_here(order, audience, each_step=kill.step)
+        listen_no_more(LAUNCHER_SIGNALS)
+        if outcome.state != "completed":
+            _say_cut_short(outcome)
+            raise click.exceptions.Exit(outcome.exit_code or 1)
+        score = _score(outcome)
+        _tell(outcome, kill, score)
     good = score is not None and score.return_mean >= GOAL and outcome.adds_up and bool(kill.worker) and not kill.lost
     raise click.exceptions.Exit(0 if good else 1)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from heddle.cli.audience import has_left
 from heddle.cli.commands import seconds
 from heddle.cli.completion import experiment_names, worker_names
 from heddle.cli.options import SCHEMA, command, connect, print_json, redis_option
@@ -140,7 +141,7 @@ def logs(
 
 
 def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *, place: "Place", clock: Clock) -> None:
-    """For ever; an absence of the broker is told and outlasted."""
+    """For as long as somebody reads; an absence of the broker is told and outlasted."""
     from heddle.errors import BrokerError
 
     away = False
@@ -157,6 +158,8 @@ def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *
             if wanted.matches(event):
                 show(event)
         if len(events) < PAGE:
+            if has_left():
+                return  # with nothing to say it would not meet the error
             clock.sleep(FOLLOW_S)
 
 

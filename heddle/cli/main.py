@@ -7,11 +7,13 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from errno import EIO
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from heddle.cli.audience import has_left
 from heddle.cli.mistakes import usage_line
 from heddle.cli.root import Session, cli
 from heddle.cli.tables import say
@@ -44,18 +46,18 @@ def run(argv: Sequence[str] | None = None) -> int:
         return _say([usage_line(error)], error.exit_code, session)
     except click.ClickException as error:
         return _say([f"heddle: {error.format_message()}"], error.exit_code, session)
-    except BrokenPipeError:
-        _leave_the_pipe()
-        return 0
     except SystemExit:
         if sys.stdout is output:
             raise
         sys.stdout = output  # click puts another one there when the reader went away, and exits with 1
-        _leave_the_pipe()
+        _say_no_more()
         return 0
     except HeddleError as error:
         return _say(message_of(error), error.exit_code, session)
     except Exception as error:  # noqa: BLE001 - the top of the process
+        if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno == EIO and has_left()):
+            _say_no_more()
+            return 0
         return _say([f"heddle: {_unexpected(error)}"], 1, session)
 
 
@@ -98,13 +100,15 @@ def _say(lines: list[str], code: int, session: Session) -> int:
     try:
         for line in lines:
             say(line, to_stderr=True)
-    except BrokenPipeError:
-        _leave_the_pipe()
+    except OSError:
+        _say_no_more()
     return code
 
 
-def _leave_the_pipe() -> None:
-    """The reader went away (`heddle ls | head -1`): say nothing more, not even at exit."""
+def _say_no_more() -> None:
+    """The reader went away (`heddle ls | head -1`, a closed terminal): say nothing more there, not even at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        if has_left(stream.fileno()):
+            os.dup2(null, stream.fileno())
     os.close(null)

@@ -55,8 +55,8 @@ def run(
 ) -> None:
     """Train exp.toml in this terminal: server (if none is given), coordinator, workers and trainer.
 
-    Ctrl-C once ends gently with a checkpoint, twice at once; no process stays either way. When everything was killed,
-    the server too, the same command goes on where it was.
+    Ctrl-C once ends gently with a checkpoint, as a closed terminal does, twice at once; no process stays either way.
+    When everything was killed, the server too, the same command goes on where it was.
     """
     need_torch("heddle run")
     from heddle.launch.check import load_and_check
@@ -70,6 +70,7 @@ def run(
         from heddle.consumers.tracking.make import check_installed
 
         check_installed(loaded.spec.track)
+    from heddle.cli.audience import lasting_output
     from heddle.cli.running import Order, run_here
     from heddle.launch.local import LAUNCHER_SIGNALS
     from heddle.stop import listen_no_more
@@ -85,12 +86,13 @@ def run(
         log_dir=folder_to_fill(log_dir, "--log-dir") if log_dir else None,
         command=_command(click.get_current_context().params),
     )
-    outcome = run_here(order)
-    listen_no_more(LAUNCHER_SIGNALS)
-    if output == "json":
-        print_json(as_json(outcome))
-    else:
-        print_outcome(outcome, file, overrides, resumed=resume)
+    with lasting_output() as audience:
+        outcome = run_here(order, audience)
+        listen_no_more(LAUNCHER_SIGNALS)
+        if output == "json":
+            print_json(as_json(outcome))
+        else:
+            print_outcome(outcome, file, overrides, resumed=resume)
     raise click.exceptions.Exit(outcome.exit_code)
 
 

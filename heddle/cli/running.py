@@ -14,6 +14,7 @@ from typing import Any
 from heddle.broker import open_broker
 from heddle.broker.server import find_running, is_running
 from heddle.cli.accounts import accounting, accounting_line, adds_up
+from heddle.cli.audience import Audience
 from heddle.cli.ending import asked
 from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
@@ -22,6 +23,7 @@ from heddle.cli.live import Facts
 from heddle.cli.tables import print_facts
 from heddle.cli.tracked import see_through
 from heddle.client import FOLDER, Client, connect
+from heddle.consumers.curve_file import ENDED
 from heddle.errors import Gone, HeddleError
 from heddle.launch.checked import Checked
 from heddle.launch.children import Role
@@ -137,14 +139,16 @@ class Running:
     local: Local
 
 
-def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None) -> Outcome:
+def run_here(order: Order, audience: Audience, *, each_step: Callable[[Running], None] | None = None) -> Outcome:
     """Run `order` from start to end and show it; ends every process it started. Raises HeddleError: it cannot start.
 
     Args:
+        audience: of its lasting output; when it leaves, that is a wish to end gently.
         each_step: called often, between looks at the children.
     """
     stop = StopFlag()
     listen_to_signals(stop, LAUNCHER_SIGNALS)
+    audience.tells(stop.drain)
     with _services(order, stop) as (local, client), _begun(order, local, client, stop) as (running, trackers):
         session, reader = running.session, running.reader
         with (
@@ -156,9 +160,11 @@ def run_here(order: Order, *, each_step: Callable[[Running], None] | None = None
                 if each_step is not None:
                     each_step(running)
                 screen.update()
+                audience.look()
                 stop.wait_now(STEP_S)
             _last_look(session, reader)
             outcome = _outcome(order, session, reader)
+            local.settled = stop.now or reader.ended or (outcome.directory / ENDED).is_file()
             outcome = replace(outcome, untracked=see_through(running, screen, trackers, client))
         ending = None if stop.now else asked(client, reader.experiment)
         if ending is None:

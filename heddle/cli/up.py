@@ -18,6 +18,7 @@ from heddle.errors import HeddleError
 
 if TYPE_CHECKING:
     from heddle.broker.server import LocalServer
+    from heddle.cli.audience import Audience
     from heddle.launch.local import Local
     from heddle.stop import StopFlag
 
@@ -53,11 +54,13 @@ def up(
 ) -> None:
     """Start the services without an experiment; commands typed in the same folder find them.
 
-    Ctrl-C ends them all: workers deliver, trainers save. What the broker holds stays in .heddle for the next time.
+    Ctrl-C ends them all, as a closed terminal does: workers deliver, trainers save. What the broker holds stays in
+    .heddle for the next time.
     """
     if trainer:
         need_torch("heddle up")
         folder_to_fill(directory, "--dir")
+    from heddle.cli.audience import lasting_output
     from heddle.client import FOLDER
     from heddle.errors import UsageError
     from heddle.launch.host import cores
@@ -71,7 +74,8 @@ def up(
     listen_to_signals(stop, LAUNCHER_SIGNALS)
     if redis_url:
         connect(redis_url).close()  # one that cannot be used is an error at once
-    with relay() as passed:
+    with lasting_output() as audience, relay() as passed:
+        audience.tells(stop.drain)
         setup = Setup(
             url=redis_url,
             folder=FOLDER,
@@ -83,10 +87,10 @@ def up(
             log_dir=FOLDER / "logs",
             on_line=passed.pass_on if passed else None,
         )
-        _serve(Local(setup, stop=stop), stop, Path(directory), trains=trainer)
+        _serve(Local(setup, stop=stop), stop, audience, Path(directory), trains=trainer)
 
 
-def _serve(local: "Local", stop: "StopFlag", directory: Path, *, trains: bool) -> None:
+def _serve(local: "Local", stop: "StopFlag", audience: "Audience", directory: Path, *, trains: bool) -> None:
     """Run the services until told to end."""
     from heddle.launch.trackers import hosting_trackers
 
@@ -101,6 +105,7 @@ def _serve(local: "Local", stop: "StopFlag", directory: Path, *, trains: bool) -
             while not stop.draining:
                 local.step()
                 local.endings.clear()
+                audience.look()
                 stop.wait(STEP_S)
         click.echo("ending: workers deliver, trainers save; Ctrl-C again to stop at once", err=True)
     finally:

@@ -101,6 +101,11 @@ def folder_for(parent: Path, sha256: str, is_running: Callable[[Path], bool]) ->
     )
 
 
+def remembers(folder: Path) -> bool:
+    """Whether a server's folder holds a run that the same command would go on with."""
+    return (folder / RUN_FILE).exists()
+
+
 def remove(folder: Path) -> None:
     """Delete a server's folder, in one step for whoever looks: a kill in the middle leaves no half of one."""
     _sweep(folder.parent)

@@ -20,7 +20,7 @@ from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerError, Denied, HeddleError
 from heddle.launch import left_behind
 from heddle.launch.children import Ending, Role, end_all
-from heddle.launch.cut_short import remove
+from heddle.launch.cut_short import remembers, remove
 from heddle.launch.pacing import HEALTHY_S, restart_delay_s
 from heddle.launch.process import describe_exit
 from heddle.launch.role_host import OnLine
@@ -48,7 +48,7 @@ class Setup:
     Attributes:
         url: the broker to use; None starts one.
         folder: where a server of our own keeps its data.
-        keep_data: leave the folder when it ends; else it is removed.
+        keep_data: leave the folder when it ends; else it is removed, with a run that goes on only once it is settled.
         bind, port, maxmemory, durability: of a server of our own, as `start_server` takes them.
         workers: processes that play; pool: the pool they join.
         log_dir: one log file a process; None keeps the last lines only.
@@ -75,6 +75,8 @@ class Local:
         url: of the broker, once started.
         server: ours; None when the broker was given.
         endings: of children that ended unasked, oldest first; whoever shows them takes them out.
+        settled: what became of the run that the folder remembers is known; until then its data are kept, whatever
+            error ends this.
 
     Args:
         stop: asked a second time it makes `end` hurry.
@@ -86,6 +88,7 @@ class Local:
         self.url = setup.url or ""
         self.roles: list[Role] = []
         self.endings: list[Ending] = []
+        self.settled = False
         self.server_restarts = 0
         self._stop = stop
         self._clock = clock or SystemClock()
@@ -282,10 +285,11 @@ class Local:
         server, self.server = self.server, None
         if server is None:
             return
-        if not self.setup.keep_data:
+        keeps = self.setup.keep_data or (remembers(self.setup.folder) and not self.settled)
+        if not keeps:
             self._forget_memory(server)
         server.stop()
-        if self.setup.keep_data:
+        if keeps:
             return
         remove(self.setup.folder)
         with contextlib.suppress(OSError):  # other things in it are not ours

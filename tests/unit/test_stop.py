@@ -62,3 +62,46 @@ def test_once_nobody_listens_any_more_a_signal_ends_the_process_at_once() -> Non
         assert child.stdout.readline() == "ready\n"
         os.kill(child.pid, signal.SIGINT)
         assert child.wait(10) == -signal.SIGINT
+
+
+def test_a_closed_terminal_asks_gently_however_often_it_tells() -> None:
+    program = """
+        import signal, sys
+        from heddle.stop import StopFlag, listen_no_more, listen_to_signals
+        flag = StopFlag()
+        listen_to_signals(flag, (signal.SIGHUP, signal.SIGTERM))
+        print("ready", flush=True)
+        flag.wait()
+        print(flag.reason, flush=True)
+        sys.stdin.readline()
+        print("now" if flag.now else "gentle", flush=True)
+        listen_no_more((signal.SIGHUP, signal.SIGTERM))
+        print("shows", flush=True)
+        sys.stdin.readline()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdin is not None
+        assert child.stdout.readline() == "ready\n"
+        os.kill(child.pid, signal.SIGHUP)
+        assert child.stdout.readline() == "SIGHUP\n"
+        os.kill(child.pid, signal.SIGHUP)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "gentle\n"
+        assert child.stdout.readline() == "shows\n"
+        os.kill(child.pid, signal.SIGHUP)  # from the same terminal, a moment later
+        child.stdin.close()
+        assert child.wait(10) == 0
+
+
+def test_a_hang_up_that_was_ignored_before_stays_so() -> None:
+    program = """
+        import signal
+        from heddle.stop import StopFlag, listen_to_signals
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        listen_to_signals(StopFlag(), (signal.SIGHUP,))
+        print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -56,8 +56,9 @@ class Terminal:
             self._write("\x1b[?1049h\x1b[?25l\x1b[?7l")
             yield self
         finally:
-            self._write("\x1b[?7h\x1b[?25h\x1b[?1049l")
-            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+            with contextlib.suppress(OSError, termios.error):  # it may be gone itself
+                self._write("\x1b[?7h\x1b[?25h\x1b[?1049l")
+                termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
