@@ -41,6 +41,44 @@ def unheard() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+class _Told(BaseException):
+    """A signal came that ends this process."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def ending_after_all() -> Iterator[None]:
+    """Within, a SIGTERM or SIGHUP that would end this process at once ends it once what is under way is cleaned up.
+
+    It comes as an exception, as a Ctrl-C does. Whoever listens to signals already, or is no main thread, is left alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+
+    def tell(number: int, _: object) -> None:
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)  # a second one finds the cleaning up under way
+        raise _Told(number)
+
+    told = 0
+    for one in ours:
+        signal.signal(one, tell)
+    try:
+        yield
+    except _Told as ending:
+        told = ending.number
+    finally:
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)
+    if told:
+        os.kill(os.getpid(), told)
+
+
 def exit_when_hurried(stop: StopFlag, after_s: float = HURRIED_EXIT_S, *, clock: Clock | None = None) -> None:
     """Have this process end `after_s` after the second request, whatever it is doing then.
 

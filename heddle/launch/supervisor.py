@@ -23,6 +23,7 @@ from heddle.launch.host import HostWatch, cores
 from heddle.launch.liaison import Liaison
 from heddle.launch.pacing import HEALTHY_S, restart_delay_s, share
 from heddle.launch.process import ONE_THREAD, Child, describe_exit, spawn
+from heddle.launch.sweeping import Sweeper
 from heddle.launch.vigil import Patience, lost, may_start
 from heddle.launch.waiting import Waiting
 from heddle.producers.identity import process_name
@@ -133,6 +134,7 @@ class Supervisor:
         self._rng = rng or np.random.default_rng()
         self._slots: list[Slot] = []
         self._leaving: list[Child] = []
+        self._sweeper = Sweeper()
         self._started = 0
 
     def _made_liaison(self, connect: Callable[[], Broker]) -> Liaison:
@@ -162,6 +164,7 @@ class Supervisor:
             if self._forks is not None:
                 self._forks.stop()
             self._liaison.stop()
+            self._sweeper.finish(hurried=self._stop.now)
         log.info("ended supervisor=%s reason=%s", self.name, self._stop.reason or "error")
         return 0
 
@@ -240,6 +243,7 @@ class Supervisor:
                 self._watch(slot, child)
                 continue
             slot.child, killed_for, slot.lost = None, slot.lost, ""
+            self._sweeper.after(child.code or 0)
             told = {"how": how(child, killed_for), "kind": "" if child.ending else kind(child, killed_for)}
             crashed = has_crashed(child, killed_for)
             self._liaison.release(child.name, cause(child, killed_for), crashed=crashed, **told)
@@ -249,6 +253,7 @@ class Supervisor:
             self._fail(slot, epitaph(child, killed_for), child.name, level=level)
         for child in [c for c in self._leaving if c.poll() is not None]:
             self._leaving.remove(child)
+            self._sweeper.after(child.code or 0)
             self._liaison.release(child.name, how=how(child))
             log.info("ended worker=%s %s", child.name, describe_exit(child.code or 0))
 

@@ -19,7 +19,9 @@ from typing import Any, Literal
 
 from heddle.clock import Clock, SystemClock
 from heddle.errors import HeddleError, Problem, SpecError
+from heddle.launch.hurry import ending_after_all
 from heddle.launch.process import describe_exit
+from heddle.producers.isolation.home import sweep_after_death
 from heddle.spec import ExperimentSpec
 from heddle.spec.objects import place_of
 
@@ -70,10 +72,15 @@ def run_trials(requests: Sequence[Request], *, clock: Clock | None = None) -> "l
     One child tries one after the other; where it dies or hangs another one goes on behind that request, or with it
     where that was no fault of the spec.
     """
+    with ending_after_all():
+        return _run_trials(requests, clock or SystemClock())
+
+
+def _run_trials(requests: Sequence[Request], clock: Clock) -> "list[dict[str, Any] | HeddleError]":
     found: list[dict[str, Any] | HeddleError] = []
     tries: collections.Counter[int] = collections.Counter()
     while len(found) < len(requests):
-        with _Trial(requests[len(found) :], clock or SystemClock()) as trial:
+        with _Trial(requests[len(found) :], clock) as trial:
             found += trial.answers()
         tries[len(found)] += 1
         if trial.is_unproven and tries[len(found)] < TRIES:
@@ -115,7 +122,8 @@ class _Trial:
         """Kill it, with whatever it started, and let everything go."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process.wait():
+            sweep_after_death()  # its environments may have been isolated
         os.close(self._told)
         os.close(self._stack)
 

@@ -34,6 +34,8 @@ pytestmark = [
 EACH = int(os.environ.get("HEDDLE_ENDS", "20"))
 CARTPOLE = str(ROOT / "examples" / "cartpole.toml")
 ENDLESS = ("--set", "budget.env_steps=50_000_000")
+ISOLATED = ("--set", "env.isolation=process")
+"""Each environment in a child with a folder of its own among the temporary files."""
 
 
 def check(what: str, ends: list[End]) -> None:
@@ -54,7 +56,7 @@ def test_run_ends_cleanly_at_any_moment(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         return end_at(
-            ("run", CARTPOLE, *ENDLESS, "--workers", "1"),
+            ("run", CARTPOLE, *ENDLESS, *(ISOLATED if number % 2 else ()), "--workers", "1"),
             moment,
             cwd=folder,
             mark=f"run-{os.getpid()}-{number}",
@@ -69,7 +71,7 @@ def ends_of_up(folder: Path) -> list[End]:
     """`up` in one folder, again and again; its experiment goes on each time."""
     with started("up", "--workers", "1", cwd=folder) as first:
         first.says("heddle enqueue")
-        experiment = heddle("enqueue", CARTPOLE, *ENDLESS, cwd=folder).stdout.strip()
+        experiment = heddle("enqueue", CARTPOLE, *ENDLESS, *ISOLATED, cwd=folder).stdout.strip()
 
     def search(_pid: int, _mark: str) -> list[str]:
         extra = left_in(folder / ".heddle", besides={"appendonlydir", "logs", "server.durability"})

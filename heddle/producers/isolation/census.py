@@ -7,7 +7,7 @@ are not the child's own: its descendants, its session, and whatever carries its 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heddle.clock import SystemClock
@@ -33,19 +33,19 @@ def memory_of(pid: int) -> int | None:
     )
 
 
-def end_all(leader: int | None, mark: str) -> None:
+def end_all(leader: int | None, *marks: str) -> None:
     """Kill the process group of `leader`, which is not reaped yet, and what else is its own; returns when all are gone.
 
     Args:
         leader: first process of its session; None when it is gone.
-        mark: "NAME=value" in the environment of all that it started.
+        marks: each a "NAME=value" in the environment of all that it started.
     """
     clock = SystemClock()
     for _ in range(ROUNDS):
         if leader is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(leader, signal.SIGKILL)
-        left = [pid for pid in _strays(leader, mark) if pid not in (leader, os.getpid())]
+        left = [pid for pid in _strays(leader, marks) if pid not in (leader, os.getpid())]
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -54,15 +54,15 @@ def end_all(leader: int | None, mark: str) -> None:
         clock.sleep(PAUSE_S)
 
 
-def _strays(leader: int | None, mark: str) -> Iterator[int]:
-    """Processes of the leader's session, and those with its mark; zombies not."""
-    wanted = mark.encode()
+def _strays(leader: int | None, marks: Sequence[str]) -> Iterator[int]:
+    """Processes of the leader's session, and those with one of the marks; zombies not."""
+    wanted = {mark.encode() for mark in marks}
     for entry in PROC.iterdir() if PROC.is_dir() else ():
         if not entry.name.isdigit():
             continue
         try:
             state, session = _stat(entry)
-            mine = session == leader or wanted in (entry / "environ").read_bytes().split(b"\0")
+            mine = session == leader or not wanted.isdisjoint((entry / "environ").read_bytes().split(b"\0"))
         except (OSError, ValueError, IndexError):
             continue  # it ended, or is another user's
         if mine and state != "Z":

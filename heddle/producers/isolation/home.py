@@ -43,14 +43,16 @@ class Home:
                 base = _base()
                 sweep_once(base)
                 self.path = Path(tempfile.mkdtemp(prefix="env-", dir=base))
-            except FileNotFoundError:  # the last home of another worker took the folder around it along
+                self._lock = _locked(self.path / _LOCK)
+                self.work = self.path / "work"
+                self.work.mkdir(mode=0o700)
+            except FileNotFoundError:  # the last home of another worker took the folder around it along; or that sweep
+                if self._lock is not None:  # had it whole between our opening the file and our locking it
+                    self._lock.close()
+                    self._lock = None
                 vanished += 1
                 if vanished == TRIES:
                     raise
-            else:
-                self._lock = _locked(self.path / _LOCK)
-        self.work = self.path / "work"
-        self.work.mkdir(mode=0o700)
 
     def remove(self) -> None:
         """Remove it and all that was put there, and the folder around it when it was the last; again is no mistake."""
@@ -64,16 +66,26 @@ class Home:
 
 def sweep(base: Path) -> int:
     """End what children of dead workers left running, and remove their homes; how many there were."""
-    swept = 0
-    for path in base.glob("env-*"):
-        held = _locked(path / _LOCK, create=False)
-        if held is None:
-            continue
-        log.info("sweeping home=%s of a worker that died", path.name)
-        census.end_all(None, f"{HOME_ENV}={path}")
+    found = {path: _locked(path / _LOCK, create=False) for path in base.glob("env-*")}
+    left = {path: held for path, held in found.items() if held is not None}
+    if not left:
+        return 0
+    log.info("sweeping homes=%d of workers that died", len(left))
+    census.end_all(None, *(f"{HOME_ENV}={path}" for path in left))
+    for path, held in left.items():
         _remove(path)
         held.close()
-        swept += 1
+    return len(left)
+
+
+def sweep_after_death() -> int:
+    """Sweep for whoever saw a worker of this host die, and leave nothing when those were the last; how many."""
+    base = _place()
+    if not _is_ours(base):
+        return 0
+    swept = sweep(base)
+    with contextlib.suppress(OSError):  # others are there
+        base.rmdir()
     return swept
 
 
@@ -88,13 +100,23 @@ def sweep_once(base: Path) -> None:
 
 def _base() -> Path:
     """The folder of all homes of this user; another one if somebody else sits there."""
-    base = Path(tempfile.gettempdir()) / f"heddle-{os.getuid()}"
+    base = _place()
     with contextlib.suppress(FileExistsError):
         base.mkdir(mode=0o700)
-    found = base.lstat()
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-        return base
-    return Path(tempfile.mkdtemp(prefix="heddle-"))
+    return base if _is_ours(base) else Path(tempfile.mkdtemp(prefix="heddle-"))
+
+
+def _place() -> Path:
+    return Path(tempfile.gettempdir()) / f"heddle-{os.getuid()}"
+
+
+def _is_ours(base: Path) -> bool:
+    """Whether it is a folder that this user made."""
+    try:
+        found = base.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _locked(path: Path, *, create: bool = True) -> Held | None:
