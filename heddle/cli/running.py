@@ -75,15 +75,12 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        experiment: its id.
-        state: completed, stopped, failed, or "interrupted" when it was cut short.
-        reason: why, in words.
-        facts: the last ones.
-        result: what the trainer left.
+        experiment: its id; state: completed, stopped, failed, or "interrupted" when it was cut short.
+        reason: why, in words; facts: the last ones; result: what the trainer left.
         accounting: of promise P2, by unit; {} when the broker could not be asked.
         line: the accounting as one line; adds_up: nothing is lost and nothing counted twice.
-        restarts: why each child was started again, and workers ended.
-        troubles: quarantined shards and the like, at the last look.
+        restarts: why each child was started again, and workers ended; troubles: quarantined shards and the like, at
+            the last look.
         directory: of its checkpoints.
         hurried: somebody waits for this process to be gone; failures: what its environments did, with worker and line.
         untracked: trackers that have not everything; `heddle track` of the directory gives it to them.
@@ -112,11 +109,11 @@ class Outcome:
         return 0 if self.state in ("completed", "stopped") else 1
 
 
+@dataclass(frozen=True, slots=True)
 class _Watch:
     """The experiment, as the facts reader sees it."""
 
-    def __init__(self, reader: FactsReader) -> None:
-        self._reader = reader
+    _reader: FactsReader
 
     @property
     def outcome(self) -> str:
@@ -144,7 +141,7 @@ def run_here(order: Order, audience: Audience, *, each_step: Callable[[Running],
 
     Args:
         audience: of its lasting output; when it leaves, that is a wish to end gently.
-        each_step: called often, between looks at the children.
+        each_step: called often.
     """
     stop = StopFlag()
     listen_to_signals(stop, LAUNCHER_SIGNALS)
@@ -163,11 +160,10 @@ def run_here(order: Order, audience: Audience, *, each_step: Callable[[Running],
                 audience.look()
                 stop.wait_now(STEP_S)
             _last_look(session, reader)
+            local.settled = stop.now or reader.ended or (order.directory / reader.experiment / ENDED).is_file()
             outcome = _outcome(order, session, reader)
-            local.settled = stop.now or reader.ended or (outcome.directory / ENDED).is_file()
             outcome = replace(outcome, untracked=see_through(running, screen, trackers, client))
-        ending = None if stop.now else asked(client, reader.experiment)
-        if ending is None:
+        if stop.now or (ending := asked(client, reader.experiment)) is None:
             return outcome
         return replace(outcome, failures=ending.failures, restarts=(*outcome.restarts, *ending.restarts))
 
@@ -243,7 +239,7 @@ def _default_workers(order: Order) -> int:
 def _say_where(order: Order, local: Local) -> None:
     own, which = local.server, "the one given" if order.url else "that of `heddle up` in this folder"
     adds = f"this terminal adds a coordinator, workers to pool {local.setup.pool} and a trainer"
-    where = f"{own.settings.binary}; look inside with: {own.redis_cli}" if own is not None else f"{which}; {adds}"
+    where = f"{own.settings.binary}; look inside with: {own.redis_cli}" if own else f"{which}; {adds}"
     print_facts([("broker", where)], to_stderr=order.to_stderr)
 
 
