@@ -124,15 +124,20 @@ class Settling:
         named = texts(self._conn.main.hgetall(keys.loading(experiment, p)))
         return {entry: alone == "1" for entry, alone in named.items() if entry != "seat_epoch"}
 
-    def roll_back(self, experiment: str, p: int, seat_epoch: int, *, batches: int, steps: int) -> None:
+    def roll_back(self, experiment: str, p: int, seat_epoch: int, *, batches: int, steps: int, trained: int) -> bool:
         """Count so much as rolled back that was acked as trained and is in no checkpoint; once for each seat.
 
         Args:
             batches, steps: below 0 for what was rolled back and is in a checkpoint after all.
+            trained: batches that counted as trained when that was decided.
+
+        Returns:
+            False when others do now: the broker went back, and it is to be decided anew.
 
         Raises:
             SeatLost, Gone: as for `ack`.
         """
         own = [keys.ctl(experiment, p), keys.flow(experiment, p)]
-        answer = self._conn.script("roll_back", own, [seat_epoch, batches, steps])
-        check_seat(experiment, seat_epoch, text(answer))
+        answer = text(self._conn.script("roll_back", own, [seat_epoch, batches, steps, trained]))
+        check_seat(experiment, seat_epoch, answer)
+        return answer == "OK"

@@ -4,6 +4,7 @@ It never trains and never publishes. Counters and curve shall read as if the tim
 """
 
 import logging
+from functools import partial
 
 from heddle.broker.experience_types import Flow
 from heddle.checkpoint import epoch_of
@@ -84,18 +85,17 @@ def _roll_back(parts: Parts) -> None:
     """Batches that were acked and are not in the weights we resumed go from trained to rolled back."""
     experience, at = parts.broker.experience, (parts.experiment, parts.partition)
     parts.patience.call("ack what was settled", parts.ledger.flush_or_raise)
-    flow = parts.patience.call("read flow", lambda: experience.flow(*at))
-    last = parts.saver.last
-    batches, steps = taken_back(flow, parts.progress, written_by=0 if last is None else epoch_of(last))
-    if not batches:
-        return
+    last, counted = parts.saver.last, False
+    while not counted:
+        flow = parts.patience.call("read flow", partial(experience.flow, *at))
+        batches, steps = taken_back(flow, parts.progress, written_by=0 if last is None else epoch_of(last))
+        if not batches:
+            return
+        count = partial(experience.roll_back, *at, batches=batches, steps=steps, trained=flow.trained.batches)
+        counted = parts.patience.call("count what was rolled back", partial(count, parts.seat.epoch))
     if batches > 0:
         told = f"rolled back {batches} batches that were trained after the last checkpoint"
     else:
         told = f"{-batches} batches that were rolled back are in a checkpoint that came later; they stay trained"
     log.warning("%s steps=%d", told, steps)
     parts.report.tell("warning", told)
-    parts.patience.call(
-        "count what was rolled back",
-        lambda: experience.roll_back(*at, parts.seat.epoch, batches=batches, steps=steps),
-    )

@@ -203,7 +203,7 @@ def test_who_lost_the_seat_settles_nothing(any_broker: Broker) -> None:
         lambda: any_broker.experience.ack(E, 0, SEAT, [(pointers[0], "trained")]),
         lambda: any_broker.experience.set_aside(E, 0, SEAT, pointers[0], "bad"),
         lambda: any_broker.experience.set_loading(E, 0, SEAT, ["1-1"]),
-        lambda: any_broker.experience.roll_back(E, 0, SEAT, batches=1, steps=1),
+        lambda: any_broker.experience.roll_back(E, 0, SEAT, batches=1, steps=1, trained=0),
     ]
     for call in calls:
         with pytest.raises(SeatLost):
@@ -264,19 +264,27 @@ def test_a_seat_rolls_back_once(any_broker: Broker) -> None:
     filled(any_broker, steps=10)
     any_broker.experience.ack(E, 0, SEAT, [(pointer, "trained") for pointer in read_all(any_broker)])
     for _ in range(2):
-        any_broker.experience.roll_back(E, 0, SEAT, batches=3, steps=30)
+        any_broker.experience.roll_back(E, 0, SEAT, batches=3, steps=30, trained=4)
     flow = any_broker.experience.flow(E, 0)
     assert (flow.trained.batches, flow.trained.steps) == (1, 10)
     assert (flow.rolled_back.batches, flow.rolled_back.steps, flow.rolled_back_by) == (3, 30, SEAT)
     Books(any_broker).check()
 
 
+def test_what_a_broker_that_went_back_does_not_count_as_trained_is_not_rolled_back(any_broker: Broker) -> None:
+    filled(any_broker, steps=10)
+    any_broker.experience.ack(E, 0, SEAT, [(read_all(any_broker)[0], "trained")])
+    assert not any_broker.experience.roll_back(E, 0, SEAT, batches=3, steps=30, trained=4)
+    flow = any_broker.experience.flow(E, 0)
+    assert (flow.trained.batches, flow.rolled_back.batches, flow.rolled_back_by) == (1, 0, 0)
+
+
 def test_what_was_rolled_back_and_is_in_a_checkpoint_after_all_comes_back(any_broker: Broker) -> None:
     filled(any_broker, steps=10)
     any_broker.experience.ack(E, 0, SEAT, [(pointer, "trained") for pointer in read_all(any_broker)])
-    any_broker.experience.roll_back(E, 0, SEAT, batches=3, steps=30)
+    any_broker.experience.roll_back(E, 0, SEAT, batches=3, steps=30, trained=4)
     ctl(any_broker, seat_epoch=SEAT + 1)
-    any_broker.experience.roll_back(E, 0, SEAT + 1, batches=-2, steps=-20)
+    any_broker.experience.roll_back(E, 0, SEAT + 1, batches=-2, steps=-20, trained=1)
     flow = any_broker.experience.flow(E, 0)
     assert (flow.trained.batches, flow.rolled_back.batches, flow.rolled_back.steps) == (3, 1, 10)
     Books(any_broker).check()
@@ -291,7 +299,7 @@ def test_settling_works_out_of_memory(broker: Broker, full_memory: Callable[[], 
     assert broker.experience.take_over(E, 0, TRAINER, "heir") == pointers
     assert broker.experience.ack(E, 0, SEAT, [(pointers[0], "trained"), (pointers[1], "stale")]) == 2
     assert broker.experience.set_aside(E, 0, SEAT, pointers[2], "bad")
-    broker.experience.roll_back(E, 0, SEAT, batches=1, steps=64)
+    broker.experience.roll_back(E, 0, SEAT, batches=1, steps=64, trained=1)
     broker.experience.set_loading(E, 0, SEAT, [])
     Books(broker).check()
     broker.experience.ensure_group(E, 0)  # a trainer that begins now is what frees memory

@@ -31,6 +31,7 @@ def check_books(db: Database, tag: bytes, truth: Truth) -> None:
     steps = sum(flow.get(f"{name}_steps", 0) for name in ENDS)
     must(flow.get("appended_steps", 0) == steps + flow.get("steps", 0), "P2: steps do not add up", flow)
     must(flow.get("appended", 0) == len(truth.accepted), "P2: appended is miscounted", (flow, len(truth.accepted)))
+    must(min(flow.values(), default=0) >= 0, "P2: a counter is below 0", flow)
     must(flow.get("discarded", 0) <= len(truth.refused), "P2: a batch was discarded twice", flow)
     _check_stream(db, flow, entries, truth)
     _check_room(db, tag, flow, len(entries))

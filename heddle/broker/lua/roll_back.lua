@@ -2,7 +2,8 @@
 -- Runs when the memory is full: HDEL of nothing comes first.
 -- KEYS  1 ctl (hash)  2 flow (hash)
 -- ARGV  1 seat epoch  2 batches  3 steps; below 0 for what is in one after all
--- Reply "OK" | "FENCED" | "GONE"
+--       4 batches that counted as trained when that was decided: a broker that was killed since may have gone back
+-- Reply "OK" | "STALE": look again | "FENCED" | "GONE"
 local seat = redis.call('HMGET', KEYS[1], 'command', 'seat_epoch')
 if not seat[1] then
   return 'GONE'
@@ -12,6 +13,9 @@ if tonumber(seat[2] or '0') ~= tonumber(ARGV[1]) then
 end
 if redis.call('HGET', KEYS[2], 'rolled_back_by') == ARGV[1] then
   return 'OK'
+end
+if tonumber(redis.call('HGET', KEYS[2], 'trained') or '0') ~= tonumber(ARGV[4]) then
+  return 'STALE'
 end
 redis.call('HDEL', KEYS[2], '-')
 redis.call('HSET', KEYS[2], 'rolled_back_by', ARGV[1])
