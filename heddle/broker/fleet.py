@@ -59,12 +59,16 @@ class FleetReader:
     Args:
         pools: looked at even where no experiment names them.
         beats: heartbeats in one look.
+        lines: read the log, too.
     """
 
-    def __init__(self, broker: Broker, *, pools: Collection[str] = ("default",), beats: int = BEATS) -> None:
+    def __init__(
+        self, broker: Broker, *, pools: Collection[str] = ("default",), beats: int = BEATS, lines: bool = True
+    ) -> None:
         self._overview = broker.overview
         self._own_pools = tuple(pools)
         self._beats = beats
+        self._lines = lines
         self._place: Place | None = None
         self._metric_ids: dict[str, str] = {}
         self._ended: dict[str, Status] = {}
@@ -82,7 +86,7 @@ class FleetReader:
         Raises:
             BrokerError, Denied: the broker cannot be asked.
         """
-        server = self._overview.server(after=self._place)
+        server = self._overview.server(after=self._place, lines=self._lines)
         self._place = server.place
         ended = self._look_at_ended(server)
         active = {one: self._metric_ids.get(one) for one in self._active(server)}

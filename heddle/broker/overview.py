@@ -123,11 +123,12 @@ class Overview:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    def server(self, *, after: Place | None = None) -> ServerGlance:
+    def server(self, *, after: Place | None = None, lines: bool = True) -> ServerGlance:
         """The server, who leads, and which experiments there are. One round trip.
 
         Args:
             after: lines of the log from there on; None for the newest ones.
+            lines: read the log; who needs none needs no right to.
         """
         pipe = self._conn.pipeline()
         pipe.time()
@@ -135,13 +136,13 @@ class Overview:
         pipe.hmget(keys.COORDINATOR, *LEADER_FIELDS)
         pipe.zrange(keys.EXPERIMENTS, 0, -1, desc=True)
         pipe.xlen(keys.QUEUE)
-        if after is None:
+        if lines and after is None:
             ask_newest(pipe, EVENTS)
-        else:
+        elif lines and after is not None:
             ask_after(pipe, after, EVENTS)
         (seconds, micros), info, leader, ids, queued, *log = pipe.execute()
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        events, place = read_newest(log) if after is None else read_after(log, after, EVENTS * len(STREAMS))
+        events, place = _told(log, after) if lines else ([], after or Place())
         return ServerGlance(
             now_ms=now_ms,
             uptime_ms=1000 * int(info.get("uptime_in_seconds", 0)),
@@ -225,6 +226,10 @@ class Overview:
             worker: read_worker(pool, worker, said_by(raw), seen_ms, now_ms)
             for (worker, seen_ms), raw in zip(seen.items(), replies, strict=True)
         }
+
+
+def _told(log: Sequence[Any], after: Place | None) -> tuple[list[Event], Place]:
+    return read_newest(log) if after is None else read_after(log, after, EVENTS * len(STREAMS))
 
 
 _ASKED = 9

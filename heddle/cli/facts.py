@@ -17,7 +17,7 @@ from heddle.broker.types import ShardState
 from heddle.cli.history import History
 from heddle.cli.live import Facts, WorkerFact, clock_text
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerError, Gone
+from heddle.errors import BrokerError, Gone, HeddleError
 from heddle.states.experiments import judge
 from heddle.states.judgement import Judgement
 from heddle.states.read import Watch, facts_of, pool_facts, sight
@@ -71,7 +71,12 @@ class FactsReader:
         budget_steps: of the spec, None when it has none.
         pool: whose workers to show.
         starts_roles: this process starts coordinator, workers and trainer by itself: nobody is told to.
+
+    Attributes:
+        refusal: what ended its looks for good, e.g. a right that is missing; None while there is no such thing.
     """
+
+    refusal: HeddleError | None = None
 
     def __init__(
         self,
@@ -158,7 +163,7 @@ class FactsReader:
             return next((s for s in self._shards if s.shard == number and s.state == "leased"), None)
 
     def read_now(self) -> None:
-        """Read once, from the caller's thread. Raises BrokerError, Gone."""
+        """Read once, from the caller's thread. Raises BrokerError, Denied, Gone."""
         with self._reading:
             if self._broker is None:
                 self._broker = self._connect()
@@ -169,13 +174,16 @@ class FactsReader:
             try:
                 self.read_now()
                 self.problem = ""
-            except BrokerError as error:
+            except (BrokerError, Damaged) as error:  # of what was damaged the coordinator makes an end
                 if not self.problem:
                     self.say(f"broker: {' '.join(str(error).split())}")
                     self._lose_sight()
                 self.problem = str(error)
             except Gone:
                 self.gone = True
+                return
+            except HeddleError as error:
+                self.refusal = error
                 return
             self._ending.wait(READ_S)
 

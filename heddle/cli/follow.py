@@ -55,7 +55,9 @@ class Screen:
         self._state_shown = ""
 
     def update(self) -> None:
-        """Draw when it is time to."""
+        """Draw when it is time to. Raises what keeps the reader from looking for good: nobody would see the end."""
+        if self._reader.refusal is not None:
+            raise self._reader.refusal
         now = self._clock.monotonic()
         if now >= self._due:
             self._due = now + (DRAW_S if self._live is not None else PLAIN_S)
@@ -96,7 +98,7 @@ class Screen:
 
 
 def follow(reader: FactsReader, *, title: str, until: Callable[[], bool]) -> None:
-    """Show `reader` until `until` says so."""
+    """Show `reader` until `until` says so. Raises what keeps it from looking for good, e.g. Denied."""
     clock = SystemClock()
     with Screen(reader, title=title).open() as screen:
         while not until():

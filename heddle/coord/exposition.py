@@ -66,7 +66,7 @@ class Collector:
     def _look(self) -> list[Series]:
         if self._broker is None or self._reader is None:
             self._broker = self._connect()
-            self._reader = FleetReader(self._broker)
+            self._reader = FleetReader(self._broker, lines=False)  # whoever coordinates may not read what is printed
         fleet = self._reader.read()
         self._remember(self._broker, fleet)
         phases = self._phases.look(fleet.workers)

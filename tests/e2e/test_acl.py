@@ -2,6 +2,7 @@
 
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from heddle.broker.lines import PRINTED, Line
 from heddle.broker.server import LocalServer, start_server
 from tests.e2e.shell import heddle, process_of, started
 from tests.helpers import eventually
+from tests.prometheus import free_port
 
 SPEC = """
 [experiment]
@@ -78,13 +80,21 @@ def refused(admin: Any) -> list[str]:
     return sorted({f"{user} {reason} {what}" for user, reason, what in told if what not in TOLERATED})
 
 
+def scraped(port: int) -> list[str]:
+    """What a coordinator serves."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return list(answer.read().decode().splitlines())
+
+
 def test_a_whole_run_needs_no_more_rights_than_these(
     server: LocalServer, admin: Any, urls: dict[str, str], tmp_path: Path
 ) -> None:
     # Given a coordinator, workers and a trainer, each with its own user
     (tmp_path / "exp.toml").write_text(SPEC)
     with ExitStack() as stack:
-        stack.enter_context(started("coordinator", cwd=tmp_path, url=urls["coordinator"]))
+        port = free_port()
+        serving = ("coordinator", "--metrics-port", str(port))
+        stack.enter_context(started(*serving, cwd=tmp_path, url=urls["coordinator"]))
         stack.enter_context(started("workers", "start", "-n", "2", cwd=tmp_path, url=urls["worker"]))
         stack.enter_context(started("trainer", cwd=tmp_path, url=urls["trainer"]))
         experiment = heddle("enqueue", "exp.toml", cwd=tmp_path, url=urls["user"]).stdout.strip()
@@ -97,6 +107,7 @@ def test_a_whole_run_needs_no_more_rights_than_these(
         assert refused(admin) == []
         heddle("pause", experiment, cwd=tmp_path, url=urls["user"])
         heddle("workers", "scale", "2", cwd=tmp_path, url=urls["user"])
+        assert "heddle_broker_up 1.0" in scraped(port)
         for argv in ("ls", f"shards {experiment}", "workers ls", f"batches ls {experiment}", f"status {experiment}"):
             heddle(*argv.split(), cwd=tmp_path, url=urls["reader"])
         heddle("resume", experiment, cwd=tmp_path, url=urls["user"])
@@ -123,6 +134,20 @@ def test_workers_and_trainers_tell_what_user_code_prints_and_who_looks_reads_it(
         with open_broker(urls[role], role=role) as broker:
             assert [event.message for event in broker.events.find(lambda one: one.role == PRINTED)] == writers
     assert refused(admin) == []
+
+
+def test_who_follows_without_the_right_to_read_prints_is_told_so_and_does_not_wait_for_ever(
+    admin: Any, urls: dict[str, str], tmp_path: Path
+) -> None:
+    # Given a user with the rules of a version that knew no stream of prints
+    rules = [rule for rule in ROLES["user"].rules() if keys.PRINTS not in rule]
+    admin.execute_command("ACL", "SETUSER", "user", "reset", "on", ">user-password", *rules)
+    (tmp_path / "exp.toml").write_text(SPEC)
+    # When it submits and follows
+    done = heddle("enqueue", "exp.toml", "--no-check", "--follow", cwd=tmp_path, url=urls["user"], code=6)
+    # Then the experiment is there, and the command has ended with what was refused
+    assert "does not allow this to the user" in done.stderr and done.stdout.strip()
+    assert admin.zcard(keys.EXPERIMENTS) + admin.xlen(keys.QUEUE) > 0
 
 
 FORBIDDEN: dict[str, list[list[str]]] = {

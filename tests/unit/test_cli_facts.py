@@ -4,9 +4,14 @@ from typing import Any
 
 import pytest
 
+from heddle.broker import Broker
+from heddle.broker.faults import Damaged
 from heddle.broker.records import Status
+from heddle.cli import facts as facts_module
 from heddle.cli.facts import STEADY_S, FactsReader
+from heddle.errors import BrokerUnreachable, HeddleError
 from heddle.states.judgement import Judgement
+from tests.helpers import eventually
 from tests.unit.test_states import EXP, NOW, facts
 
 RUNNING = Judgement("x", "running")
@@ -47,6 +52,22 @@ def test_nobody_is_told_to_start_what_this_terminal_starts(starts_roles: bool) -
 
 def test_how_a_run_ended_is_shown_as_its_trainer_said_until_it_is_written_down() -> None:
     assert reader()._shown(status(outcome="completed", reason="used it"), RUNNING, NOW) == ("completed", "used it")
+
+
+@pytest.mark.parametrize("error", [BrokerUnreachable("no answer"), Damaged("holds a list")])
+def test_what_may_pass_is_told_and_looked_for_again(error: HeddleError, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts_module, "READ_S", 0.01)
+    tries = list[int]()
+
+    def connect() -> Broker:
+        tries.append(1)
+        raise error
+
+    one = reader(connect=connect)
+    one.start()
+    eventually(lambda: len(tries) > 2)
+    one.stop()
+    assert one.refusal is None and [event.partition(" ")[2] for event in one.facts().events] == [f"broker: {error}"]
 
 
 def test_without_its_broker_a_screen_knows_nothing() -> None:
