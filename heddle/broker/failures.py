@@ -8,17 +8,18 @@ lost, for it is there for people alone.
 import json
 import logging
 import zlib
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.failure_types import REPLAY_BYTES, Failure, Replay
 from heddle.broker.faults import Damaged
-from heddle.broker.records import dump_json, integer, text
+from heddle.broker.foreign import NO_SENSE
+from heddle.broker.records import dump_json, guess, mapping, moment, text
 from heddle.errors import BrokerError
 
 log = logging.getLogger("heddle.broker")
@@ -60,14 +61,15 @@ class Failures:
     def failures(self, experiment: str, p: int, shard: int) -> list[Failure]:
         """The last failures of a shard, newest first; at most `FAILURES_KEPT`."""
         key = keys.failure(experiment, p, shard)
-        last = integer(self._conn.main.hget(key, "last"))
+        last = guess(self._conn.main.hget(key, "last"))
         numbers = [number for number in range(last, max(0, last - FAILURES_KEPT), -1)]
         if not numbers:
             return []
         names = [f"{number}:{field}" for number in numbers for field in ("record", "time")]
         found = self._conn.main.hmget(key, names)
         pairs = zip(numbers, found[::2], found[1::2], strict=True)
-        return [_failure(number, text(record), integer(time_ms)) for number, record, time_ms in pairs if record]
+        read = [_failure(number, text(record), moment(guess(time_ms))) for number, record, time_ms in pairs if record]
+        return [failure for failure in read if failure is not None]
 
     def replay(self, experiment: str, p: int, shard: int, number: int) -> Replay | None:
         """What failure `number` of a shard needs to be played again; None when none is kept: only the newest has it."""
@@ -76,8 +78,13 @@ class Failures:
         actions, form, snapshot = found
         if actions is None or form is None:
             return None
-        dtype, *shape = json.loads(text(form))
-        unpacked = zlib.decompressobj().decompress(actions, REPLAY_BYTES)
+        try:
+            dtype, *shape = json.loads(text(form))
+            unpacked = zlib.decompressobj().decompress(actions, REPLAY_BYTES)
+            np.frombuffer(unpacked, np.dtype(str(dtype))).reshape([int(size) for size in shape])
+        except (*NO_SENSE, zlib.error, MemoryError) as error:
+            log.info("nothing to play again shard=%s/%d error=%s", experiment, shard, error)
+            return None
         return Replay(unpacked, str(dtype), tuple(int(size) for size in shape), bytes(snapshot or b""))
 
 
@@ -102,8 +109,23 @@ def _record(failure: Failure) -> str:
     return record
 
 
-def _failure(number: int, record: str, time_ms: int) -> Failure:
-    fields = cast(Mapping[str, Any], json.loads(record))
+def _failure(number: int, record: str, time_ms: int) -> Failure | None:
+    """A record as it was noted; None for one that nobody of ours wrote."""
+    fields = mapping(record)
     known = {name: value for name, value in fields.items() if name in Failure.__dataclass_fields__}
-    known |= {"last_actions": tuple(fields.get("last_actions", ())), "output": tuple(fields.get("output", ()))}
-    return Failure(**{**known, "number": number, "time_ms": time_ms})
+    try:
+        known |= {"last_actions": tuple(fields.get("last_actions", ())), "output": tuple(fields.get("output", ()))}
+        failure = Failure(**{**known, "number": number, "time_ms": time_ms})
+    except TypeError:
+        return None
+    sound = all(isinstance(getattr(failure, name), str) for name in _WORDS)
+    sound = sound and all(isinstance(getattr(failure, name), int) for name in _WHOLE)
+    return failure if sound and isinstance(failure.seed, int | None) and all(map(_is_text, failure.output)) else None
+
+
+def _is_text(line: object) -> bool:
+    return isinstance(line, str)
+
+
+_WORDS = ("cause", "what", "doing", "start", "traceback", "worker", "isolation")
+_WHOLE = ("env", "episode", "step", "num_actions", "version", "attempt")

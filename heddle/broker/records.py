@@ -146,6 +146,12 @@ class StoredSpec:
     created_ms: int
     resume_from: str | None
 
+    def number(self, section: str, name: str, instead: float) -> float:
+        """A number of the resolved spec; `instead` where it holds none, or is none of ours any more."""
+        found = mapping(self.json).get(section)
+        value = found.get(name) if isinstance(found, dict) else None
+        return float(value) if isinstance(value, int | float) and 0 <= value <= LATEST_MS else instead
+
 
 @dataclass(frozen=True, slots=True)
 class Status:

@@ -95,9 +95,14 @@ def release(what: str, output: str, redis_url: str | None) -> None:
         say(f"released shard {numbers} of {found.id}; see it with: heddle shards {found.id}")
 
 
+MOST_SHOWN = 80
+MOST_DIGITS = 10
+"""No experiment has as many shards."""
+
+
 def split(what: str) -> tuple[str, int | None]:
     """EXP or EXP/SHARD. Raises UsageError."""
     experiment, slash, number = what.partition("/")
-    if slash and not number.isdecimal():
-        raise UsageError(f"{what!r} names no shard; write EXP/NUMBER, e.g. cartpole-7f3a2b/17")
+    if slash and not (number.isdecimal() and len(number) < MOST_DIGITS):
+        raise UsageError(f"{what[:MOST_SHOWN]!r} names no shard; write EXP/NUMBER, e.g. cartpole-7f3a2b/17")
     return experiment, int(number) if slash else None

@@ -9,6 +9,7 @@ from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.experience_types import Flow, Pointer
+from heddle.broker.faults import Damaged
 from heddle.clock import Clock
 from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.progress import Progress
@@ -110,6 +111,10 @@ class Report:
             )
         except BrokerError as error:
             log.debug("cannot send metrics update=%d error=%s", update, error)
+            return
+        except Damaged as error:  # the leader makes the stream anew, or ends the experiment: training asks for neither
+            log.info("cannot send metrics update=%d error=%s", update, error)
+            self._broker.damages.note(self._experiment, error)
             return
         self._ahead_s = int(entry.partition("-")[0]) / 1000 - self._clock.monotonic()
         self._file.add(update, metrics, entry=entry)

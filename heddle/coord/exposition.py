@@ -5,7 +5,6 @@ totals that the broker holds: they go on where they were when another coordinato
 """
 
 import errno
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -88,8 +87,8 @@ class Collector:
 def _budget(broker: Broker, experiment: str) -> float:
     """Steps of its budget; 0 without one."""
     try:
-        return float(json.loads(broker.experiments.spec(experiment).json).get("budget", {}).get("env_steps") or 0)
-    except (NotFound, Gone, Damaged, ValueError):
+        return broker.experiments.spec(experiment).number("budget", "env_steps", 0.0)
+    except (NotFound, Gone, Damaged):
         return 0.0
 
 

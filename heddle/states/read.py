@@ -3,7 +3,6 @@
 It never judges, never waits and never writes.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -123,5 +122,4 @@ class _Reading:
 
 def _ttl_ms(broker: Broker, experiment: str) -> int:
     """Of its leases, as its spec says; the default where that cannot be read."""
-    stored = json.loads(broker.experiments.spec(experiment).json)
-    return round(1000 * float(stored.get("faults", {}).get("lease_ttl", TTL_MS / 1000)))
+    return round(1000 * broker.experiments.spec(experiment).number("faults", "lease_ttl", TTL_MS / 1000))

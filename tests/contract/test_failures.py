@@ -1,9 +1,11 @@
 """What the broker promises about the record of a shard's failures."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import pytest
 import redis
 
 from heddle.broker import Broker, keys
@@ -94,3 +96,46 @@ def test_removing_the_experiment_removes_its_failures_and_none_is_noted_afterwar
     broker.experiments.remove(experiment, force=True)
     assert not broker.shards.note_failure(experiment, 0, 0, FAILURE)
     assert not [key for key in all_keys(broker) if experiment in key]
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["0", "nan", "{}", "[]", "x", '{"cause": 1}', "[" * 100_000]
+    + [json.dumps({**asdict(FAILURE), name: wrong}) for name, wrong in (("env", "x"), ("what", None), ("seed", []))]
+    + [json.dumps({**asdict(FAILURE), name: 7}) for name in ("output", "last_actions", "cause")],
+)
+def test_a_record_that_nobody_of_ours_wrote_is_left_out(any_broker: Broker, record: str) -> None:
+    admit(any_broker)
+    for _ in range(2):
+        any_broker.shards.note_failure(E, 0, 1, FAILURE)
+    any_broker.conn.main.hset(keys.failure(E, 0, 1), "2:record", record)
+    assert [found.number for found in any_broker.shards.failures(E, 0, 1)] == [1]
+
+
+@pytest.mark.parametrize("value", ["x", "nan", "-1", "9" * 5_000])
+def test_the_count_and_times_of_failures_by_hand_are_no_ones_end(any_broker: Broker, value: str) -> None:
+    admit(any_broker)
+    any_broker.shards.note_failure(E, 0, 1, FAILURE)
+    any_broker.conn.main.hset(keys.failure(E, 0, 1), "1:time", value)
+    assert [found.time_ms for found in any_broker.shards.failures(E, 0, 1)] == [0]
+    any_broker.conn.main.hset(keys.failure(E, 0, 1), "last", value)
+    assert any_broker.shards.failures(E, 0, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("form", "0"),
+        ("form", "x"),
+        ("form", '["nope", 3]'),
+        ("form", '["int64", 99]'),
+        ("actions", "x"),
+        ("form", "[]"),
+    ],
+)
+def test_nothing_is_played_again_of_what_somebody_changed(any_broker: Broker, field: str, value: str) -> None:
+    admit(any_broker)
+    any_broker.shards.note_failure(E, 0, 1, FAILURE, replay_of(np.arange(3)))
+    assert any_broker.shards.replay(E, 0, 1, 1) is not None
+    any_broker.conn.main.hset(keys.failure(E, 0, 1), f"1:{field}", value)
+    assert any_broker.shards.replay(E, 0, 1, 1) is None

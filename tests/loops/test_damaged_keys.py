@@ -17,7 +17,7 @@ from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.leader import Leader
-from heddle.errors import Conflict, NotFound
+from heddle.errors import Conflict, NotFound, SpecError, UsageError
 from heddle.launch.giving_up import progress_of
 from heddle.spaces import Box, Discrete, to_json
 from heddle.spec import load_spec
@@ -350,3 +350,35 @@ def test_what_ends_by_damage_is_let_go_by_its_workers_told_once_and_can_be_stopp
     assert run(["stop", experiment, "--redis-url", fleet.url]) == 0
     assert run(["resume", experiment, "--redis-url", fleet.url]) == Conflict.exit_code
     assert f"--resume {experiment}" in capsys.readouterr().err
+
+
+def test_a_trainer_waits_until_its_measurements_are_mended(fleet: Fleet) -> None:
+    # Given an experiment that has been trained
+    experiment, raw = fleet.submit("unmeasured"), fleet.broker.conn.main
+    eventually(lambda: fleet.broker.events.metrics_newest(experiment) is not None, timeout_s=60)
+    # When somebody puts something else in the place of its measurements
+    raw.delete(keys.metrics(experiment))
+    raw.set(keys.metrics(experiment), "x")
+    # Then they are made anew, and the same trainer goes on
+    eventually(lambda: raw.type(keys.metrics(experiment)) == b"stream", timeout_s=60, what="they are made anew")
+    before = fleet.trained(experiment)
+    eventually(lambda: fleet.trained(experiment) > before, timeout_s=60, what="it is trained on")
+    assert fleet.trainers[experiment].is_alive
+
+
+@pytest.mark.parametrize("told", ["0", "nan", "[]", '{"faults": 3}', "{"])
+def test_a_spec_that_is_none_is_no_commands_unexpected_end(
+    valkey_server: LocalServer, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fresh(valkey_server.url) as broker:
+        experiment = worker_kit.submit(broker, **SPEC)
+        broker.conn.main.hset(keys.spec(experiment), "json", told)
+        for words in (["ls"], ["why", experiment], ["shards", experiment]):
+            assert run([*words, "--redis-url", valkey_server.url]) == 0, (words, capsys.readouterr().err)
+        # And what shows the spec says what is wrong with it
+        assert run(["status", experiment, "--redis-url", valkey_server.url]) == SpecError.exit_code
+
+
+@pytest.mark.parametrize("words", [["why"], ["shards", "release"], ["repro"]])
+def test_an_absurd_number_of_a_shard_is_a_mistake_of_usage(words: list[str]) -> None:
+    assert run([*words, "x/" + "5" * 5_000]) == UsageError.exit_code

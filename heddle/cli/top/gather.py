@@ -3,7 +3,6 @@
 It never draws. Shards are looked at the more rarely the more there are; everything else every time.
 """
 
-import json
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -174,11 +173,11 @@ class Gatherer:
     def _begin(self, experiment: str) -> _Kept:
         kept = self._kept[experiment] = _Kept()
         try:
-            spec = json.loads(self._broker.experiments.spec(experiment).json)
+            spec = self._broker.experiments.spec(experiment)
         except (Gone, NotFound, ValueError):
             return kept  # removed since it was listed, or not ours
-        kept.ttl_ms = round(1000 * float(spec.get("faults", {}).get("lease_ttl", 10.0)))
-        kept.budget_steps = spec.get("budget", {}).get("env_steps")
+        kept.ttl_ms = round(1000 * spec.number("faults", "lease_ttl", 10.0))
+        kept.budget_steps = round(spec.number("budget", "env_steps", 0)) or None
         return kept
 
     def _judge(
