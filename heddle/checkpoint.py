@@ -217,7 +217,7 @@ def find(directory: Path, *, experiment: str | None = None, below: str = "") -> 
             if experiment is not None and checkpoint.experiment != experiment:
                 raise CheckpointError(f"{path} is of experiment {checkpoint.experiment}")
         except CheckpointError as error:
-            log.warning("skipped checkpoint path=%s reason=%s", path, error)
+            log.warning("skipped checkpoint: %s", error)
             skipped.append(str(error))
             continue
         return Found(checkpoint, path, tuple(skipped))

@@ -113,6 +113,8 @@ def _free_port(host: str, port: int | None) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, candidate))
+            except socket.gaierror as error:
+                raise UsageError(f"--bind {host}: no address of that name; give one of this host") from error
             except OSError as error:
                 reason = f"cannot listen on {host} port {candidate}: {error.strerror or error}"
                 continue

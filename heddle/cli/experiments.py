@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from heddle.states.judgement import Judgement
     from heddle.states.slow import SlowShards
 
+NOTHING = "no experiments; submit one with: heddle enqueue exp.toml"
+
 
 @command("ls", example="heddle ls\nheddle ls --group lr -o json")
 @click.option("--active", is_flag=True, help="Only those that are not over.")
@@ -34,11 +36,15 @@ if TYPE_CHECKING:
 @redis_option
 def ls(active: bool, tag: str | None, group: str | None, output: str, redis_url: str | None) -> None:
     """List experiments, newest first, each with how it really is and why."""
+    from heddle.broker.durability import why_empty
     from heddle.cli.facts import latest_metrics
     from heddle.states.look import look_at_all
 
+    empty = NOTHING
     with connect(redis_url) as client:
         seen, found = look_at_all(client.broker)
+        if not found:
+            empty = f"no experiments: {why_empty(client.broker.conn.kept(), client.broker.conn.uptime_ms())}"
         found = [(status, judged) for status, judged in found if not (active and status.ended)]
         found = [one for one in found if group is None or one[0].group == group]
         if tag is not None:
@@ -56,7 +62,7 @@ def ls(active: bool, tag: str | None, group: str | None, output: str, redis_url:
             why = status.reason if status.ended else judged.line(seen.now_ms)
             rows.append((status.experiment, judged.state, status.pool, shown, returned, status.policy, age, why))
     header = ("EXPERIMENT", "STATE", "POOL", "STEPS", "RETURN", "VERSION", "AGE", "WHY")
-    print_table(header, rows, empty="no experiments; submit one with: heddle enqueue exp.toml")
+    print_table(header, rows, empty=empty)
 
 
 def status_as_json(status: "Status", judged: "Judgement", now_ms: int) -> dict[str, Any]:

@@ -158,7 +158,8 @@ def _durability(seen: Examined) -> Finding:
     said = f"{kept.name}: {kept.promise} ({kept.why})"
     if kept.name in ("memory", "unknown"):
         do = (
-            "appendonly yes, appendfsync everysec (fast) or always (strict)"
+            "of `heddle up`: start it again with --durability fast; of another server: appendonly yes, "
+            "appendfsync everysec (fast) or always (strict)"
             if kept.name == "memory"
             else "allow +config|get and +info"
         )

@@ -84,7 +84,7 @@ class _Writer:
             return {"a": [value.dtype.str, list(value.shape), *self._add(value.tobytes())]}
         if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
             return {"s": [value.dtype.str, *self._add(value.tobytes())]}
-        raise PlainError(f"{path or 'the value'} is a {kind.__name__}")
+        raise PlainError(f"{path or 'the value'} is of type {kind.__name__}")
 
     def _pair(self, key: Any, item: Any, path: str, depth: int) -> list[Any]:
         return [self.tree(key, f"{path}, key {key!r}", depth), self.tree(item, f"{path}[{key!r}]", depth)]

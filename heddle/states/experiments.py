@@ -162,7 +162,8 @@ def _not_played(facts: Facts, picture: Picture, *, long_idle: bool) -> Judgement
     if stalled:
         first = stalled[0]
         numbers = ids([shard.shard for shard, judgement in train if judgement.state == "stalled"])
-        why = f"nothing is played: shards {numbers} are stalled, {first.why}"
+        which = f"shard {numbers} is" if numbers.isdecimal() else f"shards {numbers} are"
+        why = f"nothing is played: {which} stalled, {first.why}"
         return _stalled(facts, why, first.do, min(one.since_ms for one in stalled), tuple(stalled[:3]))
     for_workers = [one for one in _of(train, "waiting") if one.waits_for == "workers"]
     if for_workers:

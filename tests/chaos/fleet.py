@@ -136,11 +136,11 @@ class Fleet:
         return next(member for member in self.members if member.name == name)
 
     def pids(self, role: str) -> list[int]:
-        """Processes of a role: server, coordinator, supervisor, host, worker or trainer."""
+        """Processes of a role: server, coordinator, supervisor, its forker, host, worker or trainer."""
         if role == "server":
             return [self.server.pid] if self.server_is_down_until is None else []
-        if role in ("worker", "trainer"):
-            words = " worker --pool" if role == "worker" else f" trainer {EXPERIMENT}"
+        words = {"worker": " worker --pool", "forker": " forker --pool", "trainer": f" trainer {EXPERIMENT}"}.get(role)
+        if words is not None:
             return [one.pid for one in procs.marked(MARK, str(self.folder)) if words in one.command]
         return [m.child.pid for m in self.members if m.name.startswith(role) and m.child and m.child.code is None]
 

@@ -13,7 +13,7 @@ from tests.chaos import procs
 from tests.chaos.bench import Bench
 from tests.chaos.fleet import Size
 
-ROLES = ("coordinator", "supervisor", "host", "worker", "trainer")
+ROLES = ("coordinator", "supervisor", "forker", "host", "worker", "trainer")
 EVERY_S = 5.0
 MIB = 1 << 20
 WARM_SHARE = 0.2

@@ -15,7 +15,7 @@ import redis
 
 from heddle.broker import open_broker
 from heddle.broker.server import LocalServer, start_server
-from heddle.broker.server_setup import Address, config_text
+from heddle.broker.server_setup import Address, choose_address, config_text
 from heddle.errors import BrokerUnfit, BrokerUnreachable, Denied, HeddleError, UsageError
 from tests.helpers import eventually
 
@@ -273,3 +273,8 @@ def test_tls_to_a_server_that_has_none_says_so(locked: LocalServer) -> None:
     with pytest.raises(BrokerUnreachable, match="does not speak TLS|no answer") as caught:
         open_broker(f"rediss://:{SECRET}@{address}?socket_timeout=1", role="test")
     one_line(caught.value)
+
+
+def test_a_name_to_listen_on_that_has_no_address_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--bind no such host: no address of that name"):
+        choose_address(tmp_path, "no such host", None)

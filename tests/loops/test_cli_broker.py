@@ -107,7 +107,10 @@ def test_a_run_that_is_nowhere_is_refused_with_what_there_is_at_both_places(
 def test_an_empty_broker_is_said_to_be_empty_and_when_it_began_where_it_keeps_nothing(say: Say) -> None:
     code, _, err = say("status", "nosuch")
     assert code == 4 and "submit one with: heddle enqueue exp.toml" in err
-    assert "this broker has none (durability memory: all is lost when it ends, and it started " in err
+    why = "this broker has none (durability memory: all is lost when it ends, and it started "
+    assert why in err
+    code, out, _ = say("ls")
+    assert code == 0 and out.startswith(f"no experiments: {why}")
 
 
 def test_a_database_that_is_not_there_is_told_in_the_form_of_the_url_that_was_given(

@@ -188,7 +188,7 @@ class Vague(Robot):
         (Secretive(), "get_state of Secretive raised RuntimeError: the arm moves"),
         (Moody(), "looking at it raised ZeroDivisionError: not today"),
         (Remote(), "attribute 'arm' of Arm (lock): cannot pickle"),
-        (Vague(), "get_state of Vague gave something that is not plain: [0]['handle'] is a lock"),
+        (Vague(), "get_state of Vague gave something that is not plain: [0]['handle'] is of type lock"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_with_the_part_and_the_reason(env: Any, said: str) -> None:
@@ -291,10 +291,10 @@ def test_a_plain_value_comes_back_as_it_was(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"a": [1, object()]}, "['a'][1] is a object"),
-        (np.array([object()]), "the value is a ndarray"),
-        ({1, 2}, "the value is a set"),
-        ({"robot": Robot()}, "['robot'] is a Robot"),
+        ({"a": [1, object()]}, "['a'][1] is of type object"),
+        (np.array([object()]), "the value is of type ndarray"),
+        ({1, 2}, "the value is of type set"),
+        ({"robot": Robot()}, "['robot'] is of type Robot"),
     ],
 )
 def test_what_is_not_plain_is_named_by_its_place(value: Any, said: str) -> None:

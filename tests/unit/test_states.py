@@ -244,6 +244,13 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "shards 0, 1 are stalled",
     ),
     (
+        "its only worker is silent with its only shard",
+        {"workers": (worker(silent=6_000),), "shards": (shard(0),)},
+        "stalled",
+        "",
+        "shard 0 is stalled",
+    ),
+    (
         "one of two workers is silent",
         {"workers": (worker(), worker("w2", silent=6_000)), "shards": (shard(0), shard(1, worker="w2"))},
         "degraded",
