@@ -144,7 +144,8 @@ def _damaged(word: str, reason: str, url: str, asked: Callable[[], Suspects]) ->
         told = f"{' or '.join(suspects.names)} holds what Heddle did not write; look at it, then redis-cli DEL it"
         return BrokerAmiss(f"{url}: {told} ({reason})", key=suspects.names[0])
     if amiss is not None:
-        return Damaged(f"{url}: {amiss}; `heddle rm {whose}` clears up: {reason}")
+        mended = "a coordinator mends it, or ends the experiment over it"
+        return Damaged(f"{url}: {amiss}; {mended}, see heddle why {whose}: {reason}")
     what = "a key of another kind than Heddle put there" if is_of_kind else "a field that Heddle did not write"
     return Damaged(f"{url} holds {what}, `heddle rm EXP` clears up: {reason}")
 

@@ -56,7 +56,7 @@ def test_an_experiments_key_stays_its_own_trouble_and_is_named_too() -> None:
     error = _said(("HGETALL", keys.flow("e", 0)), {keys.flow("e", 0): "string"})
     assert type(error) is Damaged
     assert f"{keys.flow('e', 0)} holds a string" in str(error)
-    assert "`heddle rm e` clears up" in str(error)
+    assert "a coordinator mends it, or ends the experiment over it, see heddle why e:" in str(error)
 
 
 @pytest.mark.parametrize("found", ["", "none"])
