@@ -147,6 +147,15 @@ class Keeper:
         self._on_lost(reason)
 
 
+WORDS = {"restore": "restoring the snapshot", "snapshot": "taking a snapshot"}
+"""Calls whose short name does not say enough."""
+
+
+def in_words(what: str) -> str:
+    """A call, for people: "step", "restoring the snapshot"."""
+    return WORDS.get(what, what)
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One thing that the process does right now and that may hang.
@@ -162,6 +171,11 @@ class Action:
     since: float
     limit_s: float
     subject: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it is, for people."""
+        return in_words(self.what)
 
 
 class StuckTimer:

@@ -16,6 +16,7 @@ import numpy as np
 from heddle.clock import SystemClock
 
 POISON = "tests.poison_kit:Poison"
+STATEFUL = "tests.poison_kit:Stateful"
 SIZE = 2
 
 
@@ -68,7 +69,7 @@ class Poison(gymnasium.Env[Any, Any]):
         if (
             self._episode == self._when
             and self._length == self._at
-            and not self._how.startswith(("make_", "reset_", "close_"))
+            and not self._how.startswith(("make_", "reset_", "close_", "get_", "set_"))
         ):
             answer = self._act()
             if answer is not None:
@@ -149,6 +150,18 @@ class Poison(gymnasium.Env[Any, Any]):
         os.environ["PYTHONPATH"] = os.environ["PYTHONHOME"] = "/nowhere"
         os.chdir("/")
         Path(self._folder, "spoilt").touch()
+
+    def do_get_segfault(self) -> None:
+        ctypes.string_at(0)
+
+    def do_get_hang(self) -> None:
+        threading.Event().wait()
+
+    def do_set_segfault(self) -> None:
+        ctypes.string_at(0)
+
+    def do_set_hang(self) -> None:
+        threading.Event().wait()
 
     def do_close_hang(self) -> None:
         threading.Event().wait()
@@ -243,3 +256,17 @@ class Poison(gymnasium.Env[Any, Any]):
 
     def do_reset_short(self) -> Any:
         return self._observe()
+
+
+class Stateful(Poison):
+    """As Poison, with a state of its own to give and take: `how` may begin with "get_" and "set_", too."""
+
+    def get_state(self) -> dict[str, int]:
+        if self._how.startswith("get_"):
+            self._act()
+        return {"episode": self._episode, "length": self._length}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        if self._how.startswith("set_"):
+            self._act()
+        self._episode, self._length = state["episode"], state["length"]

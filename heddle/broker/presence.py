@@ -35,7 +35,8 @@ class WorkerBeat:
         ttl_ms: of the shortest of its leases: silent for longer, it holds nothing any more.
         doing, subject, doing_ms: the one call into user code that runs, e.g. step, of which shard ("exp/3"), and how
             long it has lasted; "" for none.
-        limit_ms: how long that call may last before the worker ends itself.
+        limit_ms: how long that call may last before the worker ends itself. own_limit_ms: before it is given up with
+            its shard and the worker lives, as one in a child is; 0 where only the end of the worker ends it.
         still_ms: how long its loop has not moved.
         protocol: protocol version it speaks; code: version of Heddle.
         pace: how environments are stepped where that was left to the worker, and why: a line an experiment, id first.
@@ -63,6 +64,7 @@ class WorkerBeat:
     subject: str = ""
     doing_ms: int = 0
     limit_ms: int = 0
+    own_limit_ms: int = 0
     still_ms: int = 0
     protocol: int = keys.PROTOCOL
     code: str = ""

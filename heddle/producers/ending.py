@@ -56,7 +56,7 @@ class Ending:
 
     def stuck(self, action: Action, lasted_s: float) -> None:
         """For the watchdog: nothing in this process can end user code that hangs, so the process ends."""
-        reason = f"{action.what} of {action.subject} lasted longer than {action.limit_s:g} s"
+        reason = f"{action.words} of {action.subject} lasted longer than {action.limit_s:g} s"
         log.error("ending worker=%s because %s (%.1f s)", self._worker, reason, lasted_s)
         try:
             failure = self._user_code.hanging(reason)

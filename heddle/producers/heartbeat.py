@@ -15,6 +15,7 @@ from heddle.lease import Action
 from heddle.producers.claims import DEFAULT_TTL_MS
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, reason_to_wait
+from heddle.producers.limits import own_limit_of
 from heddle.producers.quota import Quota, beat_every_s
 from heddle.stop import StopFlag
 from heddle.usage import cpu_seconds, resident_bytes
@@ -66,12 +67,19 @@ def describe(
         subject=action.subject if action else "",
         doing_ms=round(1000 * still_s) if action else 0,
         limit_ms=round(1000 * action.limit_s) if action else 0,
+        own_limit_ms=round(1000 * _own_limit_s(held, action)) if action else 0,
         still_ms=round(1000 * still_s),
         code=__version__,
         pace="\n".join(sorted(_paces(held))),
         cpu_s=round(cpu_seconds(), 1),
         rss_bytes=resident_bytes(),
     )
+
+
+def _own_limit_s(held: Iterable[Holding], action: Action) -> float:
+    """Seconds after which the call is given up and this worker lives; 0 where only its end ends it."""
+    one = next((holding for holding in held if holding.name == action.subject), None)
+    return 0.0 if one is None or one.env is None else own_limit_of(one.env, action.what, beside=one.beside)
 
 
 def _paces(held: Iterable[Holding]) -> set[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from heddle.producers.parcel import Parcel
     from heddle.producers.play import Play
     from heddle.producers.snapshot_rule import Camera
+    from heddle.spec.models import Env
 
 MOST_OUTSTANDING = 2
 """Batches of one shard that were played and not answered: one on its way and one behind it."""
@@ -74,7 +75,7 @@ class Holding:
         steps: (seq, environment steps) of the batches accepted under this claim, to report what a broker forgot.
         turn: number of the turn in which it was last played.
         player, camera: its environments, and what takes their snapshots, once they are made.
-        step_timeout_s: how long one call into them may last; set with the player.
+        env: its section of the spec; set with the player. beside: they are stepped beside each other.
         stepping: what the broker was last told: this shard is being stepped; None while that is not certain.
         leaving: play it no further and release it as soon as nothing is outstanding.
         why: why it leaves, for people; "" when its experiment was stopped.
@@ -96,7 +97,8 @@ class Holding:
     turn: int = 0
     player: "Play | None" = None
     camera: "Camera | None" = None
-    step_timeout_s: float = 0.0
+    env: "Env | None" = None
+    beside: bool = False
     stepping: bool | None = False
     leaving: bool = False
     why: str = ""

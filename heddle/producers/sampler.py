@@ -15,7 +15,9 @@ from heddle.producers.user_code import UserCode
 SAMPLE_S = 0.067
 """No divisor of the times of heartbeats, timeouts and polls. A look takes 0.1 ms, most of it for being woken beside a
 thread that computes: twice as many of them were 0.3 % of a worker."""
-PHASES = {"step": "env", "reset": "env", "make": "env", "close": "env", "act": "policy", "load": "weights"}
+PHASES = {"step": "env", "reset": "env", "make": "env", "close": "env", "act": "policy", "load": "weights"} | {
+    "restore": "snapshot"
+}
 """A call into user code -> what it is counted as; a call of another name counts under its own."""
 SENDING = "sending"
 """Beside the others: how often the thread that delivers had a batch in its hands."""

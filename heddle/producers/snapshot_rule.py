@@ -102,7 +102,8 @@ class Camera:
         if len(snapshot) > self._cap:
             self._above += 1
             self._wait = max(self._wait, min(MOST_SKIPPED, 2**self._above))
-            self.trouble = f"a snapshot is above limits.snapshot_bytes = {self._cap}"
+            if self._above == 1:  # told once of those in a row, each of which has its size
+                self.trouble = f"a snapshot of {len(snapshot)} bytes is above limits.snapshot_bytes = {self._cap}"
             return None
         self._above, self.trouble, self._known = 0, "", ""
         return snapshot

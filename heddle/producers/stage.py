@@ -147,8 +147,13 @@ class Stage:
         )
         return self._identified(player)
 
-    def resume_player(self, claim: Claim, snapshot: bytes) -> Play:
+    def resume_player(
+        self, claim: Claim, snapshot: bytes, restoring: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> Play:
         """The environments of a shard where a snapshot left them.
+
+        Args:
+            restoring: what that is done within, once they are made.
 
         Raises:
             SnapshotError: they cannot be brought there; those that were made are closed.
@@ -156,7 +161,8 @@ class Stage:
         """
         player = self.make_player(claim)
         try:
-            player.resume(snapshot)
+            with restoring():
+                player.resume(snapshot)
         except SnapshotError:
             player.close()
             raise

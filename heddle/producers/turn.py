@@ -4,8 +4,9 @@ It never chooses the shard and never waits for the broker longer than one call t
 """
 
 import logging
+import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -141,13 +142,14 @@ class Turns:
     def _player(self, holding: Holding, stage: Stage) -> Play:
         """The shard's environments, made at its first turn."""
         if holding.player is None:
-            holding.step_timeout_s = stage.spec.env.step_timeout
+            holding.env, holding.beside = stage.spec.env, stage.stepping != "inline"
             beginning = begin(holding.claim, stage.spec)
             key = beginning.snapshot
             snapshot = None if key is None else self._broker.shards.snapshot(key)
-            beside, plan = stage.stepping != "inline", stage.plan_of(holding.claim)
-            with self._watching("make", holding, limit_of(stage.spec, plan, "make", beside=beside)):
-                holding.player, trouble = make_player(holding, stage, beginning, snapshot)
+            limit_s = partial(limit_of, stage.spec, stage.plan_of(holding.claim), beside=holding.beside)
+            with self._watching("make", holding, limit_s("make")):
+                restoring = partial(self._watching, "restore", holding, limit_s("restore"))
+                holding.player, trouble = make_player(holding, stage, beginning, snapshot, restoring)
             if trouble:
                 self._tell(holding, f"its snapshot {trouble}; it plays fresh episodes")
             holding.camera = Camera(stage.spec, clock=self._clock, known=holding.claim.no_snapshot)
@@ -166,8 +168,9 @@ class Turns:
         with self._watching("snapshot", holding, limit_of(player.spec, player.plan, "snapshot", beside=player.beside)):
             parcel.snapshot = camera.take(player.standing.pack)
         parcel.no_snapshot = camera.news()
-        if parcel.no_snapshot and parcel.no_snapshot not in stage.not_taken:
-            stage.not_taken.add(parcel.no_snapshot)
+        kind = re.sub(r"\d+", "", parcel.no_snapshot)  # those of other shards have other sizes
+        if kind and kind not in stage.not_taken:
+            stage.not_taken.add(kind)
             self._tell(holding, f"it cannot be snapshotted: {parcel.no_snapshot}")
 
     def _tell(self, holding: Holding, what: str) -> None:
@@ -178,7 +181,9 @@ class Turns:
 
     def _watching(self, what: str, holding: Holding, limit_s: float | None = None) -> AbstractContextManager[None]:
         """Within it, one call into user code that must not hang longer than `limit_s`, or else its `step_timeout`."""
-        return self.user_code.calling(what, holding.name, holding.step_timeout_s if limit_s is None else limit_s)
+        if limit_s is None:
+            limit_s = 0.0 if holding.env is None else holding.env.step_timeout
+        return self.user_code.calling(what, holding.name, limit_s)
 
     def _have_newest(self, stage: Stage, facts: Facts, holding: Holding) -> None:
         """Fetch the newest policy; without a barrier a broker that is away is no reason to stand still."""
@@ -221,8 +226,17 @@ class Turns:
                 self._renewed(one, accepted, renewal)
 
 
-def make_player(holding: Holding, stage: Stage, beginning: Beginning, snapshot: bytes | None) -> tuple[Play, str]:
+def make_player(
+    holding: Holding,
+    stage: Stage,
+    beginning: Beginning,
+    snapshot: bytes | None,
+    restoring: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> tuple[Play, str]:
     """A shard's player as `beginning` says, and why it does not begin at its snapshot though there is one, else "".
+
+    Args:
+        restoring: what the snapshot is restored within.
 
     Raises:
         EnvError: the environment or the policy cannot be made.
@@ -232,7 +246,7 @@ def make_player(holding: Holding, stage: Stage, beginning: Beginning, snapshot: 
         try:
             if snapshot is None:
                 raise SnapshotError("is not there any more")
-            player = stage.resume_player(holding.claim, snapshot)
+            player = stage.resume_player(holding.claim, snapshot, restoring)
             log.info("continuing shard=%s after seq=%d", holding.name, holding.claim.seq)
             return player, ""
         except SnapshotError as error:

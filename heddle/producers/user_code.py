@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from heddle.broker.failure_types import Failure
 from heddle.clock import Clock
@@ -43,11 +44,12 @@ class UserCode:
     @contextmanager
     def calling(self, what: str, subject: str, limit_s: float) -> Iterator[None]:
         """Within it, one call that must not hang longer than `limit_s`."""
+        around = self._calling
         self._calling = Action(what, self._clock.monotonic(), limit_s, subject)
         try:
             yield
-        finally:
-            self._calling = None
+        finally:  # whatever was called around it begins anew
+            self._calling = None if around is None else replace(around, since=self._clock.monotonic())
 
     @contextmanager
     def playing(self, player: Play, subject: str, is_same: Callable[[], bool]) -> Iterator[None]:

@@ -25,7 +25,7 @@ class Judgement:
         state: one word; docs/reliability.md lists them.
         why: one line without durations; "" for a state that explains itself.
         do: what a person does about it; "" when nothing has to be done.
-        waits_for: of a waiting one: workers, trainer, room, policy, evaluation or shards; else "".
+        waits_for: of a waiting one: workers, trainer, room, policy, evaluation, environments, turn or shards; else "".
         since_ms: server ms since when it is so; 0 when that is not known.
         because: what it follows from, the most important first.
     """

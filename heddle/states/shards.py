@@ -77,8 +77,23 @@ def _leased(
         return Judgement(subject, "paused", since_ms=facts.status.since_ms)
     waiting = _waiting(shard, facts, trainer=trainer)
     if waiting is None and worker is not None and worker.state == "waiting":  # it holds shards and can play none
-        waiting = replace(worker, subject=subject, since_ms=moved_ms, because=(trainer,))
+        waiting = _with_its_worker(shard, facts, replace(worker, subject=subject, since_ms=moved_ms), trainer)
     return waiting or Judgement(subject, "playing", since_ms=shard.since_ms)
+
+
+def _with_its_worker(shard: ShardState, facts: Facts, worker: Judgement, trainer: Judgement) -> Judgement:
+    """A shard that could be played by what the broker knows, of a worker that says it can play none of its own.
+
+    Args:
+        worker: how that one is, said of the shard.
+    """
+    whose, _, rest = worker.why.partition(" ")
+    if whose == f"{facts.id}/{shard.shard}":
+        worker = replace(worker, why=rest)
+    elif "/" in whose and (not whose.startswith(f"{facts.id}/") or worker.waits_for == "environments"):
+        why = f"waits for its turn on its worker {shard.worker}, where {worker.why}"
+        return replace(worker, why=why, waits_for="turn")
+    return replace(worker, because=(trainer,) if worker.waits_for in ("room", "policy") else ())
 
 
 def _waiting(shard: ShardState, facts: Facts, *, trainer: Judgement) -> Judgement | None:

@@ -6,6 +6,8 @@ Pure; a process that exists is no reason to call it alive.
 from collections.abc import Collection
 
 from heddle.broker.pools import WorkerInfo
+from heddle.broker.presence import WorkerBeat
+from heddle.lease import in_words
 from heddle.states.facts import Sight
 from heddle.states.judgement import BROKER_WAS_AWAY, Judgement, span, unknown
 
@@ -58,11 +60,24 @@ def _stuck(info: WorkerInfo) -> Judgement | None:
         return None
     since_ms = info.seen_ms - still_ms
     if beat.doing:
-        why = f"{beat.doing} of {beat.subject} does not come back"
-        do = f"it is ended after {span(beat.limit_ms)} (env.step_timeout) and another one takes over"
-        return Judgement(f"worker {beat.worker}", "stalled", why, do if beat.limit_ms else "", since_ms=since_ms)
+        why = f"{in_words(beat.doing)} of {beat.subject} does not come back"
+        return Judgement(f"worker {beat.worker}", "stalled", why, _end_of(beat), since_ms=since_ms)
     why = "its loop does not move, though nothing of the user's runs"
     return Judgement(f"worker {beat.worker}", "stalled", why, _look(info), since_ms=since_ms)
+
+
+def _end_of(beat: WorkerBeat) -> str:
+    """What becomes of a call that does not come back; "" when nobody said."""
+    if beat.own_limit_ms:
+        key = "env.step_timeout" if beat.doing == "step" else "env.reset_timeout"
+        return (
+            f"it is given up after {span(beat.own_limit_ms)} ({key}): its shard is played anew, and the worker goes on"
+        )
+    if not beat.limit_ms:
+        return ""
+    key = "env.reset_timeout" if beat.doing in ("make", "reset", "restore") else "env.step_timeout"
+    named = "" if beat.doing == "close" else f" ({key})"
+    return f"its worker is ended after {span(beat.limit_ms)}{named}, and another one takes over"
 
 
 def _heir(info: WorkerInfo, supervisors: Collection[str]) -> str:
@@ -81,7 +96,7 @@ def _look(info: WorkerInfo) -> str:
 
 
 def _waits_for(reason: str) -> str:
-    for word in ("room", "policy", "evaluation"):
+    for word in ("room", "policy", "evaluation", "environments"):
         if word in reason:
             return word
     return "command" if "paused" in reason else ""

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from heddle.clock import SystemClock
-from heddle.errors import EnvError
+from heddle.errors import EnvError, NotSnapshottable, SnapshotError
 from heddle.layout import Segments
+from heddle.producers import snapshot
 from heddle.producers.envs import check_env
 from heddle.producers.isolation import home
 from heddle.producers.isolation.origin import kept
@@ -25,7 +26,7 @@ from heddle.producers.player import Player
 from heddle.spaces import Box, Discrete
 from heddle.spec import ExperimentSpec
 from tests.helpers import eventually
-from tests.poison_kit import POISON, SIZE
+from tests.poison_kit import POISON, SIZE, STATEFUL
 from tests.unit.fake_envs import Drawn, layout_for, plan_of, spec_of
 
 STEPS = 4
@@ -214,6 +215,25 @@ def test_a_child_has_a_folder_of_its_own_that_goes_with_it_and_no_secrets_or_des
     assert not work.parent.exists()
     for fd in (inherited, other):
         os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("get_segfault", "its process was ended by signal SIGSEGV"),
+        ("get_hang", "taking a snapshot lasted longer than 1 s"),
+        ("set_segfault", "its process was ended by signal SIGSEGV"),
+        ("set_hang", "restoring the snapshot lasted longer than 1 s"),
+    ],
+)
+def test_what_a_snapshot_fails_of_in_a_child_is_told_with_the_name_of_the_environment(how: str, said: str) -> None:
+    player = poisoned(how, id=STATEFUL, reset_timeout=1.0)
+    with pytest.raises((NotSnapshottable, SnapshotError)) as raised:
+        snapshot.restore_all(player._envs, snapshot.take_all(player._envs))
+    player.close()
+    reason = raised.value.reason  # type: ignore[attr-defined]
+    begins = "" if how.startswith("get") else "cannot be restored by "
+    assert reason.startswith(f"{begins}{STATEFUL} (environment 1): {said}"), reason
 
 
 def test_a_child_starts_with_what_its_worker_began_with_whatever_became_of_that(

@@ -10,7 +10,7 @@ from heddle.broker import Broker
 from heddle.broker.failure_types import Failure
 from tests.fixtures import coordinated, on_url, starting
 from tests.helpers import eventually
-from tests.poison_kit import POISON
+from tests.poison_kit import POISON, STATEFUL
 from tests.worker_kit import Reader, Running, states, submit
 
 pytestmark = pytest.mark.timeout(240)
@@ -191,6 +191,24 @@ def test_an_inline_step_that_hangs_is_on_record_with_the_place_where_it_hangs(br
     failure = last_failure(broker, experiment, 1)
     assert (failure.cause, failure.doing, failure.env, failure.episode, failure.step) == ("timeout", "step", 1, 2, 3)
     assert "do_hang" in failure.traceback
+
+
+def test_an_inline_set_state_that_hangs_is_told_as_the_restoring_that_it_is(broker: Broker, start: Start) -> None:
+    # Given a snapshot that a worker left
+    kwargs = {"how": "set_hang"}
+    few = {"id": STATEFUL, "num_envs": 1, "isolation": "inline", "reset_timeout": 0.6}
+    experiment = poison(broker, kwargs=kwargs, faults={"barren_deaths": 5, "snapshot_every": 1}, **few)
+    first = start("w1")
+    reader = Reader(broker, experiment, check=False)
+    reader.publish(1)
+    eventually(lambda: broker.shards.shards(experiment, 0)[0].snapshot_seq > 0, timeout_s=30, what="a snapshot")
+    assert first.end() == 0
+    # When the next one restores it
+    second = start("w2")
+    eventually(lambda: second.exits == [70], timeout_s=30, what="the watchdog")
+    failure = last_failure(broker, experiment, 0)
+    assert failure.what == f"restoring the snapshot of {experiment}/0 lasted longer than 0.6 s"
+    assert "do_set_hang" in failure.traceback
 
 
 def test_an_inline_environment_that_calls_sys_exit_ends_no_worker(broker: Broker, start: Start) -> None:

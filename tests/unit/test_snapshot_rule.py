@@ -116,7 +116,7 @@ def test_left_to_us_snapshots_cost_at_most_three_percent_of_the_playing(
 def test_above_the_cap_none_is_kept_and_looks_become_rare_until_one_is_small_enough() -> None:
     camera = _camera(_spec(snapshot_bytes=1024))
     assert _take(camera, [1024, 1025, 1025, 1025]) == "s---"
-    assert camera.trouble == "a snapshot is above limits.snapshot_bytes = 1024"
+    assert camera.trouble == "a snapshot of 1025 bytes is above limits.snapshot_bytes = 1024"
     assert _take(camera, [1025] * 10) == "-" * 10
     assert "s" in _take(camera, [100] * 10)
     assert camera.trouble == ""

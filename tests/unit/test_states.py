@@ -227,7 +227,7 @@ EXPERIMENTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     (
         "no room for a batch",
         {
-            "workers": (worker(state="waiting", reason="x/0 waits for room"),),
+            "workers": (worker(state="waiting", reason=f"{EXP}/0 waits for room"),),
             "shards": (shard(0, accepted_ms=0, ago=12_000),),
             "updated_ms": NOW - 12_000,
         },
@@ -349,7 +349,39 @@ SHARDS: list[tuple[str, dict[str, Any], str, str, str]] = [
         {"workers": (worker(doing="step", subject=f"{EXP}/0", still_ms=11_000, limit_ms=60_000),)},
         "stalled",
         "",
-        "step does not come back, since 11 s; it is ended after 60 s",
+        "step does not come back, since 11 s; its worker is ended after 60 s (env.step_timeout), and another one",
+    ),
+    (
+        "hanging step in a child",
+        {
+            "workers": (
+                worker(doing="step", subject=f"{EXP}/0", still_ms=11_000, limit_ms=130_000, own_limit_ms=40_000),
+            )
+        },
+        "stalled",
+        "",
+        "it is given up after 40 s (env.step_timeout): its shard is played anew, and the worker goes on",
+    ),
+    (
+        "hanging set_state",
+        {"workers": (worker(doing="restore", subject=f"{EXP}/0", still_ms=11_000, limit_ms=60_000),)},
+        "stalled",
+        "",
+        "restoring the snapshot does not come back, since 11 s; its worker is ended after 60 s (env.reset_timeout)",
+    ),
+    (
+        "its child is slow",
+        {"workers": (worker(state="waiting", reason=f"{EXP}/0 waits for its environments"),)},
+        "waiting",
+        "environments",
+        "waits for its environments",
+    ),
+    (
+        "a neighbour's child is slow",
+        {"workers": (worker(state="waiting", reason="other-1a2b/3 waits for its environments"),)},
+        "waiting",
+        "turn",
+        "waits for its turn on its worker w1, where other-1a2b/3 waits for its environments",
     ),
     (
         "a neighbour hangs",
@@ -377,6 +409,23 @@ def test_a_shard_is_what_its_facts_say(
     line = judged.line(NOW)
     assert (judged.state, judged.waits_for) == (state, waits_for), line
     assert words in line
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_trainers"),
+    [
+        (f"{EXP}/0 waits for its environments", False),
+        ("other-1a2b/3 waits for its environments", False),
+        ("other-1a2b/3 waits for room", False),
+        (f"{EXP}/1 waits for room", True),
+    ],
+)
+def test_the_trainer_is_no_cause_of_what_a_shard_waits_for_on_its_worker_unless_it_keeps_that_waiting(
+    reason: str, is_trainers: bool
+) -> None:
+    judged = judge(facts(workers=(worker(state="waiting", reason=reason),)))
+    assert judged.shards[0].state == "waiting"
+    assert judged.shards[0].because == ((judged.trainer,) if is_trainers else ())
 
 
 WORKERS: list[tuple[str, WorkerInfo, str, str]] = [

@@ -247,7 +247,7 @@ class EnvProcess:
         while self._clock.monotonic() < deadline and select.select([self.output.fd], [], [], 0.05)[0]:
             if not self.output.read():
                 break
-        self._lose("timeout", f"{action.what} lasted longer than {action.limit_s:g} s", action.what)
+        self._lose("timeout", f"{action.words} lasted longer than {action.limit_s:g} s", action.what)
 
     def _died(self, doing: str) -> Never:
         """It closed its line or ended by itself: say how."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heddle.clock import Clock
-from heddle.errors import EnvError
+from heddle.errors import EnvError, NotSnapshottable, SnapshotError
 from heddle.producers.contract import BadAnswer
 from heddle.producers.isolation import frames
 from heddle.producers.isolation.block import Block, size_of
@@ -50,6 +50,7 @@ class IsolatedEnvs(list["IsolatedEnv"]):
         self._answers: dict[int, Answer] = {}
         self._error: tuple[int, Exception] | None = None
         self._name = spec.env.id
+        self._indexes = [index for index, _ in envs]
         self._wanted = {
             "env": spec.env.model_dump_json(),
             "envs": [(index, seed, dict(env_of(spec, index).kwargs)) for index, seed in envs],
@@ -100,11 +101,21 @@ class IsolatedEnvs(list["IsolatedEnv"]):
 
     def save(self, env: int) -> bytes:
         """One environment's state. Raises NotSnapshottable."""
-        return self._ask(frames.SAVE, env, b"", "save", self.limits.reset_s)
+        try:
+            return self._ask(frames.SAVE, env, b"", "snapshot", self.limits.reset_s)
+        except (Mishap, BadAnswer) as error:
+            raise NotSnapshottable(f"{self._called(env)}: {error}") from error
 
     def restore(self, env: int, data: bytes) -> None:
         """Put one environment into a state. Raises SnapshotError."""
-        self._ask(frames.RESTORE, env, data, "restore", self.limits.reset_s)
+        try:
+            self._ask(frames.RESTORE, env, data, "restore", self.limits.reset_s)
+        except (Mishap, BadAnswer) as error:
+            raise SnapshotError(f"cannot be restored by {self._called(env)}: {error}") from error
+
+    def _called(self, env: int) -> str:
+        """For people: "my_env:make (environment 8)"."""
+        return f"{self._name} (environment {self._indexes[env]})"
 
     def take_finished(self, env: int) -> tuple[float, int] | None:
         """As `EpisodeCounter.take`."""
