@@ -4,6 +4,7 @@ It never writes one: whoever made it takes them, from any thread. It has no lock
 may come in the middle of another one, from a destructor or a signal handler.
 """
 
+import _thread
 import contextlib
 import os
 import threading
@@ -17,6 +18,8 @@ from heddle.subject import Subject, here
 
 IDLE_S = 1.0
 """A line to which nothing was added for so long is told: whoever printed it may hang, and be killed for that."""
+LINGER_S = 10.0
+"""So long after the last piece somebody looks on by himself: else every `print`, of two pieces, would wake him."""
 
 _all: "weakref.WeakSet[BegunLines]" = weakref.WeakSet()
 
@@ -54,17 +57,20 @@ class BegunLines:
             lines, rest = [*lines, rest], ""
         about = here()
         if rest:
-            self._rests[key] = _Rest(rest, about, self._clock.monotonic())
+            self._last_at = self._clock.monotonic()
+            self._rests[key] = _Rest(rest, about, self._last_at)
             self._watch()
         for line in lines:
             self._tell(line, about)
 
     def tell_all(self, *, idle_s: float = 0.0) -> None:
-        """Tell what stands there without an end, of every thread, as far as nothing was added for so long."""
+        """Tell what stands there without an end, of every thread, as far as nothing was added for so long. One that
+        cannot be told keeps no other from it."""
         until = self._clock.monotonic() - idle_s
-        for key, rest in list(self._rests.items()):
+        for key, rest in self._rests.copy().items():  # other threads print on
             if rest.at <= until and (taken := self._rests.pop(key, None)) is not None:
-                self._tell(taken.text, taken.about)
+                with contextlib.suppress(Exception):
+                    self._tell(taken.text, taken.about)
 
     def close(self) -> None:
         """Tell all, and keep nothing from now on."""
@@ -75,34 +81,47 @@ class BegunLines:
     def forget(self) -> None:
         """In a fork: what was begun is its parent's, and no thread watches."""
         self._rests: dict[object, _Rest] = {}
+        self._last_at = 0.0
         self._wake: SimpleQueue[bool] = SimpleQueue()
         self._is_watched = False
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._has_thread = threading.Lock()
 
     def _watch(self) -> None:
+        """Have somebody look. Waits for no lock, as a `threading.Thread` does to start: this is in a print."""
         if self._is_watched:
             return
         self._is_watched = True
-        self._wake.put(False)
-        if self._thread is None and self._starting.acquire(blocking=False):
-            thread = threading.Thread(target=self._run, name="begun lines", daemon=True)
-            with contextlib.suppress(RuntimeError):  # none can be started: then the end tells
-                thread.start()
-                self._thread = thread
-            self._starting.release()
-
-    def _run(self) -> None:
-        """Tell idle ones while there are any, then wait for one."""
-        while not self._wake.get():
-            while self._rests:
-                with contextlib.suppress(Empty):
-                    if self._wake.get(timeout=IDLE_S):
-                        return
-                self.tell_all(idle_s=IDLE_S)
+        try:
+            if self._has_thread.acquire(blocking=False):
+                self._start()
+            self._wake.put(False)
+        except BaseException as error:
             self._is_watched = False
-            if self._rests:  # begun between these two
-                self._watch()
+            if not isinstance(error, RuntimeError | MemoryError):
+                raise  # of a signal's handler; of those two the end tells, or whoever prints next
+
+    def _start(self) -> None:
+        try:
+            _thread.start_new_thread(self._run, (self._wake, self._has_thread))
+        except BaseException:
+            self._has_thread.release()
+            raise
+
+    def _run(self, wake: "SimpleQueue[bool]", has_thread: threading.Lock) -> None:
+        """Tell idle ones as long as there are some now and then, then wait for one."""
+        try:
+            while not wake.get():
+                while self._rests or self._clock.monotonic() - self._last_at < LINGER_S:
+                    with contextlib.suppress(Empty):
+                        if wake.get(timeout=IDLE_S):
+                            return
+                    self.tell_all(idle_s=IDLE_S)
+                self._is_watched = False
+                if self._rests:  # begun between these two
+                    self._watch()
+        finally:  # closed, or out of memory: then whoever prints next starts another one
+            self._is_watched = False
+            has_thread.release()
 
 
 def _forget_all() -> None:

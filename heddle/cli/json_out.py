@@ -160,8 +160,10 @@ def prints_are_logged() -> Iterator[None]:
             yield
     finally:
         sys.stdout, sys.stderr = before
-        begun.close()
-        _real.pop()
+        try:
+            begun.close()
+        finally:
+            _real.pop()
 
 
 def _log(line: str, about: Subject) -> None:

@@ -38,7 +38,8 @@ def prints_are_heard(url: str, role: str, who: str) -> Iterator[None]:
     hears = _Hears(speaking, who)
     begun = BegunLines(lambda line, about: hears.hear(line[:LINE_CHARS], about.get("experiment")), LINE_CHARS)
     before = sys.stdout, sys.stderr
-    if is_json():  # there what is printed is logged, see `json_out.py`
+    are_logged = is_json()
+    if are_logged:  # there what is printed is logged, see `json_out.py`
         logging.getLogger(PRINTED).addHandler(hears)
     else:
         sys.stdout, sys.stderr = _Heard(sys.stdout, "stdout", begun), _Heard(sys.stderr, "stderr", begun)
@@ -51,11 +52,13 @@ def prints_are_heard(url: str, role: str, who: str) -> Iterator[None]:
         with with_last_words(say_the_last):
             yield
     finally:
-        if not is_json():
+        if not are_logged:
             sys.stdout, sys.stderr = before
-        begun.close()
-        logging.getLogger(PRINTED).removeHandler(hears)
-        speaking.stop()
+        try:
+            begun.close()
+        finally:
+            logging.getLogger(PRINTED).removeHandler(hears)
+            speaking.stop()
 
 
 class _Hears(logging.Handler):

@@ -63,9 +63,11 @@ class Ending:
         except Exception:  # noqa: BLE001  whatever it is, this process ends
             log.exception("cannot tell more of what hangs worker=%s", self._worker)
             failure = EnvError(reason)
-        self._returns.release_quickly(failure)
-        end_children()
-        self._exit_process(STUCK_CODE)
+        try:
+            self._returns.release_quickly(failure)
+            end_children()
+        finally:
+            self._exit_process(STUCK_CODE)
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):

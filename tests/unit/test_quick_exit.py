@@ -60,3 +60,48 @@ def test_a_reader_that_went_away_does_no_harm() -> None:
         os.close(writing)
     assert done.returncode in (0, 1), "click says 1"
     assert done.stderr == ""
+
+
+LAST_WORDS = """
+    import _thread, os, sys, threading
+    from heddle import quick_exit
+
+    def no_thread(*_):
+        raise MemoryError
+
+    class Broken:
+        def flush(self):
+            raise ZeroDivisionError
+
+    def gives_up():
+        sys.exit(5)
+
+    class Child:
+        def close(self):
+            os.write(1, b"a child's")
+
+    child, gone = Child(), Child()
+    quick_exit.keep_last_words(child, Child.close)
+    quick_exit.keep_last_words(gone, Child.close)
+    del gone
+    with quick_exit.with_last_words(lambda: os.write(1, b", and the first's")), quick_exit.with_last_words(gives_up):
+        {trouble}
+        quick_exit.exit_now(70, within_s=60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ("pass", ", and the first'sa child's"),
+        ("sys.stdout = Broken()", ", and the first'sa child's"),
+        ("_thread.start_new_thread = no_thread", ""),
+        ("threading._active_limbo_lock.acquire()", ", and the first'sa child's"),
+    ],
+)
+def test_whatever_fails_at_the_end_the_process_ends_with_its_code_and_who_can_says_the_last(
+    trouble: str, said: str
+) -> None:
+    program = textwrap.dedent(LAST_WORDS).replace("{trouble}", trouble)
+    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (70, said), done.stderr

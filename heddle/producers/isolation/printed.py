@@ -6,6 +6,7 @@ It never waits and keeps nothing but the line that is not over yet: of a flood m
 import logging
 
 from heddle.clock import Clock
+from heddle.quick_exit import keep_last_words
 from heddle.ration import Ration
 from heddle.subject import PRINTED, Subject
 
@@ -29,6 +30,7 @@ class Printed:
         self._ration = Ration.full(BURST, PER_SECOND, clock.monotonic())
         self._begun = b""
         named = {**subject, "shard": f"{subject['experiment']}/{subject['shard']}"} if "shard" in subject else subject
+        self._is_over = keep_last_words(self, Printed.close)
         self._head = " ".join(f"{name}={value}" for name, value in named.items() if name != "experiment")
 
     def take(self, data: bytes) -> None:
@@ -46,7 +48,8 @@ class Printed:
             self._ration.refused += lines[BURST].count(b"\n") + 1
 
     def close(self) -> None:
-        """Nothing more will come: what stands there without an end is a line, too."""
+        """Nothing more will come, or this process ends at once: what stands there without an end is a line, too."""
+        self._is_over()
         begun, self._begun = self._begun, b""
         if begun.strip() and log.isEnabledFor(logging.INFO) and self._ration.take(self._clock.monotonic()):
             self._pass_on(begun)
