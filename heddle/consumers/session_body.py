@@ -6,6 +6,7 @@ It never reads experience and never writes: the trainer does, and hands over wha
 import queue
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from heddle.checkpoint import Checkpoint
@@ -55,12 +56,11 @@ class Body:
         self._ready.set()
 
     def wait_for_batches(self) -> Sequence[Loaded] | None:
-        while True:
-            try:
+        """None at the end, also of a session that was left: what was given by then counts as not trained."""
+        while not self._closed.is_set() and not self._ended.is_set():
+            with suppress(queue.Empty):
                 return self._given.get(timeout=LOOK_S)  # short, so that Ctrl-C is heard
-            except queue.Empty:
-                if self._ended.is_set():
-                    return None
+        return None
 
     def close(self) -> None:
         """Nobody asks for batches any more."""

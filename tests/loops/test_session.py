@@ -144,6 +144,22 @@ def test_who_leaves_the_loop_lets_go_of_the_runs_folder_and_may_keep_the_session
     assert list(batches) == [] == list(trainer)
 
 
+def test_a_batch_that_came_before_a_session_was_left_is_not_handed_out_afterwards(
+    broker: Broker, session: Enter, home: Path
+) -> None:
+    # Given a session that was entered, was given a batch and never asked for one
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    with session(fleet.experiment) as trainer:
+        trainer.publish(trainer.policy.get_weights())
+        fleet.version()
+        for shard in fleet.claims:
+            fleet.give(shard, 1)
+        eventually(lambda: not trainer.body._given.empty(), timeout_s=30)
+    # When it was left, then there is none, for it would count as trained for nobody
+    assert list(trainer) == []
+    assert fleet.flow().trained.batches == 0
+
+
 def test_a_session_that_is_dropped_without_being_left_ends(broker: Broker, session: Enter, home: Path) -> None:
     # Given a session that was entered by hand
     fleet = Fleet(broker, submit(broker)).claim_all()
