@@ -84,7 +84,7 @@ class Events:
 
     def log_all(self, lines: Sequence[Line]) -> bool:
         """Add lines to the log in one round trip, two where there are events and prints; False when the broker does
-        not take some of them now, which is no error."""
+        not take some of them now, which is no error. What this user may not add is dropped, and told once."""
         taken = [self._add([line for line in lines if stream_of(line) == stream], stream) for stream in STREAMS]
         return all(taken)
 
@@ -99,7 +99,7 @@ class Events:
             self._refused = self._refused | {stream} if lasts else self._refused - {stream}
             level = logging.WARNING if is_news else logging.DEBUG
             log.log(level, "dropped lines=%d first=%r error=%s", len(lines), lines[0].message, error)
-            return False
+            return isinstance(error, Denied)
         self._refused -= {stream}
         return True
 

@@ -1,6 +1,7 @@
 """Speaking: hands what user code prints in a launcher's roles to the log in the broker, from a thread of its own.
 
-It never makes anybody wait, opens no broker before there is a line, and drops what a broker that is away does not take.
+It never makes anybody wait, opens no broker before there is a line, and drops what a broker does not take:
+at once what it does not allow, else when there is too much.
 """
 
 import logging
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 from heddle.broker import Broker
 from heddle.clock import Clock
-from heddle.errors import HeddleError
+from heddle.errors import Denied, HeddleError
 from heddle.launch.voices import Voices
 
 log = logging.getLogger("heddle.launch")
@@ -31,6 +32,7 @@ class Speaking:
         self._connect = connect
         self._voices = Voices(clock)
         self._broker: Broker | None = None
+        self._is_refused = False
         self._something, self._ended = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -86,6 +88,10 @@ class Speaking:
             if self._broker is None:
                 self._broker = self._connect()
             sent = self._broker.events.log_all(lines)
+        except Denied as error:
+            level, self._is_refused = logging.DEBUG if self._is_refused else logging.WARNING, True
+            log.log(level, "dropped what was printed lines=%d error=%s", len(lines), error)
+            return True
         except HeddleError as error:
             log.debug("cannot hand on what was printed lines=%d error=%s", len(lines), error)
             sent = False

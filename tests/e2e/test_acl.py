@@ -150,6 +150,20 @@ def test_who_follows_without_the_right_to_read_prints_is_told_so_and_does_not_wa
     assert admin.zcard(keys.EXPERIMENTS) + admin.xlen(keys.QUEUE) > 0
 
 
+def test_prints_of_a_user_that_may_not_add_them_are_dropped_and_told_once_and_events_are_written(
+    admin: Any, urls: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a user with the rules of a version that knew no stream of prints
+    rules = [rule for rule in ROLES["worker"].rules() if keys.PRINTS not in rule]
+    admin.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">worker-password", *rules)
+    with open_broker(urls["worker"], role="worker") as broker:
+        # When it adds prints and events, then nobody is asked to send any of them again
+        for _ in range(3):
+            assert broker.events.log_all([Line("e", PRINTED, "w", "info", "x"), Line("e", "worker", "w", "info", "y")])
+    assert (admin.xlen(keys.LOG), admin.exists(keys.PRINTS)) == (3, 0)
+    assert ["dropped lines=1" in record.getMessage() for record in caplog.records] == [True]
+
+
 FORBIDDEN: dict[str, list[list[str]]] = {
     "worker": [
         ["XADD", keys.QUEUE, "*", "a", "b"],

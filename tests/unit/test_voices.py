@@ -1,6 +1,7 @@
 """What user code prints in workers, on its way to the log in the broker."""
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import cast
 
@@ -11,11 +12,13 @@ from heddle.broker.lines import Line
 from heddle.broker.presence import Pulse
 from heddle.cli.log_lines import FORMAT_ENV, formatter
 from heddle.clock import ManualClock
+from heddle.errors import Denied
 from heddle.launch import speaking
 from heddle.launch.hearing import Hearing
 from heddle.launch.speaking import Speaking
 from heddle.launch.voices import BURST, MOST_WAITING, Voices
 from heddle.producers.isolation.printed import Printed
+from heddle.quick_exit import exit_now
 from heddle.subject import PRINTED
 from tests.helpers import eventually
 
@@ -63,6 +66,21 @@ def test_what_an_environment_in_a_child_prints_is_taken_with_its_experiment_howe
     ]
 
 
+def test_a_line_that_an_environment_in_a_child_did_not_end_is_told_when_its_worker_is_ended_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, PRINTED)
+    ends = list[int]()
+    monkeypatch.setattr(os, "_exit", ends.append)
+    open_one, closed = (Printed({"experiment": "pole-1a2b"}, ManualClock()) for _ in range(2))
+    open_one.take(b"the arm is")
+    closed.take(b"cold")
+    closed.close()
+    exit_now(70, within_s=20)
+    assert ends == [70]
+    assert [vars(record)["printed"] for record in caplog.records] == ["cold", "the arm is"]
+
+
 def test_one_trainer_that_prints_much_costs_no_other_its_lines() -> None:
     voices = Voices(ManualClock())
     for number in range(BURST + 7):
@@ -100,6 +118,26 @@ def test_a_line_is_about_the_experiment_whose_shards_alone_a_worker_holds() -> N
     said = {"one": Pulse(1, experiments=("a-1",)), "two": Pulse(1, experiments=("a-1", "b-2")), "none": Pulse(1)}
     hearing.hear(0.0, said, said)
     assert [hearing.experiment(worker) for worker in ("one", "two", "none", "stranger")] == ["a-1", None, None, None]
+
+
+def test_what_the_broker_does_not_allow_is_dropped_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(speaking, "EVERY_S", 0.01)
+    tried = list[int]()
+
+    def connect() -> Broker:
+        tried.append(1)
+        raise Denied("asks for another password")
+
+    speaks = Speaking(connect)
+    speaks.hear("w1", None, "one")
+    eventually(lambda: len(tried) == 1 and not speaks._something.is_set())
+    speaks.hear("w1", None, "two")
+    eventually(lambda: len(tried) == 2)
+    speaks.stop()
+    assert len(tried) == 2, "none is tried again"
+    assert ["another password" in record.getMessage() for record in caplog.records] == [True]
 
 
 class Log:
