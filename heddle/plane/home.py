@@ -46,7 +46,6 @@ class Home:
         self.folder = plane.root / broker / experiment
         self.token = plane.token
         self._most, self._most_kept = min(MOST_MAPPED, open_files() // 4), min(MOST_KEPT, open_files() // 16)
-        self._pid = os.getpid()
         self._mapped = 0  # views
         self._changed = threading.Lock()
         self._kept: dict[tuple[int, int], Mapping] = {}
@@ -113,7 +112,7 @@ class Home:
         """Of the file that is there now: the one that was kept, or a new one."""
         found = os.lstat(path)
         kept = self._kept.get((found.st_dev, found.st_ino))
-        if kept is not None:
+        if kept is not None and kept.pid == os.getpid():
             return kept
         self._close_dead()  # a file that is new to us may have taken the place of others
         mapping = Mapping(path)
@@ -167,7 +166,7 @@ class Home:
 
     def _leave(self, mapping: Mapping) -> None:
         mapping.users -= 1
-        if mapping.users or os.getpid() != self._pid:  # in a fork the lock is its parent's, who looks at it
+        if mapping.users or os.getpid() != mapping.pid:  # the lock is this one's parent's, who looks at it
             return
         fcntl.flock(mapping.file, fcntl.LOCK_UN)  # not by closing alone: a fork may have it open
         if self._kept.get(mapping.key) is mapping and not mapping.is_over():

@@ -16,6 +16,7 @@ class Mapping:
 
     Attributes:
         file: its descriptor. key: device and inode, nobody else's while it is open.
+        pid: of who opened it: its lock is that one's, also while a fork has it open, too.
         size: its bytes.
         users: views, and whoever is about to make one.
 
@@ -24,7 +25,7 @@ class Mapping:
     """
 
     def __init__(self, path: str) -> None:
-        self.file = -1
+        self.file, self.pid = -1, os.getpid()
         self._memory: mmap.mmap | None = None
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         found = os.fstat(self.file)

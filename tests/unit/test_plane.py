@@ -335,6 +335,40 @@ def test_a_view_that_dies_in_a_fork_is_still_looked_at_by_its_parent(root: Path)
     assert slot.is_free()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_batch_that_a_fork_looked_at_itself_is_let_go_and_what_its_parent_looks_at_is_not(root: Path) -> None:
+    # Given a reader that looks at one batch, and a fork of it that looks at that one and at another, and lives on
+    home, ring = home_at(root), Ring(home_at(root))
+    parents, forks = ring.take(KEPT_FROM), ring.take(KEPT_FROM)
+    parents.offer("0-1-n-1")
+    forks.offer("0-1-n-2")
+    view = home.view("0-1-n-1", KEPT_FROM)
+    looked, over = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        for name in ("0-1-n-1", "0-1-n-2"):
+            assert home.view(name, KEPT_FROM) is not None
+        gc.collect()
+        os.write(looked[1], b"x")
+        os.close(over[1])
+        os.read(over[0], 1)
+        os._exit(0)
+    try:
+        os.close(looked[1])
+        assert os.read(looked[0], 1)
+        # When both are settled, then only the one at which nobody looks is written to again
+        for slot, name in ((parents, "0-1-n-1"), (forks, "0-1-n-2")):
+            slot.close()
+            home.remove(name)
+        assert (parents.is_free(), forks.is_free()) == (False, True)
+        del view
+        assert parents.is_free()
+    finally:
+        for number in (looked[0], *over):
+            os.close(number)
+        os.waitpid(pid, 0)
+
+
 def test_a_buffer_in_large_pages_has_the_same_bytes_for_whoever_writes_and_reads(in_memory: Path) -> None:
     file = in_memory.with_name("buffer")
     size = 2 * (large_page() or KEPT_FROM) + 5000
