@@ -34,6 +34,7 @@ class Body:
         self.kept: tuple[Arrays, dict[str, Any]] = ({}, {})
         self._weights, self._sides = Arrays(), Sides()
         self._given: queue.SimpleQueue[Sequence[Loaded] | None] = queue.SimpleQueue()
+        self._is_in_hand = False
         self._ready = threading.Event()
         self._trained = threading.Event()
         self._closed, self._ended = threading.Event(), threading.Event()
@@ -51,15 +52,19 @@ class Body:
         self._ready.set()
 
     def done(self) -> None:
-        """The batch in hand, if there is one, is trained; the next may come."""
-        self._trained.set()
+        """The batch in hand, if there is one, is trained; the next may come. One that nobody took is not."""
+        if self._is_in_hand:
+            self._is_in_hand = False
+            self._trained.set()
         self._ready.set()
 
     def wait_for_batches(self) -> Sequence[Loaded] | None:
         """None at the end, also of a session that was left: what was given by then counts as not trained."""
         while not self._closed.is_set() and not self._ended.is_set():
             with suppress(queue.Empty):
-                return self._given.get(timeout=LOOK_S)  # short, so that Ctrl-C is heard
+                batches = self._given.get(timeout=LOOK_S)  # short, so that Ctrl-C is heard
+                self._is_in_hand = batches is not None
+                return batches
         return None
 
     def close(self) -> None:
