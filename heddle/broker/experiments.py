@@ -229,7 +229,7 @@ class Experiments:
 
         Args:
             decided_on: of a stopped one's end: the outcome its trainer told, "" for none, and batches in flight. Where
-                that, or the stop, holds no more, nothing is written.
+                that, or the stop, holds no more, or somebody holds a shard or the seat, nothing is written.
 
         Returns:
             The state it has now: the final one it had already, where there was one.
@@ -241,7 +241,7 @@ class Experiments:
         left = "" if result is None else dump_json(result)
         args = [leader_epoch, state, reason, left, keys.news(experiment), *(decided_on or ("", ""))]
         own = [keys.ctl(experiment), keys.status(experiment), keys.flow(experiment, 0)]
-        reply = self._conn.script("set_status", own, args)
+        reply = self._conn.script("set_status", [*own, keys.due(experiment, 0), keys.seat(experiment)], args)
         check_leader(experiment, text(reply[0]))
         return text(reply[1])  # type: ignore[return-value]
 

@@ -166,9 +166,13 @@ class Steward:
         """Write a state; True for an end, if what it was decided on still held."""
         told, decided_on = action.state == facts.outcome, None
         if action.state in ENDED:
-            self._broker.shards.drop_snapshots(experiment, 0)
             decided_on = (facts.outcome, facts.in_flight)
-        return self.set_status(experiment, action.state, action.reason, is_told=told, decided_on=decided_on) in ENDED
+        now = self.set_status(experiment, action.state, action.reason, is_told=told, decided_on=decided_on)
+        if now in ENDED:  # not before: shards that a backup brought back go on from them
+            self._broker.shards.drop_snapshots(experiment, 0)
+        elif action.state in ENDED:
+            log.info("not ended yet, the broker went back meanwhile experiment=%s", experiment)
+        return now in ENDED
 
     def _stop(self, experiment: str) -> None:
         try:

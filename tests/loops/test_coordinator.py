@@ -240,6 +240,46 @@ def test_the_final_state_waits_for_workers_to_release_and_the_trainer_to_leave(
     assert broker.experiments.status(experiment).result == {"best_return": 500.0}
 
 
+def test_an_end_that_a_broker_which_went_back_took_away_leaves_the_shards_their_snapshots(broker: Broker) -> None:
+    """A leader decides, is frozen, and writes when the broker knows nothing of the stop any more."""
+    # Given an experiment whose end is due
+    leader, experiment = lead(broker), submit(broker)
+    leader.wait(broker.conn.now_ms())
+    own, raw = keys.shard(experiment, 0, 0), broker.conn.main
+    kept = keys.snapshot(experiment, 0, 0, 1, "n1", 1)
+    raw.set(kept, b"of an environment")
+    raw.hset(own, "snapshot", kept)
+    seat = broker.seats.claim_seat(experiment, "t1", ttl_ms=30_000)
+    assert seat is not None
+    broker.experiments.finish(experiment, seat, "completed", "budget reached", {})
+    broker.seats.release_seat(experiment, seat)
+    set_status = broker.experiments.set_status
+
+    def after_it_went_back(experiment: str, state: Any, **options: Any) -> Any:
+        if state == "completed":
+            raw.hset(keys.ctl(experiment), mapping={"command": "run", "outcome": ""})
+        return set_status(experiment, state, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker.experiments, "set_status", after_it_went_back)
+        for _ in range(3):
+            leader.tick(broker.conn.now_ms())
+    assert raw.hget(keys.ctl(experiment), "command") == b"run"
+    assert state(broker, experiment) != "completed"
+    assert raw.exists(kept)
+    # When it ends after all
+    raw.hset(keys.ctl(experiment), mapping={"command": "stop", "outcome": "completed", "reason": "budget reached"})
+
+    def ended() -> bool:
+        leader.tick(broker.conn.now_ms())
+        return state(broker, experiment) == "completed"
+
+    eventually(ended)
+    # Then they are gone
+    assert not raw.exists(kept)
+    assert not raw.hexists(own, "snapshot")
+
+
 def test_shards_that_kill_every_worker_fail_the_experiment_with_the_workers_words(
     broker: Broker, coordinate: Callable[[], StopFlag]
 ) -> None:
