@@ -112,7 +112,8 @@ def _before(failure: "Failure") -> str:
 
 def clock_time(time_ms: int) -> str:
     """Server ms as the time of day here; of a time that is none, as an entry's that somebody added by hand, dashes."""
-    try:
-        return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
-    except (ValueError, OverflowError, OSError):
+    from heddle.broker.records import LATEST_MS
+
+    if time_ms >= LATEST_MS:
         return "--:--:--.---"
+    return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
