@@ -28,6 +28,7 @@ class StopFlag:
         self._lock = threading.Lock()
         self._draining = threading.Event()
         self._now = threading.Event()
+        self._is_armed = False  # by somebody whose next word means at once
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -41,22 +42,29 @@ class StopFlag:
         return self._now.is_set()
 
     def request(self, reason: str) -> None:
-        """Ask to end: the first call drains, every later one stops at once.
+        """Ask to end: the first call drains, every later one stops at once; the first behind a `drain` that does not
+        arm is a first one still.
 
         Not to be called from a signal handler (it takes locks); `listen_to_signals` sees to that.
         """
-        self._request(reason, hurries=True)
+        self._request(reason, hurries=True, arms=True)
 
-    def drain(self, reason: str) -> None:
-        """Ask to end gently; asking again changes nothing."""
-        self._request(reason, hurries=False)
+    def drain(self, reason: str, *, arms: bool = True) -> None:
+        """Ask to end gently; asking again changes nothing.
 
-    def _request(self, reason: str, *, hurries: bool) -> None:
+        Args:
+            arms: a request behind it stops at once. Not where both may be one wish: Ctrl-C ends the reader of a pipe as
+                well, and who is told first is chance.
+        """
+        self._request(reason, hurries=False, arms=arms)
+
+    def _request(self, reason: str, *, hurries: bool, arms: bool) -> None:
         with self._lock:
+            was_armed, self._is_armed = self._is_armed, self._is_armed or arms
             if not self._draining.is_set():
                 self.reason = reason
                 self._draining.set()
-            elif hurries:
+            elif hurries and was_armed:
                 self._now.set()
             else:
                 return
@@ -95,7 +103,7 @@ def listen_to_signals(flag: StopFlag, signals: Iterable[signal.Signals] = SIGNAL
             name = signal.Signals(number).name
             log.info("received signal=%s", name)
             if number == signal.SIGHUP:
-                flag.drain(name)
+                flag.drain(name, arms=False)
             else:
                 flag.request(name)
 

@@ -199,15 +199,18 @@ class Events:
             count: how many updates at most.
         """
         key = keys.metrics(experiment)
-        reply: Any
-        if block_ms > 0:
-            reply = self._conn.blocking().xread({key: after_id}, count=count, block=min(block_ms, MAX_BLOCK_MS))
-        else:
-            reply = self._conn.main.xread({key: after_id}, count=count)
-        if not reply:
-            return []
-        page = reply[0][1]  # a whole page of foreign entries is not the end
-        return ours(key, page, read_metric) or self.metrics_read(experiment, text(page[-1][0]), count=count)
+        while True:
+            reply: Any
+            if block_ms > 0:
+                reply = self._conn.blocking().xread({key: after_id}, count=count, block=min(block_ms, MAX_BLOCK_MS))
+            else:
+                reply = self._conn.main.xread({key: after_id}, count=count)
+            if not reply:
+                return []
+            page = reply[0][1]
+            if found := ours(key, page, read_metric):
+                return found
+            after_id = text(page[-1][0])  # foreign entries are not the end: what comes behind them is waited for
 
     def metrics_last(self, experiment: str) -> dict[str, float]:
         """The last value of every metric, of those measured in the last `LAST_ENTRIES` updates."""

@@ -240,6 +240,7 @@ class Experiments:
         """
         left = "" if result is None else dump_json(result)
         args = [leader_epoch, state, reason, left, keys.news(experiment), *(decided_on or ("", ""))]
+        args.append(keys.shard(experiment, 0, 0).removesuffix("0"))
         own = [keys.ctl(experiment), keys.status(experiment), keys.flow(experiment, 0)]
         reply = self._conn.script("set_status", [*own, keys.due(experiment, 0), keys.seat(experiment)], args)
         check_leader(experiment, text(reply[0]))

@@ -80,7 +80,10 @@ class WorkerBeat:
 
 
 _WORDS = ("host", "state", "supervisor", "reason", "doing", "subject", "code", "pace")
-_WHOLE = ("pid", "shards", "envs", "steps", "ttl_ms", "doing_ms", "limit_ms", "still_ms", "protocol", "rss_bytes")
+_WHOLE = (
+    *("pid", "shards", "envs", "steps", "ttl_ms", "doing_ms", "limit_ms", "own_limit_ms", "still_ms"),
+    *("protocol", "rss_bytes"),
+)
 _REAL = ("ms_per_step", "play_s", "wait_s", "cpu_s")
 BEAT_FIELDS = tuple(each.name for each in fields_of(WorkerBeat))
 POOL_FIELDS = ("desired", "rev", "live", "floor", "ceil", "below", "leader_epoch")

@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import select
+import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -20,12 +21,19 @@ HANG_UP = getattr(select, "POLLHUP", 0) | getattr(select, "POLLERR", 0)
 class Audience:
     """Those who read standard output and standard error.
 
+    Args:
+        minds_pipes: it matters when the reader of a pipe goes, not of a terminal only. A service outlives who reads its
+            log. minds_any: False where nobody's going matters.
+
     Attributes:
-        is_gone: one of them is; it does not come back.
+        is_gone: one of them is; it does not come back. minded: numbers of the files whose reader matters.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, minds_pipes: bool = True, minds_any: bool = True) -> None:
         self.is_gone = False
+        self.minded: set[int] = set()
+        self._minds_pipes = minds_pipes
+        self._minds_any = minds_any
         self._tell: Callable[[str], None] | None = None
         self._poll = select.poll() if HANG_UP else None
 
@@ -43,7 +51,10 @@ class Audience:
 
     def watch(self, number: int) -> None:
         """Look at the file of this number, too."""
-        if self._poll is not None and is_read_by_somebody(number):
+        if not self._minds_any or not is_read_by_somebody(number) or not (self._minds_pipes or os.isatty(number)):
+            return
+        self.minded.add(number)
+        if self._poll is not None:
             self._poll.register(number, 0)
 
     def look(self) -> None:
@@ -79,14 +90,19 @@ class _Lasting(io.RawIOBase):
             if not is_loss(error, self._number):
                 raise
         self._is_lost = True
-        self._audience.leave()
+        if self._number in self._audience.minded:
+            self._audience.leave()
         return len(data)
 
 
 @contextlib.contextmanager
-def lasting_output() -> Iterator[Audience]:
-    """Within, what is printed raises no error when nobody is left to read it."""
-    audience, before = Audience(), (sys.stdout, sys.stderr)
+def lasting_output(*, minds_pipes: bool = True) -> Iterator[Audience]:
+    """Within, what is printed raises no error when nobody is left to read it.
+
+    Where a hang-up is ignored, as below `nohup`, nobody's going matters. `minds_pipes`: see `Audience`.
+    """
+    minds_any = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    audience, before = Audience(minds_pipes=minds_pipes, minds_any=minds_any), (sys.stdout, sys.stderr)
     sys.stdout, sys.stderr = (_lasting(stream, audience) for stream in before)
     try:
         yield audience

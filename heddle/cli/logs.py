@@ -158,7 +158,7 @@ def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *
             if wanted.matches(event):
                 show(event)
         if len(events) < PAGE:
-            if has_left():
+            if has_left(1):
                 return  # with nothing to say it would not meet the error
             clock.sleep(FOLLOW_S)
 

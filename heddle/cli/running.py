@@ -145,7 +145,7 @@ def run_here(order: Order, audience: Audience, *, each_step: Callable[[Running],
     """
     stop = StopFlag()
     listen_to_signals(stop, LAUNCHER_SIGNALS)
-    audience.tells(stop.drain)
+    audience.tells(partial(stop.drain, arms=False))
     with _services(order, stop) as (local, client), _begun(order, local, client, stop) as (running, trackers):
         session, reader = running.session, running.reader
         with (

@@ -4,6 +4,7 @@ It never submits one.
 """
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,8 +75,8 @@ def up(
     listen_to_signals(stop, LAUNCHER_SIGNALS)
     if redis_url:
         connect(redis_url).close()  # one that cannot be used is an error at once
-    with lasting_output() as audience, relay() as passed:
-        audience.tells(stop.drain)
+    with lasting_output(minds_pipes=False) as audience, relay() as passed:
+        audience.tells(partial(stop.drain, arms=False))
         setup = Setup(
             url=redis_url,
             folder=FOLDER,

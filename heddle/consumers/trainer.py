@@ -285,10 +285,12 @@ class Trainer:
         """
         reason = f"the learner hangs: {action.what} lasted longer than {action.limit_s:g} s (trainer.update_timeout)"
         log.error("ending trainer=%s because %s (%.1f s)", self._trainer, reason, lasted_s)
-        leaving = threading.Thread(target=self._leave_seat, args=(reason,), name="leaving", daemon=True)
-        leaving.start()
-        leaving.join(LEAVE_S)
-        self._exit_process(STUCK_CODE)
+        try:
+            leaving = threading.Thread(target=self._leave_seat, args=(reason,), name="leaving", daemon=True)
+            leaving.start()
+            leaving.join(LEAVE_S)
+        finally:  # whatever cannot be done any more, this process ends
+            self._exit_process(STUCK_CODE)
 
     def _leave_seat(self, reason: str) -> None:
         if self._seat is not None:

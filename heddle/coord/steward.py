@@ -171,7 +171,7 @@ class Steward:
         if now in ENDED:  # not before: shards that a backup brought back go on from them
             self._broker.shards.drop_snapshots(experiment, 0)
         elif action.state in ENDED:
-            log.info("not ended yet, the broker went back meanwhile experiment=%s", experiment)
+            log.info("not ended yet, what that was decided on has changed experiment=%s", experiment)
         return now in ENDED
 
     def _stop(self, experiment: str) -> None:

@@ -164,7 +164,7 @@ class Supervisor:
             if self._forks is not None:
                 self._forks.stop()
             self._liaison.stop()
-            self._sweeper.finish(hurried=self._stop.now)
+            self._sweeper.finish(self._stop)
         log.info("ended supervisor=%s reason=%s", self.name, self._stop.reason or "error")
         return 0
 

@@ -8,12 +8,14 @@ import logging
 import threading
 
 from heddle.producers.isolation.home import sweep_after_death
+from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.supervisor")
 
 PATIENCE_S = 10.0
 """What environments wrote may be large; whoever still has to end does not wait longer for it."""
 HURRIED_S = 0.3
+LOOK_S = 0.05
 
 
 class Sweeper:
@@ -32,12 +34,16 @@ class Sweeper:
             self._thread = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
             self._thread.start()
 
-    def finish(self, *, hurried: bool) -> None:
-        """Wait until it is done, for a while."""
-        if self._thread is not None:
-            self._thread.join(HURRIED_S if hurried else PATIENCE_S)
-            if self._asked.is_set() and not self._thread.is_alive():
-                self._sweep()  # asked in the moment in which it was over
+    def finish(self, stop: StopFlag) -> None:
+        """Wait until it is done, for a while; for a moment from when it shall stop at once."""
+        if self._thread is None:
+            return
+        if self._asked.is_set() and not self._thread.is_alive() and not stop.now:
+            self._sweep()  # asked in the moment in which it was over
+        waited_s = 0.0
+        while self._thread.is_alive() and waited_s < (HURRIED_S if stop.now else PATIENCE_S):
+            self._thread.join(LOOK_S)
+            waited_s += LOOK_S
 
     def _sweep(self) -> None:
         while self._asked.is_set():

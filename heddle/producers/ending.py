@@ -80,6 +80,8 @@ class Ending:
                 return
         if not self._over.is_set():
             log.warning("ending at once worker=%s", self._worker)
-            self._returns.release_quickly(None)
-            end_children()
-            self._exit_process(HURRIED_CODE)
+            try:
+                self._returns.release_quickly(None)
+                end_children()
+            finally:
+                self._exit_process(HURRIED_CODE)

@@ -355,13 +355,15 @@ def test_an_end_is_written_only_while_what_it_was_decided_on_still_holds(broker:
     assert end(decided_on=("stopped", 0)) == "running"  # nobody told its end
     broker.conn.main.hset(keys.flow(experiment, 0), "entries", 3)
     assert end(decided_on=("", 2)) == "running"
-    broker.conn.main.zadd(keys.due(experiment, 0), {"0": 1e15})
+    broker.conn.main.zadd(keys.due(experiment, 0), {"0": 1e15, "by hand": 1e300, "007": 1.0})
+    broker.conn.main.hset(keys.shard(experiment, 0, 0), "state", "leased")
     assert end(decided_on=("", 3)) == "running"  # a worker holds a shard
-    broker.conn.main.delete(keys.due(experiment, 0))
+    broker.conn.main.hset(keys.shard(experiment, 0, 0), "state", "stopped")
     seat = broker.seats.claim_seat(experiment, "t1")
     assert end(decided_on=("", 3)) == "running"  # a trainer has the seat
     assert seat is not None
     broker.seats.release_seat(experiment, seat)
+    broker.conn.main.hset(keys.seat(experiment), "by hand", "1")
     assert end(decided_on=("", 3)) == "stopped"
 
 

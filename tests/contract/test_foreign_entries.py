@@ -71,6 +71,29 @@ def test_measurements_that_nobody_of_ours_wrote_are_left_out_by_every_reader(
     assert [metric.update for metric in events.metrics_read(experiment)] == [1]
 
 
+def test_who_follows_behind_a_foreign_measurement_waits_for_the_next_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, seat = seated(broker)
+    events, waiting = broker.events, broker.conn.blocking()
+    events.metrics_add(experiment, 1, {"return": 20.0}, seat_epoch=seat)
+    (first,) = events.metrics_read(experiment)
+    broker.conn.main.xadd(keys.metrics(experiment), {"update": "abc", "values": "{}"})
+    asked = list[str]()
+    xread = waiting.xread
+
+    def noted(streams: Any, **options: Any) -> Any:
+        asked.extend(streams.values())
+        if len(asked) == 2:  # it is the one that waits
+            events.metrics_add(experiment, 2, {"return": 30.0}, seat_epoch=seat)
+        return xread(streams, **options)
+
+    monkeypatch.setattr(waiting, "xread", noted)
+    found = events.metrics_read(experiment, first.entry_id, block_ms=2_000)
+    assert [metric.update for metric in found] == [2]
+    assert asked[0] == first.entry_id != asked[1]
+
+
 def test_a_page_of_foreign_measurements_is_no_end_of_them(any_broker: Broker) -> None:
     experiment, seat = seated(any_broker)
     events = any_broker.events

@@ -1,5 +1,8 @@
 """Pools: heartbeats answered with what the pool asks, sizes compared and set, quotas of the leader alone."""
 
+from dataclasses import fields
+from typing import Any
+
 import pytest
 
 from heddle.broker import Broker, keys
@@ -228,6 +231,19 @@ def test_a_pool_wants_what_was_said_or_else_what_its_supervisors_were_started_wi
     assert pools.wanted("big") == 5
     pools.set_desired("big", 1)
     assert pools.wanted("big") == 1
+
+
+def test_all_that_a_heartbeat_says_is_read(broker: Broker) -> None:
+    kinds = {"str": "word", "int": 7, "float": 2.5, "tuple[str, ...]": ("a-1", "b-2"), "Mapping[str, int]": {"env": 3}}
+    said: dict[str, Any] = {}
+    for number, one in enumerate(fields(WorkerBeat)):
+        kind = one.type if isinstance(one.type, str) else getattr(one.type, "__name__", str(one.type))
+        value: Any = kinds.get(kind) or kinds[str(one.type).replace("collections.abc.", "")]
+        said[one.name] = value + number if isinstance(value, int | float) else value
+    beat = WorkerBeat(**(said | {"worker": "w1", "pool": "default", "state": "playing"}))
+    broker.pools.heartbeat(beat)
+    (heard,) = broker.pools.workers()
+    assert heard.beat == beat
 
 
 def test_every_worker_is_listed_with_its_own_heartbeat_whoever_beat_last(broker: Broker) -> None:

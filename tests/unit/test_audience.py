@@ -1,6 +1,7 @@
 """Whoever reads the output, and leaves: no error, and one gentle wish to end."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,6 +58,31 @@ def test_a_reader_that_left_is_seen_by_who_has_nothing_to_say() -> None:
         audience.tells(said.append)  # who asks late is told, too
         assert has_left(sys.stdout.fileno())
     assert said == [GONE]
+
+
+def test_a_service_outlives_the_reader_of_its_log() -> None:
+    said: list[str] = []
+    with piped() as pipe, lasting_output(minds_pipes=False) as audience:
+        audience.tells(said.append)
+        os.close(pipe)
+        print("to nobody", flush=True)
+        audience.look()
+    assert said == []
+
+
+def test_below_nohup_nobodys_going_matters() -> None:
+    said: list[str] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with piped() as pipe, lasting_output() as audience:
+            audience.tells(said.append)
+            os.close(pipe)
+            print("to nobody", flush=True)
+            audience.look()
+            assert has_left(sys.stdout.fileno())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert said == []
 
 
 def test_a_full_disk_is_an_error_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

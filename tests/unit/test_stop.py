@@ -19,6 +19,22 @@ def test_the_first_request_drains_and_the_second_stops_at_once() -> None:
     assert heard == [False, True]
 
 
+def test_a_first_interrupt_is_gentle_though_the_reader_that_it_ended_too_was_noticed_before_it() -> None:
+    flag = StopFlag()
+    flag.drain("whoever read the output is gone", arms=False)
+    flag.request("SIGINT")
+    assert (flag.draining, flag.now) == (True, False)
+    flag.request("SIGINT")
+    assert flag.now
+
+
+def test_a_request_behind_a_drain_by_whoever_is_in_charge_stops_at_once() -> None:
+    flag = StopFlag()
+    flag.drain("ending")
+    flag.request("hurried")
+    assert flag.now
+
+
 def test_draining_twice_is_still_draining() -> None:
     flag = StopFlag()
     flag.drain("asked")

@@ -1,9 +1,10 @@
 -- Write an experiment's state, as the leader. completed, stopped and failed are absorbing, and set command stop.
 -- An end is written only while what it was decided on holds: a broker that was killed since may be back before it.
 -- Runs when the memory is full: HDEL of nothing comes first.
--- KEYS  1 ctl (hash)  2 status (hash)  3 flow (hash)  4 due (sorted set)  5 seat (string)
+-- KEYS  1 ctl (hash)  2 status (hash)  3 flow (hash)  4 due (sorted set)  5 seat (hash); by name: the shards of due
 -- ARGV  1 leader epoch  2 state  3 reason  4 result json, "" to keep  5 news channel
 --       6 outcome that its trainer had told, "" for none  7 batches in flight then; "" for an end that asks for nothing
+--       8 what comes before the index in a shard's key
 -- Reply {"OK" | "ENDED" | "STALE": look again | "FENCED" | "GONE", state now}
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {'GONE', ''}
@@ -27,7 +28,10 @@ end
 local left = tonumber(ARGV[7])
 if left then
   local is_told = ctl[2] == 'stop' and (ctl[3] or '') == ARGV[6]
-  local is_held = redis.call('ZCARD', KEYS[4]) > 0 or redis.call('EXISTS', KEYS[5]) == 1
+  local is_held = (redis.call('HGET', KEYS[5], 'trainer') or '') ~= ''
+  for _, shard in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do -- by hand there may be more than shards
+    is_held = is_held or redis.call('HGET', ARGV[8] .. shard, 'state') == 'leased'
+  end
   if not is_told or is_held or (tonumber(redis.call('HGET', KEYS[3], 'entries') or '0') or 0) > left then
     return {'STALE', old}
   end

@@ -136,5 +136,7 @@ def _remove(path: Path) -> None:
             Path(name).chmod(0o700)
             function(name)
 
+    # The lock goes last: a folder whose removal was cut short can be swept for as long as it has one.
+    shutil.rmtree(path / "work", onerror=open_up)
     shutil.rmtree(path, onerror=open_up)
     shutil.rmtree(path, ignore_errors=True)
