@@ -20,6 +20,9 @@ from heddle.broker.binary import FLOOR, ServerBinary, examine, server_binary
 from heddle.broker.server import LocalServer, start_server
 from tests.broker_kit import fake_broker
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""Tests may run below `nohup`, and what they start would ignore a closed terminal as that asks for."""
+
 KINDS = ("redis", "valkey")
 MEMORY = 512 << 20
 
