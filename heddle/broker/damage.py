@@ -12,8 +12,8 @@ from heddle.broker import keys
 from heddle.broker.connection import Connection
 from heddle.broker.faults import Damaged
 from heddle.broker.records import integer, text
-from heddle.broker.refusals import gone
-from heddle.errors import BrokerError, Denied, LeaderLost
+from heddle.broker.refusals import check_leader
+from heddle.errors import BrokerError, Denied
 
 log = logging.getLogger("heddle.broker")
 
@@ -77,10 +77,7 @@ class Damages:
         own = [keys.ctl(experiment), keys.due(experiment, 0), keys.queued(experiment, 0)]
         args: list[str | int] = [leader_epoch, ttl_ms, *(key.kind for key in found)]
         reply = self._conn.script("damage_mend", [*own, *(key.name for key in found)], args)
-        if text(reply[0]) == "GONE":
-            raise gone(experiment)
-        if text(reply[0]) == "FENCED":
-            raise LeaderLost(f"another coordinator leads; it decides about {experiment} now")
+        check_leader(experiment, text(reply[0]))
         return integer(reply[1])
 
     def _of_another_kind(self, asked: Sequence[Key]) -> list[Key]:

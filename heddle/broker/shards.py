@@ -13,9 +13,9 @@ from heddle.broker.faults import Damaged
 from heddle.broker.leases import HEALTHY_BATCHES, Leases, shard_keys
 from heddle.broker.pointers import indices, is_index, waiting_since
 from heddle.broker.records import integer, moment, text, texts
-from heddle.broker.refusals import gone
+from heddle.broker.refusals import check_leader, gone
 from heddle.broker.types import Reaped, ShardState
-from heddle.errors import Conflict, Gone, LeaderLost, NotFound
+from heddle.errors import Conflict, Gone, NotFound
 from heddle.shard import ShardPlan
 
 log = logging.getLogger("heddle.broker")
@@ -48,7 +48,7 @@ class Shards(Leases, Failures):
             for plan in some:
                 args += [plan.index, plan.kind, plan.first_env, plan.num_envs]
             reply = self._conn.script("create_shards", own, args)
-            _check_leader(experiment, text(reply[0]))
+            check_leader(experiment, text(reply[0]))
             created += integer(reply[1])
         return created
 
@@ -245,7 +245,7 @@ class Shards(Leases, Failures):
         reaped = []
         for shard, reply in zip(shards, pipe.execute(), strict=True):
             answer = [text(item) for item in reply]
-            _check_leader(experiment, answer[0])
+            check_leader(experiment, answer[0])
             if answer[0] == "OK":
                 stepping = answer[5] == "1"
                 reaped.append(
@@ -280,10 +280,3 @@ def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
         snapshot_seq=integer(fields.get("snapshot", "").rpartition(":")[2] or "0"),
         no_snapshot=fields.get("no_snapshot", ""),
     )
-
-
-def _check_leader(experiment: str, answer: str) -> None:
-    if answer == "GONE":
-        raise gone(experiment)
-    if answer == "FENCED":
-        raise LeaderLost(f"another coordinator leads; it decides about {experiment} now")

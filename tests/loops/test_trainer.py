@@ -41,6 +41,14 @@ def pinned(broker: Broker, experiment: str, version: int) -> bool:
     return broker.experiments.ctl(experiment).eval_policy == version
 
 
+def without_a_barrier(broker: Broker, folder: Path) -> tuple[Fleet, Path]:
+    """A fleet whose updates wait for nobody, its shards claimed, and the folder of its learner's hooks."""
+    hooks = folder / "hooks"
+    hooks.mkdir()
+    rollout, trainer = {"sync": False, "max_policy_lag": 100}, {"batch_steps": 16, "kwargs": {"hooks": str(hooks)}}
+    return Fleet(broker, submit(broker, rollout=rollout, trainer=trainer)).claim_all(), hooks
+
+
 def settled(fleet: Fleet, batches: int) -> None:
     eventually(lambda: fleet.flow().trained.batches >= batches, what=f"{batches} batches trained")
 
@@ -89,10 +97,7 @@ def test_the_next_update_is_made_while_large_weights_are_under_way(
         return publish(self, experiment, seat_epoch, version, data, update=update)
 
     monkeypatch.setattr(Policies, "publish", slowly)
-    hooks = tmp_path / "hooks"
-    hooks.mkdir()
-    rollout, trainer = {"sync": False, "max_policy_lag": 100}, {"batch_steps": 16, "kwargs": {"hooks": str(hooks)}}
-    fleet = Fleet(broker, submit(broker, rollout=rollout, trainer=trainer)).claim_all()
+    fleet, hooks = without_a_barrier(broker, tmp_path)
     one = start(fleet.experiment)
     played_with = fleet.version()
     for shard in (0, 1):
@@ -135,10 +140,7 @@ def test_what_was_fetched_ahead_is_trained_once_and_in_order_and_a_resume_goes_o
 
     monkeypatch.setattr(Prefetch, "take", noted)
     monkeypatch.setattr(Prefetch, "_begin", begun)
-    hooks = tmp_path / "hooks"
-    hooks.mkdir()
-    rollout, trainer = {"sync": False, "max_policy_lag": 100}, {"batch_steps": 16, "kwargs": {"hooks": str(hooks)}}
-    fleet = Fleet(broker, submit(broker, rollout=rollout, trainer=trainer)).claim_all()
+    fleet, hooks = without_a_barrier(broker, tmp_path)
     one = start(fleet.experiment)
     version = fleet.version()
     (hooks / "hang-update").touch()

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def kept() -> Iterator[None]:
     """Within it children are started with what is found now."""
     global _kept
     before, _kept = _kept, _look()
-    tempfile.gettempdir()  # decides where homes are, once, by variables and working directory
+    with suppress(FileNotFoundError):  # nowhere to write to: who isolates will say so, nobody else needs it
+        tempfile.gettempdir()  # decides where homes are, once, by variables and working directory
     try:
         yield
     finally:
