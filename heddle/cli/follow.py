@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from heddle.cli.audience import GONE, has_left
 from heddle.cli.facts import FactsReader
 from heddle.cli.live import plain_line, render
 from heddle.clock import Clock, SystemClock
@@ -98,9 +99,17 @@ class Screen:
 
 
 def follow(reader: FactsReader, *, title: str, until: Callable[[], bool]) -> None:
-    """Show `reader` until `until` says so. Raises what keeps it from looking for good, e.g. Denied."""
+    """Show `reader` until `until` says so.
+
+    Raises:
+        BrokenPipeError: nobody reads the output any more. A live view would not meet the error: rich draws nothing on
+            what is no terminal, and one that was closed no longer says that it is.
+        HeddleError: what keeps it from looking for good, e.g. Denied.
+    """
     clock = SystemClock()
     with Screen(reader, title=title).open() as screen:
         while not until():
+            if has_left():
+                raise BrokenPipeError(GONE)
             screen.update()
             clock.sleep(STEP_S)

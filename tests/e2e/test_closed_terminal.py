@@ -92,6 +92,7 @@ def test_services_whose_terminal_is_closed_end_and_keep_what_they_hold(controls:
 
 FOLLOWERS = {
     "enqueue": (("enqueue", CARTPOLE, "--no-check", "--follow"), "cartpole"),
+    "enqueue-live": (("enqueue", CARTPOLE, "--no-check", "--follow"), "Ctrl-C stops following"),
     "logs": (("logs", "--follow", "--grep", "nobody says this"), "waiting for one"),
     "top": (("top",), "cartpole"),
     "top-lines": (("top", "--plain"), "cartpole"),
