@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from heddle.tracing.spans import FOLLOWED_MS
 from tests.e2e.shell import ROOT, started
 from tests.helpers import eventually
 from tests.otlp import Collector, Seen, collector, need_opentelemetry
@@ -13,7 +14,20 @@ from tests.prometheus import free_port
 
 CARTPOLE = str(ROOT / "examples" / "cartpole.toml")
 SHORT = ("--set", "budget.env_steps=8_000", "--workers", "2", "-o", "json")
-LONGER = ("--set", "rollout.steps=64", "--set", "budget.env_steps=12_000")
+SLOW = """
+import time
+import gymnasium
+
+class Slow(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action):
+        time.sleep(0.004)
+        return super().step(action)
+"""
+EACH_FOLLOWED = ("--set", "env.id=slow:Slow", "--set", "rollout.steps=64", "--set", "budget.env_steps=5_000")
+"""Its batches take 64 x 4 ms and more."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +53,9 @@ def run(folder: Path, trace: str, *more: str) -> dict[str, object]:
 def test_a_batch_is_followed_from_its_rollout_to_the_first_use_of_what_it_taught(
     tmp_path: Path, taken: Collector
 ) -> None:
-    assert run(tmp_path, taken.url, *LONGER)["state"] == "completed"
+    assert FOLLOWED_MS <= 64 * 4
+    (tmp_path / "slow.py").write_text(SLOW)
+    assert run(tmp_path, taken.url, *EACH_FOLLOWED)["state"] == "completed"
     seen = taken.by_ref()
 
     def path_of(update: Seen) -> bool:
@@ -66,7 +82,7 @@ def test_a_batch_is_followed_from_its_rollout_to_the_first_use_of_what_it_taught
 
     updates = taken.named("update")
     assert len(updates) >= 8
-    assert sum(path_of(update) for update in updates) >= 3  # with a batch that is followed, and used by both workers
+    assert sum(path_of(update) for update in updates) >= 3  # used by both workers
     assert {use.links[0] for use in taken.named("first use")} & seen.keys()
     assert len({span.ref for span in taken.spans}) == len(taken.spans)
 

@@ -124,13 +124,13 @@ def test_what_a_collector_does_not_take_is_counted_and_told_once(why: str, caplo
 
 def test_of_quick_batches_a_part_is_followed_and_of_slow_ones_every_one() -> None:
     refs = [batch_ref("append", "e-1", 0, f"0:17:ab:{seq}") for seq in range(2_000)]
-    followed = {ms: sum(is_followed(ref, ms) for ref in refs) for ms in (0, 1, 10, 49, 50, 5_000)}
+    followed = {ms: sum(is_followed(ref, ms) for ref in refs) for ms in (0, 1, 50, 249, 250, 5_000)}
     assert followed[0] == followed[1]
-    assert 10 < followed[1] < 90  # 1 in 50
-    assert 300 < followed[10] < 500  # 1 in 5
-    assert followed[49] < followed[50] == followed[5_000] == 2_000
+    assert 0 < followed[1] < 30  # 1 in 250
+    assert 300 < followed[50] < 500  # 1 in 5
+    assert followed[249] < followed[250] == followed[5_000] == 2_000
     rollouts = [batch_ref("rollout", "e-1", 0, f"0:17:ab:{seq}") for seq in range(2_000)]
-    assert [is_followed(ref, 10) for ref in refs] == [is_followed(ref, 10) for ref in rollouts]
+    assert [is_followed(ref, 50) for ref in refs] == [is_followed(ref, 50) for ref in rollouts]
 
 
 def parcel(version: int, seq: int | None) -> Parcel:
