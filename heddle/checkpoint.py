@@ -202,8 +202,8 @@ class Found:
     skipped: tuple[str, ...] = ()
 
 
-def find(directory: Path, *, experiment: str | None = None, below: str = "") -> Found:
-    """The newest checkpoint that loads; what does not is skipped, with a warning and the reason in the answer.
+def look(directory: Path, *, experiment: str | None = None, below: str = "") -> Found:
+    """The newest checkpoint that loads, and why each newer one does not; nothing is logged: for screens.
 
     Args:
         directory: where `save` wrote.
@@ -217,11 +217,18 @@ def find(directory: Path, *, experiment: str | None = None, below: str = "") -> 
             if experiment is not None and checkpoint.experiment != experiment:
                 raise CheckpointError(f"{path} is of experiment {checkpoint.experiment}")
         except CheckpointError as error:
-            log.warning("skipped checkpoint: %s", error)
             skipped.append(str(error))
             continue
         return Found(checkpoint, path, tuple(skipped))
     return Found(skipped=tuple(skipped))
+
+
+def find(directory: Path, *, experiment: str | None = None, below: str = "") -> Found:
+    """As `look`, for whoever goes on from it: each file that is skipped has a warning in the log."""
+    found = look(directory, experiment=experiment, below=below)
+    for reason in found.skipped:
+        log.warning("skipped checkpoint: %s", reason)
+    return found
 
 
 def newest(directory: Path, *, experiment: str | None = None) -> Checkpoint | None:

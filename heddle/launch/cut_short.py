@@ -43,14 +43,20 @@ class CutShort:
     directory: Path
 
     def stands(self) -> str:
-        """Where it is, e.g. "update 120 (45,000 steps)"."""
-        from heddle.checkpoint import newest
+        """Where it is, e.g. "update 120 (45,000 steps)", and what it does not go on from though it is newer."""
+        from heddle.checkpoint import look
 
         try:
-            found = newest(self.directory / "checkpoints", experiment=self.experiment)
+            found = look(self.directory / "checkpoints", experiment=self.experiment)
         except CheckpointError as error:
             return str(error)
-        return "no update yet" if found is None else f"update {found.update} ({found.env_steps:,} steps)"
+        newer = len(found.skipped)
+        if found.checkpoint is None:
+            lost = f"an unknown update, for no checkpoint can be loaded ({found.skipped[0]})" if newer else ""
+            return lost or "no update yet"
+        past = "1 newer checkpoint" if newer == 1 else f"{newer} newer checkpoints"
+        note = f"; {past} cannot be loaded" if newer else ""
+        return f"update {found.checkpoint.update} ({found.checkpoint.env_steps:,} steps{note})"
 
     def __str__(self) -> str:
         drop = shlex.quote(str(self.folder))

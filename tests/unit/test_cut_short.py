@@ -60,13 +60,27 @@ print(len(cut_short(Path({str(tmp_path)!r}), lambda folder: False)))
     assert cut_short(tmp_path, lambda folder: True) == []
 
 
-def test_where_it_stands_is_told_from_its_newest_whole_checkpoint(tmp_path: Path) -> None:
+def test_where_it_stands_is_told_from_its_newest_whole_checkpoint_in_that_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = left(tmp_path, "run", "aa", "cartpole-7f3a")
     assert "cut short at no update yet" in str(run)
     files.save(run.directory / "checkpoints", made(update=7))
+    assert "update 7 (1,792 steps); go on: heddle run a.toml (drop it: rm -r " in str(run)
+    for update, told in ((8, "1 newer checkpoint"), (9, "2 newer checkpoints")):
+        torn = files.save(run.directory / "checkpoints", made(update=update))
+        torn.write_bytes(torn.read_bytes()[:50])
+        assert f"update 7 (1,792 steps; {told} cannot be loaded); go on: heddle run a.toml (" in str(run)
+    assert not caplog.records, "a screen has one line for it, and none before its table"
+
+
+def test_where_no_checkpoint_can_be_loaded_it_is_not_said_to_have_none(tmp_path: Path) -> None:
+    run = left(tmp_path, "run", "aa")
     torn = files.save(run.directory / "checkpoints", made(update=8))
     torn.write_bytes(torn.read_bytes()[:50])
-    assert "update 7 (1,792 steps); go on: heddle run a.toml (drop it: rm -r " in str(run)
+    told = str(run)
+    assert f"at an unknown update, for no checkpoint can be loaded ({torn} is not a whole checkpoint: " in told
+    assert "; go on: heddle run a.toml" in told
 
 
 def test_without_a_broker_every_command_names_what_was_cut_short_and_how_to_go_on(
