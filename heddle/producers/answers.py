@@ -117,6 +117,9 @@ class Answers:
             except Damaged as error:
                 self.damaged.met(experiment, error)
                 continue
+            except BrokerError:
+                self._desk.number_away()  # or it arrives after the next one and says what is over by then
+                raise
             for (holding, accepted, told), renewal in zip(some, renewals, strict=True):
                 with self._desk.changed:
                     if self._desk.mark == mark:  # else the playing thread has said something newer

@@ -81,7 +81,8 @@ class Desk:
         changed: the lock of all this, notified whenever a shard may have become playable.
         counters, quota: as their names say.
         stepping: the shard being played at this moment. mark: number of the last time that the playing thread told the
-            broker so, or began to. is_waiting: the playing thread waits for one to play.
+            broker so, or began to, or that somebody who did so got no answer. is_waiting: the playing thread waits for
+            one to play.
         notes: what this worker has to tell; its heartbeat sends them.
         moved_at: monotonic seconds at which the worker's loop was last seen to move.
     """
@@ -100,6 +101,11 @@ class Desk:
         self._facts: dict[str, Facts] = {}
         self._dropped: list[Holding] = []
         self._taken: list[Holding] = []
+
+    def number_away(self) -> None:
+        """What was just said of stepping got no answer and may arrive yet: all that is said from now on is newer."""
+        with self.changed:
+            self.mark += 1
 
     def take(self, claim: Claim, ttl_ms: int) -> Holding:
         """Write down a shard that was claimed; an older holding of it is over."""

@@ -219,7 +219,7 @@ class Turns:
                 renewals = self._broker.shards.renew(experiment, p, asked, ttl_ms=some[0][0].ttl_ms, mark=mark)
             except BrokerError as error:
                 log.debug("cannot mark shard=%s as stepped error=%s", holding.name, error)
-                self._desk.mark += 1  # it may arrive yet, after the keeper's next renewal
+                self._desk.number_away()  # or it arrives after the keeper's next renewal
                 return
             for (one, accepted, wanted), renewal in zip(some, renewals, strict=True):
                 one.stepping = wanted

@@ -313,3 +313,20 @@ def test_a_mark_that_is_not_answered_is_older_than_all_that_is_said_after_it() -
     assert lost[1] == {0: True} and kept[1] == {0: False, 1: True} and kept[0] > lost[0] + 1
     answers.renew_all()
     assert shards.said[-1] == (kept[0], {0: False, 1: True})
+
+
+def test_a_renewal_of_the_keeper_that_is_not_answered_is_older_than_the_next_one() -> None:
+    # Given a keeper that saw a shard being stepped, and whose renewal got no answer
+    shards, desk, answers, play = late()
+    one = desk.take(claim(0), 1_000)
+    play(one)
+    shards.fails = True
+    with pytest.raises(BrokerUnreachable):
+        answers.renew_all()
+    # When the turn is over, no other one begins, and it renews again
+    shards.fails = False
+    play(None)
+    answers.renew_all()
+    # Then the one that may arrive after it has the lower number
+    lost, kept = shards.said[-2:]
+    assert lost[1] == {0: True} and kept[1] == {0: False} and kept[0] > lost[0]
