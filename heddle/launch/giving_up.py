@@ -14,7 +14,7 @@ from pathlib import Path
 from heddle.broker import Broker
 from heddle.broker.faults import Damaged
 from heddle.checkpoint import highest_epoch
-from heddle.errors import BrokerError, Conflict, Denied, Gone, NotFound, SpecError
+from heddle.errors import BrokerError, CheckpointError, Conflict, Denied, Gone, NotFound, SpecError
 from heddle.launch.children import Ending
 from heddle.launch.left_behind import free_seat
 from heddle.launch.process import CRASHES
@@ -99,8 +99,7 @@ def give_up(broker: Broker, experiment: str, host: str, directory: Path, *, coun
     )
     try:
         reason += in_hand(broker, experiment, count)
-        above = highest_epoch(directory / experiment / "checkpoints")
-        epoch = broker.seats.claim_seat(experiment, host, ttl_ms=SEAT_MS, above=above)
+        epoch = broker.seats.claim_seat(experiment, host, ttl_ms=SEAT_MS, above=_above(directory / experiment))
         if epoch is None:
             return False
         broker.experiments.finish(experiment, epoch, "failed", reason, {})
@@ -122,11 +121,26 @@ def has_given_up(broker: Broker, experiment: str, host: str, directory: Path, re
         if not most or count < most:
             return False
         return give_up(broker, experiment, host, directory, count=count, why=ending.why)
-    except (BrokerError, Damaged, Denied, NotFound, Gone, SpecError):
-        return False  # it is counted, and the next ending asks again
-    except Exception:  # of this experiment alone: the trainers of others have the same host
-        log.exception("cannot tell what became of experiment=%s", experiment)
-        return False
+    except (BrokerError, NotFound, Gone) as error:  # away, or removed meanwhile: the next ending asks again
+        log.debug("cannot tell whether to give up experiment=%s error=%s", experiment, error)
+    except (Damaged, Denied, SpecError) as error:  # stays so until somebody mends it
+        log.warning(
+            "cannot give up experiment=%s, whose trainer is started again however often it fails, error=%s",
+            experiment,
+            error,
+        )
+    except Exception:  # a fault of ours, in one experiment: the trainers of others have the same host
+        log.exception("cannot tell whether to give up experiment=%s", experiment)
+    return False
+
+
+def _above(folder: Path) -> int:
+    """The seat epoch of the newest checkpoint; 0 where nobody can tell, which may be the very reason to give up."""
+    try:
+        return highest_epoch(folder / "checkpoints")
+    except CheckpointError as error:
+        log.warning("giving up without a look at checkpoints error=%s", error)
+        return 0
 
 
 def counting(broker: Broker, experiment: str, directory: Path) -> Callable[[Ending], bool]:

@@ -6,10 +6,11 @@ import sys
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
-from heddle.broker import Broker
+from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.coord.leader import Leader
 from heddle.launch import process
@@ -121,6 +122,40 @@ def test_the_seat_of_a_trainer_that_died_here_is_free_at_once_and_no_others(brok
         assert broker.seats.claim_seat(experiment, name, ttl_ms=60_000) is not None
         assert not free()
         assert (broker.seats.holder(experiment) is None) == is_free
+
+
+def test_an_experiment_whose_checkpoints_cannot_be_read_is_given_up_as_others_are(
+    broker: Broker, tmp_path: Path
+) -> None:
+    # Given a trainer that fails because a file stands where the folder of its checkpoints should be
+    experiment, repeats = submit(broker, faults={"trainer_failures": 2}), Repeats()
+    (tmp_path / experiment).mkdir()
+    (tmp_path / experiment / "checkpoints").write_text("in the way")
+    ending = failed(said="CheckpointError: cannot read checkpoints: Not a directory")
+    # When it does so once too often
+    told = [has_given_up(broker, experiment, "host", tmp_path, repeats, ending) for _ in range(2)]
+    # Then the experiment has failed for that reason
+    assert told == [False, True]
+    assert _over(broker, experiment).endswith("Not a directory")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda raw, name: raw.hset(keys.spec(name), "json", '{"env": 3}'), "env"),
+        (lambda raw, name: (raw.delete(keys.flow(name, 0)), raw.set(keys.flow(name, 0), "x")), "WRONGTYPE"),
+    ],
+    ids=["a spec that is none", "a key of another kind"],
+)
+def test_what_keeps_a_failing_trainer_from_being_given_up_for_good_is_told_without_a_traceback(
+    damage: Any, said: str, broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    experiment = submit(broker, faults={"trainer_failures": 1})
+    damage(broker.conn.main, experiment)
+    assert not has_given_up(broker, experiment, "host", tmp_path, Repeats(), failed())
+    (record,) = [one for one in caplog.records if "cannot give up" in one.message]
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert experiment in record.message and said in record.message
 
 
 def test_a_coordinator_writes_down_that_it_failed(broker: Broker, tmp_path: Path) -> None:
