@@ -4,6 +4,7 @@ It never prints and never starts a process.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle import markup
@@ -11,7 +12,7 @@ from heddle.broker.events import Metric
 from heddle.broker.records import ENDED, Command, Status
 from heddle.broker.types import ShardState
 from heddle.consumers.patience import Patience
-from heddle.errors import Conflict, ExperimentFailed, HeddleError, TimedOut
+from heddle.errors import Conflict, ExperimentFailed, HeddleError, SpecError, TimedOut
 from heddle.spec import ExperimentSpec, spec_from_json
 from heddle.states.experiments import Picture
 from heddle.states.judgement import Judgement
@@ -65,8 +66,19 @@ class Experiment:
         return self._experiments.status(self.id)
 
     def spec(self) -> ExperimentSpec:
-        """What was submitted. Raises NotFound."""
-        return spec_from_json(self._experiments.spec(self.id).json)
+        """What was submitted.
+
+        Raises:
+            NotFound: there is no such experiment.
+            SpecError: what the broker holds is no spec of this version; its problems name the experiment.
+        """
+        stored = self._experiments.spec(self.id).json
+        try:
+            return spec_from_json(stored)
+        except SpecError as error:
+            hint = f"submitted by another version, or changed by hand; to clear up: heddle rm {self.id}"
+            named = [replace(one, file=f"the spec of {self.id}", hint=one.hint or hint) for one in error.problems]
+            raise SpecError(named) from error
 
     def wait(self, state: str | None = None, timeout: float | None = None) -> Status:
         """Wait until it is in `state` (None: over, whichever way), at most `timeout` seconds.

@@ -35,7 +35,7 @@ from heddle.broker.lines import (
 from heddle.broker.news import NewsListener
 from heddle.broker.records import dump_json, text, time_of
 from heddle.broker.refusals import check_seat
-from heddle.broker.streams import NO_MORE_IDS, add, restart
+from heddle.broker.streams import LAST_ID, NO_MORE_IDS, add, restart
 from heddle.errors import BrokerAmiss, BrokerError, Denied
 
 log = logging.getLogger("heddle.broker")
@@ -48,6 +48,9 @@ MOST_UPDATES = 1 << 53
 
 BESIDE = 8
 """How many of the newest updates are looked at for the values of the newest."""
+
+MOST_PASSED = 1_000
+"""Readers for whom foreign entries are remembered."""
 
 LAST_ENTRIES = 200
 """How far back the last value of a metric is looked for, in updates."""
@@ -75,6 +78,7 @@ class Events:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self._refused: frozenset[str] = frozenset()
+        self._passed: dict[tuple[str, str], str] = {}
 
     # ---- log
 
@@ -199,6 +203,8 @@ class Events:
             count: how many updates at most.
         """
         key = keys.metrics(experiment)
+        asked = (key, after_id)
+        after_id = self._passed.get(asked, after_id)
         while True:
             reply: Any
             if block_ms > 0:
@@ -211,6 +217,14 @@ class Events:
             if found := ours(key, page, read_metric):
                 return found
             after_id = text(page[-1][0])  # foreign entries are not the end: what comes behind them is waited for
+            if after_id != LAST_ID:
+                self._pass(asked, after_id)
+
+    def _pass(self, asked: tuple[str, str], after_id: str) -> None:
+        """Whoever asks the same again need not read the foreign entries once more."""
+        if len(self._passed) >= MOST_PASSED:
+            self._passed.clear()
+        self._passed[asked] = after_id
 
     def metrics_last(self, experiment: str) -> dict[str, float]:
         """The last value of every metric, of those measured in the last `LAST_ENTRIES` updates."""

@@ -19,6 +19,7 @@ from heddle.broker.pointers import by_bytes, identity_of, pointer_of, read_flow
 from heddle.broker.records import text, texts
 from heddle.broker.refusals import gone
 from heddle.broker.settling import Settling
+from heddle.broker.streams import LAST_ID
 from heddle.broker.tickets import is_groupless
 
 log = logging.getLogger("heddle.broker")
@@ -123,6 +124,8 @@ class Experience(Settling):
 
     def peek(self, experiment: str, p: int, after: str, *, count: int) -> list[Pointer]:
         """Entries behind `after` that are in the stream now, `count` at most, read by nobody for it."""
+        if after == LAST_ID:
+            return []
         entries: Any = self._conn.main.xrange(keys.experience(experiment, p), f"({after}", "+", count=count)
         found = (pointer_of(experiment, p, text(entry), texts(fields)) for entry, fields in entries)
         return [pointer for pointer in found if pointer is not None]

@@ -16,10 +16,11 @@ from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
+from heddle.broker.counts import count
 from heddle.broker.failure_types import REPLAY_BYTES, Failure, Replay
 from heddle.broker.faults import Damaged
 from heddle.broker.foreign import NO_SENSE
-from heddle.broker.records import dump_json, guess, mapping, moment, text
+from heddle.broker.records import dump_json, mapping, moment, text
 from heddle.errors import BrokerError
 
 log = logging.getLogger("heddle.broker")
@@ -61,14 +62,14 @@ class Failures:
     def failures(self, experiment: str, p: int, shard: int) -> list[Failure]:
         """The last failures of a shard, newest first; at most `FAILURES_KEPT`."""
         key = keys.failure(experiment, p, shard)
-        last = guess(self._conn.main.hget(key, "last"))
+        last = count(self._conn.main.hget(key, "last"))
         numbers = [number for number in range(last, max(0, last - FAILURES_KEPT), -1)]
         if not numbers:
             return []
         names = [f"{number}:{field}" for number in numbers for field in ("record", "time")]
         found = self._conn.main.hmget(key, names)
         pairs = zip(numbers, found[::2], found[1::2], strict=True)
-        read = [_failure(number, text(record), moment(guess(time_ms))) for number, record, time_ms in pairs if record]
+        read = [_failure(number, text(record), moment(count(time_ms))) for number, record, time_ms in pairs if record]
         return [failure for failure in read if failure is not None]
 
     def replay(self, experiment: str, p: int, shard: int, number: int) -> Replay | None:

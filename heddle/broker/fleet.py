@@ -92,7 +92,7 @@ class FleetReader:
         active = {one: self._metric_ids.get(one) for one in self._active(server)}
         found = self._overview.experiments(active)
         for experiment, glance in found.items():
-            self._metric_ids[experiment] = glance.metrics[-1].entry_id if glance.metrics else active[experiment] or "0"
+            self._metric_ids[experiment] = glance.read_to
             if glance.status.ended:
                 self._ended[experiment] = glance.status
                 del self._metric_ids[experiment]

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from heddle.broker import keys
+from heddle.broker import counts, keys
 from heddle.broker.connection import Connection
-from heddle.broker.records import entries, guess, moment
+from heddle.broker.records import entries, moment
+from heddle.broker.streams import LAST_ID, after
 
 LOG_ENTRIES = 10_000
 """Each of the two streams keeps about this many lines."""
@@ -125,7 +126,7 @@ def read_newest(replies: Sequence[Any]) -> tuple[list[Event], Place]:
 def ask_after(pipe: Any, place: Place, count: int) -> None:
     """Put into a pipeline what `read_after` reads: `count` lines of each stream."""
     for stream in STREAMS:
-        pipe.xrange(stream, min=f"({place.of(stream)}", count=count)
+        pipe.xrange(stream, min=after(place.of(stream)), count=count)
 
 
 def read_after(replies: Sequence[Any], place: Place, count: int) -> tuple[list[Event], Place]:
@@ -136,7 +137,10 @@ def read_after(replies: Sequence[Any], place: Place, count: int) -> tuple[list[E
     pages = [[(*entry, stream) for entry in entries(reply)] for stream, reply in zip(STREAMS, replies, strict=True)]
     next_ones = list(islice(heapq.merge(*pages, key=_added_ms), count))
     told = [(stream, entry_id) for entry_id, _, stream in next_ones]
-    return in_time([read_event(entry_id, fields) for entry_id, fields, _ in next_ones]), place.past(told)
+    ended = zip(STREAMS, pages, strict=True)  # what had the highest id is gone: it was made anew, under lower ids
+    anew = [(stream, "0") for stream, page in ended if not page and place.of(stream) == LAST_ID]
+    new = [read_event(entry_id, fields) for entry_id, fields, stream in next_ones if entry_id != place.of(stream)]
+    return in_time(new), place.past([*anew, *told])
 
 
 def in_time(events: Sequence[Event]) -> list[Event]:
@@ -156,7 +160,7 @@ def read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
     """An entry of either stream as a value."""
     return Event(
         entry_id=entry_id,
-        time_ms=moment(_added_ms((entry_id,)) - guess(fields.get("ago"))),
+        time_ms=moment(_added_ms((entry_id,)) - counts.count(fields.get("ago"))),
         experiment=fields.get("experiment") or None,
         role=fields.get("role", ""),
         worker=fields.get("worker", ""),

@@ -11,16 +11,18 @@ from typing import Any
 from heddle.broker import keys, records, statuses
 from heddle.broker.connection import Connection
 from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
+from heddle.broker.counts import count
 from heddle.broker.events import LAST_ENTRIES, Metric, read_metric
 from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged, NoNumber
 from heddle.broker.foreign import ours
 from heddle.broker.lines import STREAMS, Event, Place, ask_after, ask_newest, read_after, read_newest
 from heddle.broker.pointers import read_flow, waiting_since
-from heddle.broker.pools import DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
+from heddle.broker.pools import AHEAD_MS, DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
 from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker, said_by
 from heddle.broker.records import SPEC_FIELDS, Status, entries, integer, read_ctl, read_status, text, texts
 from heddle.broker.seats import Sitter, read_sitter
+from heddle.broker.streams import after, onward
 from heddle.broker.types import Ctl
 
 EVENTS = 200
@@ -80,6 +82,7 @@ class ExperimentGlance:
         seats: how often a trainer took the seat.
         totals: what became of its shards' ownerships, by name: reaped, vouched, quarantined.
         metrics: updates that are new since the last look, oldest first.
+        read_to: the entry after which the next look goes on, whoever wrote it.
     """
 
     status: Status
@@ -92,6 +95,7 @@ class ExperimentGlance:
     seats: int = 0
     totals: Mapping[str, int] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
+    read_to: str = "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ class Overview:
             some = replies[_ASKED * place : _ASKED * (place + 1)]
             if not _is_damaged(some) and some[1]:
                 with suppress(NoNumber):
-                    found[experiment] = _glance(experiment, some, is_first=last is None)
+                    found[experiment] = _glance(experiment, some, last=last)
         return found
 
     def statuses(self, experiments: Sequence[str]) -> dict[str, Status]:
@@ -203,8 +207,8 @@ class Overview:
         pipe = self._conn.pipeline()
         for name in names:
             pipe.hgetall(keys.pool(name))
-            pipe.zrangebyscore(keys.pool_supervisors(name), f"({now_ms - SUPERVISOR_PRUNE_MS}", records.LATEST_MS)
-            pipe.zrangebyscore(keys.pool_workers(name), f"({now_ms - PRUNE_MS}", records.LATEST_MS, withscores=True)
+            pipe.zrangebyscore(keys.pool_supervisors(name), f"({now_ms - SUPERVISOR_PRUNE_MS}", now_ms + AHEAD_MS)
+            pipe.zrangebyscore(keys.pool_workers(name), f"({now_ms - PRUNE_MS}", now_ms + AHEAD_MS, withscores=True)
         replies = pipe.execute() if names else []
         found = {}
         for place, name in enumerate(names):
@@ -253,7 +257,7 @@ def _ask_experiment(pipe: Any, experiment: str, last: str | None) -> None:
     if last is None:
         pipe.xrevrange(keys.metrics(experiment), count=LAST_ENTRIES)
     else:
-        pipe.xrange(keys.metrics(experiment), min=f"({last}", count=METRICS)
+        pipe.xrange(keys.metrics(experiment), min=after(last), count=METRICS)
 
 
 def _status(experiment: str, status: Any, ctl: Any, spec: Any) -> Status:
@@ -261,10 +265,11 @@ def _status(experiment: str, status: Any, ctl: Any, spec: Any) -> Status:
     return read_status(experiment, texts(status), texts(ctl), named)
 
 
-def _glance(experiment: str, replies: Sequence[Any], *, is_first: bool) -> ExperimentGlance:
+def _glance(experiment: str, replies: Sequence[Any], *, last: str | None) -> ExperimentGlance:
     status, ctl, spec, flow, waiting, leased, trainer, seat_ms, metrics = replies
     fields, counters, sat = texts(ctl), texts(flow), texts(trainer)
-    measured = ours(keys.metrics(experiment), metrics, read_metric)
+    page = list(metrics) if last is not None else metrics[::-1]
+    measured = ours(keys.metrics(experiment), page, read_metric)
     return ExperimentGlance(
         status=_status(experiment, status, ctl, spec),
         ctl=read_ctl(fields),
@@ -275,20 +280,19 @@ def _glance(experiment: str, replies: Sequence[Any], *, is_first: bool) -> Exper
         waiting=waiting_since(waiting),
         seats=integer(sat.get("seats")),
         totals={name: integer(counters.get(name)) for name in TOTALS},
-        metrics=tuple(reversed(measured) if is_first else measured),
+        metrics=tuple(one for one in measured if one.entry_id != last),
+        read_to=onward(last or "0", [text(entry_id) for entry_id, _ in page]),
     )
 
 
 def _pool(name: str, fields: Mapping[str, str], supervisors: Sequence[str], workers: Any) -> PoolGlance:
     info = read_pool(name, fields)
-    wants = [records.guess(fields.get(f"{WANTS}{one}")) for one in supervisors]
+    wants = [count(fields.get(f"{WANTS}{one}")) for one in supervisors]
     wanted = info.desired if info.desired is not None else sum(wants) if wants else None
     return PoolGlance(
         info=info,
         wanted=wanted,
         hosts={one: read_host(fields.get(f"{HOST}{one}", "")) for one in supervisors},
         seen={text(worker): records.moment(seen_ms) for worker, seen_ms in workers},
-        deaths={
-            field.removeprefix(DIED): records.guess(count) for field, count in fields.items() if field.startswith(DIED)
-        },
+        deaths={field.removeprefix(DIED): count(number) for field, number in fields.items() if field.startswith(DIED)},
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
+from heddle.broker.counts import count
 from heddle.broker.presence import (
     BEAT_TTL_MS,
     POOL_FIELDS,
@@ -28,7 +29,7 @@ from heddle.broker.presence import (
     said_by,
 )
 from heddle.broker.queue import FORGET_CONSUMER_MS
-from heddle.broker.records import LATEST_MS, guess, moment, text, texts
+from heddle.broker.records import moment, text, texts
 from heddle.errors import BrokerBlocked, Conflict, Denied, LeaderLost, NotFound, UsageError
 
 __all__ = ["BeatReply", "PoolInfo", "Pools", "SupervisorShare", "WorkerBeat", "WorkerInfo"]
@@ -40,6 +41,10 @@ PRUNE_MS = 300_000
 
 SUPERVISOR_PRUNE_MS = 15_000
 """A supervisor that was silent for this long has no part in a pool any more: three beats of 5 s."""
+
+AHEAD_MS = 86_400_000
+"""Who was seen so far in the future was not: by more than a day no clock is set back, and until then nobody would miss
+one that is not there."""
 
 WANTS = "wants:"
 """Start of the pool hash's fields that hold how many workers each supervisor was started with."""
@@ -111,7 +116,7 @@ class Pools:
         info = read_pool(pool, fields)
         if info.desired is not None:
             return info.desired
-        wants = [guess(fields.get(f"{WANTS}{name}")) for name in self.supervisors(pool)]
+        wants = [count(fields.get(f"{WANTS}{name}")) for name in self.supervisors(pool)]
         return sum(wants) if wants else None
 
     def workers(self, pool: str = "default") -> list[WorkerInfo]:
@@ -133,7 +138,7 @@ class Pools:
         replies = pipe.execute() if workers else []
         found = zip(workers, replies[::2], replies[1::2], strict=True)
         return {
-            worker: Pulse(moment(seen), guess(ttl), guess(limit), tuple(text(held or b"").split()))
+            worker: Pulse(moment(seen), count(ttl), count(limit), tuple(text(held or b"").split()))
             for worker, seen, (ttl, limit, held) in found
             if seen is not None
         }
@@ -203,9 +208,10 @@ class Pools:
         there = [f"{HOST}{supervisor}", "" if host is None else host.as_field()]
         pipe.script("supervisor_wants", [keys.pool(pool)], [f"{WANTS}{supervisor}", wants, *there])
         present, pool_hash = pipe.execute()
-        here = sorted(self._sane(keys.pool_supervisors(pool), zip(present[1::2], present[2::2], strict=True)))
+        seen = zip(present[1::2], present[2::2], strict=True)
+        here = sorted(self._sane(keys.pool_supervisors(pool), seen, int(present[0])))
         fields = {text(pool_hash[i]): text(pool_hash[i + 1]) for i in range(0, len(pool_hash), 2)}
-        all_wants = {name.removeprefix(WANTS): guess(value) for name, value in fields.items() if name.startswith(WANTS)}
+        all_wants = {name.removeprefix(WANTS): count(value) for name, value in fields.items() if name.startswith(WANTS)}
         if left := sorted(set(all_wants) - set(here)):
             self._conn.main.hdel(keys.pool(pool), *(f"{kind}{name}" for name in left for kind in (WANTS, HOST)))
         info = read_pool(pool, fields)
@@ -247,13 +253,13 @@ class Pools:
         with contextlib.suppress(BrokerBlocked, Denied):  # who only looks may do so all the same
             self._conn.main.zremrangebyscore(key, "-inf", now_ms - prune_ms)
         pairs: Any = self._conn.main.zrangebyscore(key, f"({now_ms - prune_ms}", "+inf", withscores=True)
-        return now_ms, self._sane(key, pairs)
+        return now_ms, self._sane(key, pairs, now_ms)
 
-    def _sane(self, key: str, pairs: Iterable[tuple[Any, Any]]) -> dict[str, int]:
-        """Members by when they were seen last; who was so at no time of any calendar is dropped: nobody says such."""
-        found = {text(member): float(seen) for member, seen in pairs}
-        if absurd := [member for member, seen in found.items() if seen > LATEST_MS]:
+    def _sane(self, key: str, pairs: Iterable[tuple[Any, Any]], now_ms: int) -> dict[str, int]:
+        """Members by when they were seen last; who was so far in the future is dropped: nobody of ours says such."""
+        latest, found = now_ms + AHEAD_MS, {text(member): float(seen) for member, seen in pairs}
+        if absurd := [member for member, seen in found.items() if seen > latest]:
             log.warning("drops what Heddle did not write key=%s members=%s", key, ", ".join(absurd[:5]))
             with contextlib.suppress(BrokerBlocked, Denied):
                 self._conn.main.zrem(key, *absurd)
-        return {member: moment(seen) for member, seen in found.items() if seen <= LATEST_MS}
+        return {member: moment(seen) for member, seen in found.items() if seen <= latest}

@@ -9,8 +9,8 @@ from dataclasses import fields as fields_of
 from typing import Any
 
 from heddle.broker import keys
-from heddle.broker.faults import NoNumber
-from heddle.broker.records import guess, integer, number, texts
+from heddle.broker.counts import amount, count
+from heddle.broker.records import texts
 from heddle.errors import BrokerAmiss
 
 BEAT_TTL_MS = 15_000
@@ -228,7 +228,7 @@ def beat_fields(beat: WorkerBeat, ttl_ms: int) -> list[str | int | float]:
 
 def _counts(text: str) -> dict[str, int]:
     """ "accepted=12 fenced=1" as numbers by name."""
-    return {what: integer(count) for what, _, count in (word.partition("=") for word in text.split())}
+    return {what: count(number) for what, _, number in (word.partition("=") for word in text.split())}
 
 
 def said_by(reply: Any) -> dict[str, str]:
@@ -245,27 +245,22 @@ def said_by(reply: Any) -> dict[str, str]:
 
 
 def read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int, now_ms: int) -> WorkerInfo:
-    """The worker hash, empty when the broker has forgotten it, as a value; damaged, it says nothing until the next."""
-    try:
-        return _read_worker(pool, worker, fields, seen_ms, now_ms)
-    except NoNumber:
-        said = {name: fields[name] for name in ("died", "drain") if name in fields}
-        return _read_worker(pool, worker, said, seen_ms, now_ms)
+    """The worker hash, empty when the broker has forgotten it, as a value.
 
-
-def _read_worker(pool: str, worker: str, fields: Mapping[str, str], seen_ms: int, now_ms: int) -> WorkerInfo:
+    A field that somebody made no number counts as if it were not there until the next heartbeat.
+    """
     beat = WorkerBeat(worker=worker, pool=pool)
     died, silent_ms = fields.get("died", ""), max(0, now_ms - seen_ms)
     # A drain flag alone is no heartbeat.
     if has_beaten := "state" in fields:
         said: dict[str, Any] = {name: fields.get(name, "") for name in _WORDS}
-        said |= {name: integer(fields.get(name)) for name in _WHOLE}
-        said |= {name: number(fields.get(name)) for name in _REAL}
+        said |= {name: count(fields.get(name)) for name in _WHOLE}
+        said |= {name: amount(fields.get(name)) for name in _REAL}
         said |= {name: _counts(fields.get(name, "")) for name in ("outcomes", "profile")}
         said |= {"ttl_ms": said["ttl_ms"] or 10_000, "experiments": tuple(fields.get("experiments", "").split())}
         beat = WorkerBeat(worker=worker, pool=pool, **said)
     draining = fields.get("drain") == "1" or beat.state == "draining"
-    alive = has_beaten and not died and silent_ms < (integer(fields.get("beat_ttl_ms")) or BEAT_TTL_MS)
+    alive = has_beaten and not died and silent_ms < (count(fields.get("beat_ttl_ms")) or BEAT_TTL_MS)
     return WorkerInfo(beat, alive, draining, seen_ms, silent_ms, died)
 
 
@@ -283,10 +278,10 @@ def read_pool(name: str, fields: Mapping[str, str]) -> PoolInfo:
     return PoolInfo(
         name=name,
         desired=int(desired) if desired else None,
-        rev=guess(fields.get("rev")),
-        live=guess(fields.get("live")),
-        floor=guess(fields.get("floor")),
-        ceil=guess(fields.get("ceil")),
-        below=guess(fields.get("below")),
-        leader_epoch=guess(fields.get("leader_epoch")),
+        rev=count(fields.get("rev")),
+        live=count(fields.get("live")),
+        floor=count(fields.get("floor")),
+        ceil=count(fields.get("ceil")),
+        below=count(fields.get("below")),
+        leader_epoch=count(fields.get("leader_epoch")),
     )

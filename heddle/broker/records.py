@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from heddle import markup
+from heddle.broker.counts import count
 from heddle.broker.faults import NoNumber
 from heddle.broker.types import Ctl
 
@@ -38,26 +39,6 @@ def integer(value: Any) -> int:
         return int(value) if value not in (None, b"", "") else 0
     except ValueError as error:
         raise NoNumber(f"the broker holds {text(value)[:40]!r} where Heddle keeps a number") from error
-
-
-def number(value: Any) -> float:
-    """What the server answered, as a finite float; 0.0 for nothing. Raises NoNumber as `integer` does."""
-    told = text(value) or "0"
-    try:
-        found = float(told)
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise NoNumber(f"the broker holds {told[:40]!r} where Heddle keeps a number")
-    return found
-
-
-def guess(value: Any) -> int:
-    """As `integer`, and 0 where somebody wrote something else: for what is written again all the time."""
-    try:
-        return integer(value)
-    except NoNumber:
-        return 0
 
 
 def moment(value: Any) -> int:
@@ -284,7 +265,7 @@ def read_ctl(fields: Mapping[str, str]) -> Ctl:
         min_policy=integer(fields.get("min_policy")),
         eval_policy=integer(fields.get("eval_policy")),
         seat_epoch=integer(fields.get("seat_epoch")),
-        leader_epoch=integer(fields.get("leader_epoch")),
+        leader_epoch=count(fields.get("leader_epoch")),
         active=integer(fields.get("active")),
         active_eval=integer(fields.get("active_eval")),
         rev=integer(fields.get("rev")),

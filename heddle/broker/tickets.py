@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.records import integer, text, texts
-from heddle.broker.streams import add
+from heddle.broker.streams import LAST_ID, add, after, is_id
 from heddle.broker.types import QueuedTicket, Ticket
 from heddle.errors import BrokerAmiss, BrokerFull, BrokerUnreachable
 
@@ -22,9 +22,8 @@ log = logging.getLogger("heddle.broker")
 
 BATCH = 500
 """Entries per round trip."""
-_ID = re.compile(r"\d{1,15}-\d{1,15}")
-_SHARD = re.compile(r"\d{1,9}")
-_NOTED = re.compile(r"(-|\d{1,15}-\d{1,15}) (\d{1,15})")
+_SHARD = re.compile(r"[0-9]{1,9}")
+_NOTED = re.compile(r"(-|[0-9]+-[0-9]+) ([0-9]{1,15})")
 """What `queued` says of a shard: its ticket, "-" for none, and since when."""
 
 
@@ -99,7 +98,7 @@ class Tickets:
             pipe.script("ticket_note", own, [shard, entry])
         replies = [(text(status), text(old)) for status, old in pipe.execute()]
         superfluous = [entry for entry, (status, _) in zip(issued, replies, strict=True) if status != "OK"]
-        self._drop(pool, superfluous + [old for _, old in replies if _ID.fullmatch(old)])
+        self._drop(pool, superfluous + [old for _, old in replies if is_id(old)])
         return len(wanted) - len(superfluous)
 
     def tickets_of(self, experiment: str, p: int) -> list[QueuedTicket]:
@@ -108,7 +107,7 @@ class Tickets:
         found = {shard: _NOTED.fullmatch(noted) for shard, noted in queued.items()}
         # Nobody looks for a ticket that somebody noted by hand: that shard's is issued anew.
         known = {int(shard): one for shard, one in found.items() if _SHARD.fullmatch(shard)}
-        noted = {shard: (one[1], one[2]) if one else ("-", "0") for shard, one in known.items()}
+        noted = {shard: (one[1], one[2]) if one and _may_be(one[1]) else ("-", "0") for shard, one in known.items()}
         stream = keys.pool_tickets(self._pool_of(experiment))
         issued = [(shard, entry) for shard, (entry, _) in noted.items() if entry != "-"]
         entries = [entry for _, entry in issued]
@@ -139,7 +138,9 @@ class Tickets:
                 if (ticket.experiment, ticket.partition) == (experiment, p):
                     mine.append(ticket.entry_id)
             dropped += self._drop(pool, mine)
-            last = f"({text(entries[-1][0])}"
+            if (newest := text(entries[-1][0])) == LAST_ID:
+                break
+            last = after(newest)
         return dropped
 
     # ---- inside
@@ -181,8 +182,10 @@ class Tickets:
     def _pages(self, read: Callable[..., Any], first: str, last: str) -> Iterator[Any]:
         while page := read(min=first, max=last, count=BATCH):
             yield from page
-            newest = page[-1]
-            first = f"({text(newest['message_id'] if isinstance(newest, dict) else newest[0])}"
+            newest = text(page[-1]["message_id"] if isinstance(page[-1], dict) else page[-1][0])
+            if newest == LAST_ID:
+                return
+            first = after(newest)
 
     def _make_group(self, stream: str) -> None:
         try:
@@ -219,6 +222,11 @@ def _order(entry: str) -> tuple[int, int]:
     """Where an entry stands in its stream."""
     ms, _, number = entry.partition("-")
     return int(ms), int(number or 0)
+
+
+def _may_be(noted: str) -> bool:
+    """What `queued` says of a shard's ticket may be one."""
+    return noted == "-" or is_id(noted)
 
 
 def is_groupless(error: Exception) -> bool:

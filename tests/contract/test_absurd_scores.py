@@ -1,9 +1,13 @@
 """Scores and numbers that nobody of ours wrote, in what all share and in what is made anew: no role ends of them."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from heddle.broker import Broker, keys
-from heddle.broker.pools import WorkerBeat
+from heddle.broker.pools import AHEAD_MS, WorkerBeat
+from heddle.broker.presence import BEAT_FIELDS
 from heddle.broker.records import LATEST_MS
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
@@ -83,6 +87,49 @@ def test_a_worker_that_says_nonsense_hides_no_other(any_broker: Broker, field: s
     first, second = any_broker.pools.workers()
     assert (first.alive, first.died, second.alive) == (False, "signal SIGKILL", True)
     assert set(any_broker.pools.pulses("default", ["w1", "w2"])) == {"w1", "w2"}
+
+
+SOUND = WorkerBeat(
+    "w1", pid=7, state="playing", shards=3, experiments=("e",), envs=6, steps=50, ms_per_step=0.5, play_s=2.0,
+    wait_s=1.0, outcomes={"accepted": 4, "fenced": 1}, profile={"env": 9}, ttl_ms=2_000, doing="step", subject="e/1",
+    doing_ms=11, limit_ms=12, own_limit_ms=13, still_ms=14, cpu_s=1.5, rss_bytes=1_000, reason="it is tired",
+)  # fmt: skip
+NOTHING: dict[str, Any] = {"ttl_ms": 10_000, "outcomes": {"accepted": 4, "fenced": 0}}
+"""What counts instead of a field that is no number; 0 for the others."""
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", "x", "-1", "1e400", "9" * 400, "9" * 5_000])
+def test_of_a_heartbeat_only_the_field_is_lost_that_somebody_made_no_number(any_broker: Broker, value: str) -> None:
+    numbers = [name for name in BEAT_FIELDS if isinstance(getattr(SOUND, name), int | float)]
+    for field in (*numbers, "outcomes", "beat_ttl_ms"):
+        any_broker.pools.heartbeat(SOUND)
+        said = f"accepted=4 fenced={value}" if field == "outcomes" else value
+        any_broker.conn.main.hset(keys.worker("w1"), field, said)
+        (found,) = any_broker.pools.workers()
+        expected = SOUND if field == "beat_ttl_ms" else replace(SOUND, **{field: NOTHING.get(field, 0)})
+        assert (found.beat, found.alive) == (expected, True), field
+        assert found.beat.steps_per_second < 1e9
+    # And it can be asked to drain still
+    any_broker.pools.drain("w1")
+    assert any_broker.pools.workers()[0].draining
+
+
+@pytest.mark.parametrize("ahead_ms", [2 * AHEAD_MS, 365 * AHEAD_MS])
+def test_who_was_seen_next_year_has_no_part_of_a_pool(broker: Broker, ahead_ms: int) -> None:
+    pools, raw = broker.pools, broker.conn.main
+    pools.heartbeat(WorkerBeat("w1"))
+    pools.supervisor_beat("default", "s1", 2)
+    raw.hset(keys.pool("default"), "wants:s2", 5)
+    now_ms = broker.conn.now_ms()
+    for key, name in ((keys.pool_workers("default"), "w2"), (keys.pool_supervisors("default"), "s2")):
+        raw.zadd(key, {name: now_ms + ahead_ms})
+    glance = broker.overview.pools(["default"], now_ms)["default"]
+    assert (list(glance.seen), list(glance.hosts)) == (["w1"], ["s1"])
+    share = pools.supervisor_beat("default", "s1", 2)
+    assert (share.supervisors, share.wants) == (("s1",), {"s1": 2})
+    assert [worker.beat.worker for worker in pools.workers()] == ["w1"]
+    # And whoever is here after all is back with the next beat
+    assert pools.supervisor_beat("default", "s2", 1).supervisors == ("s1", "s2")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "x", "-1", "1e9"])

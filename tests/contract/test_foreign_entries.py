@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from heddle.broker import Broker, foreign, keys
+from heddle.broker.fleet import FleetReader
 from heddle.broker.lines import Place
 from heddle.broker.records import LATEST_MS, text
 from tests.broker_kit import POOL, admit, claim_next
@@ -143,6 +144,89 @@ def test_measurements_go_on_after_an_entry_with_the_highest_id(broker: Broker) -
     assert [metric.update for metric in broker.events.metrics_read(experiment)] == [1, 2]
 
 
+def test_a_follower_reads_a_foreign_measurement_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given somebody's entries behind a trainer's, and two who follow, one of them a dashboard
+    experiment, seat = seated(broker)
+    monkeypatch.setattr("heddle.broker.overview.METRICS", 4)
+    reader, events = FleetReader(broker), broker.events
+    events.metrics_add(experiment, 1, {"return": 20.0}, seat_epoch=seat)
+    assert [metric.update for metric in reader.read().experiments[experiment].metrics] == [1]
+    (first,) = events.metrics_read(experiment)
+    for _ in range(9):
+        broker.conn.main.xadd(keys.metrics(experiment), {"update": "abc", "values": "{}"})
+    assert events.metrics_read(experiment, first.entry_id) == []
+    # When they look again, a page at a time
+    seen = list[str]()
+    monkeypatch.setattr(foreign, "_name", lambda _, entry_id, __: seen.append(entry_id))
+    for _ in range(4):
+        assert reader.read().experiments[experiment].metrics == ()
+    # Then each of them was read once more, and none that was passed before
+    assert len(seen) == len(set(seen)) == 9
+    assert events.metrics_read(experiment, first.entry_id) == []
+    assert len(seen) == 9
+    # And what comes behind them is found
+    events.metrics_add(experiment, 2, {"return": 30.0}, seat_epoch=seat)
+    assert [metric.update for metric in reader.read().experiments[experiment].metrics] == [2]
+    assert [metric.update for metric in events.metrics_read(experiment, first.entry_id)] == [2]
+
+
+def test_who_follows_goes_on_after_an_entry_with_the_highest_id_and_when_the_stream_is_made_anew(
+    broker: Broker,
+) -> None:
+    # Given who follows, and entries of somebody's with the highest id there is
+    experiment, seat = seated(broker)
+    reader, highest = FleetReader(broker), f"{HIGHEST}-{HIGHEST}"
+    reader.read()
+    broker.conn.main.xadd(keys.metrics(experiment), {"update": "7", "values": "{}"}, id=highest)
+    broker.conn.main.xadd(keys.LOG, {"message": "by hand"}, id=highest)
+    # Then they are told once
+    looks = [reader.read() for _ in range(3)]
+    assert [[metric.update for metric in look.experiments[experiment].metrics] for look in looks] == [[7], [], []]
+    assert [[event.message for event in look.events] for look in looks] == [["by hand"], [], []]
+    # And what is added to streams that are made anew for it is told, too
+    broker.events.metrics_add(experiment, 8, {"return": 30.0}, seat_epoch=seat)
+    broker.events.log(None, "client", "", "info", "new")
+    looks = [reader.read() for _ in range(2)]
+    assert [metric.update for look in looks for metric in look.experiments[experiment].metrics] == [8]
+    assert [event.message for look in looks for event in look.events if event.message == "new"] == ["new"]
+
+
+@pytest.mark.parametrize("entry", ["9" * 16 + "-1", f"{HIGHEST}-1", f"{HIGHEST - 1}-{HIGHEST}"])
+def test_tickets_behind_one_with_an_absurd_id_are_known_replaced_and_dropped(broker: Broker, entry: str) -> None:
+    # Given a ticket by hand, behind which every other one has as many digits
+    experiment, stream = admit(broker, shards=2), keys.pool_tickets(POOL)
+    claim_next(broker)
+    broker.conn.main.xadd(stream, {"experiment": "nobody"}, id=entry)
+    assert broker.shards.queue_tickets(experiment, 0, [0, 1], POOL) == 1
+    (known,) = broker.shards.tickets_of(experiment, 0)
+    assert (known.shard, known.in_stream) == (1, True) and len(known.entry_id) > 16
+    # When it is issued again and again, then each replaces the one before
+    for _ in range(3):
+        assert broker.shards.queue_tickets(experiment, 0, [1], POOL) == 1
+    assert broker.conn.main.xlen(stream) == 2
+    # And it can be claimed, and all of them dropped
+    peeked = broker.shards.peek_ticket(POOL)
+    assert peeked is not None and peeked.experiment == "nobody"
+    assert broker.shards.drop_tickets(experiment, 0, POOL) == 1
+
+
+def test_a_ticket_with_the_highest_id_keeps_no_pool_from_its_work(broker: Broker) -> None:
+    experiment, stream = admit(broker, shards=1), keys.pool_tickets(POOL)
+    broker.conn.main.xadd(stream, {"experiment": "nobody"}, id=f"{HIGHEST}-{HIGHEST}")
+    # Given that it and the other one were read
+    for _ in range(2):
+        assert broker.shards.read_ticket(POOL, "w1", block_ms=0) is not None
+    # Then whoever looks for more is told that there is none, and a leader finds its own
+    assert broker.shards.peek_ticket(POOL) is None
+    assert [known.in_stream for known in broker.shards.tickets_of(experiment, 0)] == [True]
+    assert broker.shards.drop_tickets(experiment, 0, POOL) == 1
+    # And a new one can be claimed
+    assert broker.shards.queue_tickets(experiment, 0, [0], POOL) == 1
+    while (ticket := broker.shards.read_ticket(POOL, "w2", block_ms=0)) and ticket.experiment == "nobody":
+        broker.shards.drop_ticket(ticket)
+    assert ticket is not None and (ticket.experiment, ticket.shard) == (experiment, 0)
+
+
 def test_lines_of_the_log_that_nobody_of_ours_wrote_keep_no_others_from_being_read(broker: Broker) -> None:
     events = broker.events
     events.log("a-1", "worker", "w1", "info", "first")
@@ -157,7 +241,7 @@ def test_lines_of_the_log_that_nobody_of_ours_wrote_keep_no_others_from_being_re
 
 
 def test_what_has_the_time_of_no_calendar_is_told_with_one_that_has(any_broker: Broker) -> None:
-    any_broker.conn.main.xadd(keys.LOG, {"message": "long ago", "ago": "9" * 30})
+    any_broker.conn.main.xadd(keys.LOG, {"message": "long ago", "ago": "9" * 14})
     any_broker.conn.main.xadd(keys.LOG, {"message": "far ahead"}, id=f"{HIGHEST}-1")
     assert [event.time_ms for event in any_broker.events.read()] == [0, LATEST_MS]
 
@@ -173,7 +257,9 @@ def test_dead_batches_and_tickets_by_hand_are_shown_and_dropped_as_what_they_are
     assert any_broker.shards.drop_tickets(experiment, 0, "default") == 1
 
 
-@pytest.mark.parametrize("noted", ["banana", "x 5", "5-1 nan", "", "9" * 5_000])
+@pytest.mark.parametrize(
+    "noted", ["banana", "x 5", "5-1 nan", "", "9" * 5_000, "9" * 20 + "-1 5", "1-99999999999999999999 5"]
+)
 def test_a_ticket_noted_by_hand_is_one_that_is_issued_anew(any_broker: Broker, noted: str) -> None:
     experiment = admit(any_broker, shards=1)
     any_broker.conn.main.hset(keys.queued(experiment, 0), mapping={"0": noted, "banana": "x"})

@@ -377,7 +377,10 @@ def test_a_spec_that_is_none_is_no_commands_unexpected_end(
             assert run([*words, "--redis-url", valkey_server.url]) == 0, (words, capsys.readouterr().err)
         # And what goes by the spec says what is wrong with it
         for words in (["status", experiment], ["shards", experiment]):
+            capsys.readouterr()
             assert run([*words, "--redis-url", valkey_server.url]) == SpecError.exit_code, words
+            said = capsys.readouterr().err
+            assert f"the spec of {experiment} " in said and f"heddle rm {experiment}" in said, said
 
 
 @pytest.mark.parametrize("words", [["why"], ["shards", "release"], ["repro"]])

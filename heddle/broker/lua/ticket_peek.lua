@@ -17,6 +17,9 @@ for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
     last = fact['last-delivered-id']
   end
 end
+if last == '18446744073709551615-18446744073709551615' then -- by somebody's hand: nothing lies beyond
+  return {now}
+end
 local found = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', '1')
 if #found == 0 then
   return {now}
