@@ -3,6 +3,7 @@
 It never keeps anything.
 """
 
+import hashlib
 import math
 from typing import Any
 
@@ -78,6 +79,25 @@ def check_ctl(db: Database, tag: bytes, before: dict[bytes, bytes]) -> dict[byte
     outcome = before.get(b"outcome")
     must(not outcome or ctl[b"outcome"] == outcome, "an outcome was replaced", outcome)
     return dict(ctl)
+
+
+def check_policies(db: Database, tag: bytes) -> None:
+    """The latest version and the pinned one can be read whole, are what was published, and stay."""
+    ctl: Any = db.data.get(tag + b"ctl", {})
+    for name in (b"policy", b"eval_policy"):
+        version = int(ctl.get(name, b"0"))
+        if not version:
+            continue
+        key = tag + b"policy:%d" % version
+        policy: Any = db.data.get(key)
+        must(policy is not None, "the bytes of a policy are gone", (name, version))
+        digest: bytes = policy[b"sha256"]
+        chunks = [key + b":%s:%d" % (digest[:16], index) for index in range(int(policy[b"chunks"]))]
+        parts: list[Any] = [db.data.get(chunk) for chunk in chunks] or [policy[b"weights"]]
+        must(None not in parts, "a part of a policy is not there", (name, version))
+        must(not any(chunk in db.expires for chunk in chunks), "a part of a policy will expire", (name, version))
+        whole = hashlib.sha256(b"".join(parts)).hexdigest().encode()
+        must(whole == digest, "a policy is not what was published", (name, version))
 
 
 def check_readers(db: Database, key: bytes) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LONG_S = 0.7
 """A coordinator takes a shorter absence of the broker for none: two thirds of the TTL."""
 
+POLICIES_BYTES = 1_100
+"""What the kept versions, a pinned one and two that were never finished take, where they lie in chunks."""
+
 
 class Faults:
     """Of one world.
@@ -45,7 +48,7 @@ class Faults:
         if "storm" in world.plan.permanent:
             self._weather(Fault(0.0, "weather", world.plan.calm_s))
         if "memory" in world.plan.permanent:
-            world.server.memory = world.hub.rng.choice((500, 1000))
+            world.server.memory = world.hub.rng.choice((500, 1000)) + (POLICIES_BYTES if world.plan.large else 0)
         if "poison" in world.plan.permanent:
             world.nature.poison = frozenset(world.hub.rng.sample(range(2, 40, 2), 2))
         train = list(range(world.plan.shards))

@@ -44,6 +44,9 @@ NO_FOLDER = Path("/nowhere/heddle")
 """What lies in this machine's shared memory is no part of a world."""
 LEADER_TTL_MS = 1_000
 """As short as the other leases, so that a leader that stands still is replaced."""
+CHUNK_BYTES = 64
+"""A few to each version."""
+CHUNK_TTL_MS = 1_500
 _parsed = lru_cache(maxsize=64)(spec_from_json)
 
 
@@ -64,8 +67,10 @@ class Installed:
 
 
 @contextmanager
-def installed(hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], Broker]) -> Iterator[None]:
-    """Within it the shipped code runs in the simulation."""
+def installed(
+    hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], Broker], *, large: bool = False
+) -> Iterator[None]:
+    """Within it the shipped code runs in the simulation; where `large`, its weights and batches count as large."""
     for name in MODULES:
         importlib.import_module(name)
     level = logging.root.manager.disable
@@ -81,6 +86,8 @@ def installed(hub: Hub, nature: play.Nature, disk: Disk, connect: Callable[[], B
         swap.put(module["heddle.coord.coordinator"], "open_broker", lambda url, role: connect())
         swap.put(module["heddle.broker.events"], "NewsListener", partial(SimNews, hub))
         _hurry(swap)
+        if large:
+            _enlarge(swap)
         for name in ("heddle.producers.heartbeat", "heddle.consumers.report"):  # the real host's differ each time
             swap.put(module[name], "cpu_seconds", lambda: 1.0)
             swap.put(module[name], "resident_bytes", lambda: 1 << 20)
@@ -139,6 +146,17 @@ def _hurry(swap: Installed) -> None:
         swap.put(owner, "__kwdefaults__", {**owner.__kwdefaults__, "ttl_ms": LEADER_TTL_MS})
     swap.put(module["heddle.coord.coordinator"], "LEADER_TTL_MS", LEADER_TTL_MS)
     swap.put(module["heddle.coord.coordinator"], "FOLLOW_EVERY_S", FOLLOW_EVERY_S)
+
+
+def _enlarge(swap: Installed) -> None:
+    """Weights go in chunks, some of which run out of time, and by the courier; batches are fetched ahead."""
+    module = sys.modules
+    policies = module["heddle.broker.policies"]
+    made = policies.Policies.__init__
+    swap.put(made, "__kwdefaults__", {**made.__kwdefaults__, "inline_bytes": 0, "chunk_bytes": CHUNK_BYTES})
+    swap.put(policies, "CHUNK_TTL_MS", CHUNK_TTL_MS)
+    swap.put(module["heddle.consumers.publisher"], "LARGE_BYTES", 0)
+    swap.put(module["heddle.consumers.prefetch"], "LARGE_BYTES", 0)
 
 
 def _play(swap: Installed, nature: play.Nature) -> None:

@@ -79,6 +79,7 @@ class Net:
         published: told the messages that a command published.
         trap: asked about every call that is sent; True when it has taken it.
         refuses: True for a call that never gets through.
+        weights_s: seconds that a chunk of large weights takes at most, on top: the rest passes it by.
         back_at: when it was last seen again by everybody after it had been away for long.
     """
 
@@ -87,6 +88,7 @@ class Net:
         self.is_up = True
         self.is_frozen = False
         self.back_at = -1e9
+        self.weights_s = 0.0
         self.published: Callable[[list[tuple[bytes, bytes]]], None] = lambda messages: None
         self.trap: Callable[[Call], bool] | None = None
         self.refuses: Callable[[Call], bool] | None = None
@@ -130,6 +132,8 @@ class Net:
         """Put it on its way."""
         weather, rng = self.weather, self._rng
         way_s = weather.slow_s * rng.random()
+        if self.weights_s and _carries_weights(call):
+            way_s += self.weights_s * rng.random()
         chance = 1.0 if call.process.steady else rng.random()
         if chance < weather.lost or (self.refuses is not None and self.refuses(call)):
             self._hub.at(way_s, partial(self.fail, call))
@@ -257,6 +261,11 @@ class Net:
         """Its connection is gone."""
         if call.token >= 0:
             call.task.resume(call.token, None)
+
+
+def _carries_weights(call: Call) -> bool:
+    first = call.commands[0]
+    return first[0] == b"SET" and b":policy:" in first[1]
 
 
 def error_of(reply: ServerError) -> Exception:

@@ -38,6 +38,8 @@ FAULTS = (
     "shy",
 )
 """The menu; each seed takes some of it. PERMANENT ones are how things are from the start on, the others events."""
+LARGE_SHARE = 0.25
+"""Of the plans without a barrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Plan:
         permanent: faults that are always on. faults: the others, by time. calm_s: when all is healed.
         forced: at the end it is removed while it runs, not stopped.
         vouched: dead workers are reported by whoever started them. write_s: what a checkpoint takes at most, twice.
+        large: weights go in chunks, by the courier, and batches are fetched ahead: no barrier, and nothing is small.
     """
 
     seed: int
@@ -93,6 +96,7 @@ class Plan:
     forced: bool = False
     theme: str = ""
     write_s: float = 0.01
+    large: bool = False
 
     def without(self, index: int) -> "Plan":
         """The same with one fault less."""
@@ -142,7 +146,7 @@ def plan_of(seed: int) -> Plan:
     if "shy" in chosen:
         plan = replace(plan, workers=max(2, plan.workers))
     least = plan.shards * plan.every if plan.sync else 2 * plan.every
-    plan = replace(plan, entries=max(plan.entries, least))  # below it no spec is taken
+    plan = replace(plan, entries=max(plan.entries, least), large=not plan.sync and _is_large(seed))
     return replace(plan, faults=_faults(rng, plan, sorted(chosen - frozenset(PERMANENT)), theme))
 
 
@@ -150,6 +154,11 @@ def plan_of(seed: int) -> Plan:
 def theme_of(seed: int) -> str:
     """What the plan of a seed is about, without making it."""
     return _theme(random.Random(f"plan {seed}"))
+
+
+def _is_large(seed: int) -> bool:
+    """By chance of its own, so that all else of a plan is what it was."""
+    return random.Random(f"large {seed}").random() < LARGE_SHARE
 
 
 def _theme(rng: random.Random) -> str:

@@ -3,12 +3,11 @@
 It never changes anything. A broken promise is a Violation at the very command that breaks it.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from heddle.broker.scripts import names, script
-from tests.simulation.books import check_books, check_ctl, check_readers, check_turn
+from tests.simulation.books import check_books, check_ctl, check_policies, check_readers, check_turn
 from tests.simulation.learn import Trained
 from tests.simulation.play import name_of
 from tests.simulation.server import SimServer, shown
@@ -17,6 +16,7 @@ from tests.simulation.values import ServerError
 
 Args = Sequence[bytes]
 VERBS = {script(name).sha.encode(): name for name in names()}
+CHANGE_POLICIES = frozenset(["policy_publish", "policy_forget", "eval_set"])
 CHANGE_FLOW = frozenset(["append", "ack", "dead", "roll_back", "release", "reap", "forgotten", "replay"])
 
 
@@ -71,6 +71,8 @@ class Watcher:
         self._ctl = check_ctl(self._server.db, self._tag, self._ctl)
         if verb in CHANGE_FLOW and self._ctl:
             check_books(self._server.db, self._tag, self.truth)
+        if verb in CHANGE_POLICIES:
+            check_policies(self._server.db, self._tag)
         if verb == "group_tidy":
             check_readers(self._server.db, command[3])
 
@@ -240,7 +242,7 @@ class Watcher:
     def _policy_publish(self, keys: Args, args: Args, reply: Any) -> None:
         if reply[0] == b"OK":
             self._check_seat(args[0])
-            self.truth.published(int(args[1]), hashlib.sha256(args[6]).hexdigest())
+            self.truth.published(int(args[1]), args[2].decode())
 
 
 def _owner(args: Args) -> Owner:

@@ -40,6 +40,7 @@ PROGRESS_S = 25.0
 END_S = 45.0
 """A stop ends the run within this: a trainer that is not there is waited for, and so are workers."""
 BLOB_TTL_S = 75.0
+WEIGHTS_S = 0.4
 COLLECT_EVERY = 50
 
 
@@ -62,6 +63,7 @@ class World:
         self.watcher.continues = not plan.permanent & {"broken", "deadly"}
         self.net = Net(self.hub, self.server, self.watcher)
         self.net.published = self._spread_news
+        self.net.weights_s = WEIGHTS_S if plan.large else 0.0
         self.disk = Disk(self.hub, plan.write_s)
         self.nature = Nature(self.hub)
         self.hosts = Hosts(self)
@@ -111,7 +113,7 @@ class World:
         outcome = Outcome(self.plan)
         SimNews.listeners.clear()
         try:
-            with installed(self.hub, self.nature, self.disk, self.connect), _collecting_later():
+            with installed(self.hub, self.nature, self.disk, self.connect, large=self.plan.large), _collecting_later():
                 self._live()
         except Violation as broken:
             outcome.problem = str(broken)
