@@ -152,6 +152,7 @@ class Status:
         resume_from: id of the experiment it continues, or None.
         group: of experiments that it belongs to; "" for none.
         damaged: what is wrong with a key that a leader makes anew; "" for nothing.
+        leaves_snapshots: over, and snapshots of its shards may be left, for the leader to drop.
     """
 
     experiment: str
@@ -174,6 +175,7 @@ class Status:
     resume_from: str | None
     group: str = ""
     damaged: str = ""
+    leaves_snapshots: bool = False
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -188,7 +190,7 @@ class Status:
 
     def written(self) -> dict[str, Any]:
         """For programs, what was written down; damage is told as the why of how it really is."""
-        return {name: value for name, value in asdict(self).items() if name != "damaged"}
+        return {name: value for name, value in asdict(self).items() if name not in ("damaged", "leaves_snapshots")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,7 @@ def read_status(experiment: str, status: Mapping[str, str], ctl: Mapping[str, st
         rev=integer(ctl.get("rev")),
         resume_from=spec.get("resume_from") or None,
         group=spec.get("group", ""),
+        leaves_snapshots="snapshots_from" in ctl,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from heddle.broker import keys
+from heddle.broker.counts import count as number_of
 from heddle.broker.failures import Failures
 from heddle.broker.faults import Damaged
 from heddle.broker.leases import HEALTHY_BATCHES, Leases, shard_keys
@@ -129,21 +130,25 @@ class Shards(Leases, Failures):
         found: Any = self._conn.main.zrange(keys.waiting(experiment, p), 0, -1, withscores=True)
         return waiting_since(found)
 
-    def drop_snapshots(self, experiment: str, p: int) -> None:
-        """Delete every shard's snapshot, once the experiment has ended; repeating it does no harm."""
-        count = integer(self._conn.main.hget(keys.ctl(experiment, p), "shards"))
-        for start in range(0, count, BATCH):
-            some = [keys.shard(experiment, p, shard) for shard in range(start, min(start + BATCH, count))]
-            pipe = self._conn.pipeline()
-            for own in some:
-                pipe.hget(own, "snapshot")
-            found = [(own, text(key)) for own, key in zip(some, pipe.execute(), strict=True) if key]
-            pipe = self._conn.pipeline()
-            for own, key in found:
-                pipe.unlink(key)
-                pipe.hdel(own, "snapshot")
-            if found:
-                pipe.execute()
+    def drop_snapshots(self, experiment: str, p: int, *, leader_epoch: int) -> bool:
+        """Drop the snapshots of an ended experiment's next `BATCH` shards, as the leader; again is no mistake.
+
+        Returns:
+            Whether some are left; False also for an experiment that has not ended, which keeps its own.
+
+        Raises:
+            LeaderLost: another coordinator leads.
+            Gone: the experiment was removed.
+        """
+        shards, left_from = self._conn.main.hmget(keys.ctl(experiment, p), "shards", "snapshots_from")
+        if left_from is None:
+            return False
+        first = number_of(left_from)
+        own = [keys.ctl(experiment, p), keys.status(experiment)]
+        own += [keys.shard(experiment, p, shard) for shard in range(first, min(first + BATCH, number_of(shards)))]
+        reply = self._conn.script("snapshots_drop", own, [leader_epoch, first])
+        check_leader(experiment, text(reply[0]))
+        return text(reply[0]) == "OK" and integer(reply[1]) == 1
 
     # ---- for people
 

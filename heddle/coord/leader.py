@@ -56,9 +56,11 @@ class Leader:
     ) -> None:
         self._broker = broker
         self._coordinator = coordinator
+        self._epoch = epoch
         self.contact_since_ms = contact_since_ms
         self._watched: dict[str, Watched] = {}
         self._listed: set[str] = set()
+        self._ended: dict[str, None] = {}  # whose snapshots may be left, oldest end first
         self._tell = Teller(broker, coordinator)
         self._pools = PoolShares(broker, epoch, self._tell)
         self._healer = Healer(broker, self._tell, epoch)
@@ -77,6 +79,8 @@ class Leader:
         self._listed = {status.experiment for status in found}
         for status in found:
             is_over = status.state in ENDED and status.command == "stop"  # of a damaged one that may not be written yet
+            if is_over and status.leaves_snapshots:  # who wrote its end died behind it
+                self._ended[status.experiment] = None
             if is_over or status.state == "queued" or status.experiment in self._watched:
                 continue
             try:
@@ -106,6 +110,7 @@ class Leader:
             watched.touch(now_ms)
         for watched in list(self._watched.values()):
             self._guarded(watched, max(now_ms, watched.last_ms))
+        self._drop_some()
         self._pools.share(self._watched.values(), now_ms)
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
             self.take_over(now_ms)  # what an earlier leader admitted as one of its last acts, unseen by this one
@@ -116,6 +121,19 @@ class Leader:
                 self._tell.note(None, "tidied", consumers=deleted)
             if not (self._listed and self._listed.issuperset(self._watched)):
                 self._relist()
+
+    def _drop_some(self) -> None:
+        """Snapshots of an experiment that has ended: those of some shards a round, so that no other one waits."""
+        if not self._ended:
+            return
+        experiment = next(iter(self._ended))
+        try:
+            is_left = self._broker.shards.drop_snapshots(experiment, PARTITION, leader_epoch=self._epoch)
+        except (Gone, Damaged) as error:
+            log.info("leaves snapshots to rm experiment=%s because %s", experiment, error)
+            is_left = False
+        if not is_left:
+            del self._ended[experiment]
 
     def _sweep(self, now_ms: int) -> int:
         try:
@@ -161,7 +179,7 @@ class Leader:
         ttls = {watched.ttl_ms for watched in self._watched.values()}
         due = [watched.next_due_ms for watched in self._watched.values() if watched.next_due_ms is not None]
         block_ms = min([planner.sleep_ms(now_ms, min(due, default=None)), *map(longest_pause_ms, ttls)])
-        if any(not watched.counts_in_quota or watched.is_dirty for watched in self._watched.values()):
+        if self._ended or any(not one.counts_in_quota or one.is_dirty for one in self._watched.values()):
             block_ms = min(block_ms, 50)
         for entry in self._broker.experiments.queue_read(self._coordinator, block_ms=block_ms):
             try:
@@ -231,6 +249,7 @@ class Leader:
 
     def _refuse(self, experiment: str, reason: str) -> None:
         self._steward.set_status(experiment, "failed", reason)
+        self._ended[experiment] = None
 
     # ---- one experiment
 
@@ -272,4 +291,5 @@ class Leader:
         """The experiment is over: take its tickets out of the pool, so no worker reads them in vain."""
         self._broker.shards.drop_tickets(watched.experiment, PARTITION, watched.pool)
         self._watched.pop(watched.experiment, None)
+        self._ended[watched.experiment] = None
         self._pools.is_stale = True

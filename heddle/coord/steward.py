@@ -168,9 +168,7 @@ class Steward:
         if action.state in ENDED:
             decided_on = (facts.outcome, facts.in_flight)
         now = self.set_status(experiment, action.state, action.reason, is_told=told, decided_on=decided_on)
-        if now in ENDED:  # not before: shards that a backup brought back go on from them
-            self._broker.shards.drop_snapshots(experiment, 0)
-        elif action.state in ENDED:
+        if action.state in ENDED and now not in ENDED:
             log.info("not ended yet, what that was decided on has changed experiment=%s", experiment)
         return now in ENDED
 

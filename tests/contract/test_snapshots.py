@@ -6,8 +6,8 @@ import pytest
 
 from heddle.broker import Broker, keys
 from heddle.broker.types import Lease
-from heddle.errors import BrokerFull
-from tests.broker_kit import TTL_MS, E, admit, append, claim_next, ctl, meta_of, payload, reap, run_out
+from heddle.errors import BrokerFull, LeaderLost
+from tests.broker_kit import LEADER, TTL_MS, E, admit, append, claim_next, ctl, meta_of, payload, reap, run_out
 
 
 def _held(broker: Broker) -> list[str]:
@@ -114,19 +114,84 @@ def test_the_snapshot_of_a_quarantined_shard_is_deleted(any_broker: Broker) -> N
     assert _held(any_broker) == []
 
 
-def test_dropping_the_snapshots_of_an_ended_experiment_leaves_none_and_may_be_repeated(any_broker: Broker) -> None:
-    admit(any_broker, shards=3)
-    for shard in range(3):
-        lease = claim_next(any_broker, f"w{shard}").lease
+def _with_snapshots(broker: Broker, shards: int = 3) -> None:
+    """An experiment whose shards wait for their next owner; all but shard 1 have a snapshot."""
+    admit(broker, shards=shards)
+    for shard in range(shards):
+        lease = claim_next(broker, f"w{shard}").lease
         if shard != 1:
-            append(any_broker, lease, 1, snapshot=b"state")
-        any_broker.shards.release(lease)
-    assert len(_held(any_broker)) == 2
-    any_broker.shards.drop_snapshots(E, 0)
-    any_broker.shards.drop_snapshots(E, 0)
-    any_broker.shards.drop_snapshots("unknown-1a2b", 0)
+            append(broker, lease, 1, snapshot=b"state")
+        broker.shards.release(lease)
+    assert len(_held(broker)) == shards - 1
+
+
+def _end(broker: Broker) -> None:
+    assert broker.experiments.set_status(E, "completed", leader_epoch=LEADER) == "completed"
+
+
+def test_dropping_the_snapshots_of_an_ended_experiment_leaves_none_and_may_be_repeated(any_broker: Broker) -> None:
+    _with_snapshots(any_broker)
+    _end(any_broker)
+    assert any_broker.experiments.status(E).leaves_snapshots
+    for experiment in (E, E, "unknown-1a2b"):
+        assert not any_broker.shards.drop_snapshots(experiment, 0, leader_epoch=LEADER)
     assert _held(any_broker) == []
     assert [shard.snapshot_seq for shard in any_broker.shards.shards(E, 0)] == [0, 0, 0]
+    assert not any_broker.experiments.status(E).leaves_snapshots
+
+
+def test_no_snapshot_is_dropped_before_the_end_or_where_the_broker_went_back_before_it(any_broker: Broker) -> None:
+    _with_snapshots(any_broker)
+    assert not any_broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER)
+    own = [keys.ctl(E), keys.status(E), *(keys.shard(E, 0, shard) for shard in range(3))]
+    assert any_broker.conn.script("snapshots_drop", own, [LEADER, 0]) == [b"KEPT"], "asked while it was over"
+    ctl(any_broker, snapshots_from=0)
+    assert any_broker.conn.script("snapshots_drop", own, [LEADER, 0]) == [b"KEPT"], "nothing but the state says so"
+    assert len(_held(any_broker)) == 2
+
+
+def test_snapshots_are_dropped_a_batch_at_a_time_and_the_next_leader_goes_on_where_one_died(
+    any_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heddle.broker.shards.BATCH", 2)
+    _with_snapshots(any_broker, shards=5)
+    _end(any_broker)
+    assert any_broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER)
+    assert [shard.snapshot_seq for shard in any_broker.shards.shards(E, 0)] == [0, 0, 1, 1, 1]
+    ctl(any_broker, leader_epoch=LEADER + 1)  # another took over, and wrote
+    with pytest.raises(LeaderLost):
+        any_broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER)
+    assert len(_held(any_broker)) == 3
+    assert any_broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER + 1)
+    assert not any_broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER + 1)
+    assert _held(any_broker) == []
+
+
+def test_a_batch_of_shards_that_is_dropped_twice_is_no_harm_to_the_next_one(
+    any_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heddle.broker.shards.BATCH", 2)
+    _with_snapshots(any_broker, shards=4)
+    _end(any_broker)
+    own = [keys.ctl(E), keys.status(E), *(keys.shard(E, 0, shard) for shard in range(2))]
+    assert any_broker.conn.script("snapshots_drop", own, [LEADER, 0]) == [b"OK", 1]
+    assert any_broker.conn.script("snapshots_drop", own, [LEADER, 0]) == [b"KEPT"]
+    assert not any_broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER)
+    assert _held(any_broker) == []
+
+
+def test_snapshots_are_dropped_without_memory_and_past_a_shard_that_somebody_replaced(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, full_memory: Any
+) -> None:
+    monkeypatch.setattr("heddle.broker.shards.BATCH", 2)
+    _with_snapshots(broker)
+    _end(broker)
+    broker.conn.main.delete(keys.shard(E, 0, 1))
+    broker.conn.main.rpush(keys.shard(E, 0, 1), "a", "list")
+    full_memory()
+    assert broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER)
+    assert not broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER)
+    assert _held(broker) == []
 
 
 def test_a_snapshot_whose_batch_waits_for_room_lives_as_long_as_the_batch(any_broker: Broker) -> None:

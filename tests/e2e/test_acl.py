@@ -195,12 +195,13 @@ def test_the_coordinator_may_drop_what_an_end_leaves_behind(
 ) -> None:
     # Given a shard whose snapshot nobody will need: whether a run ends with one left is chance
     snapshot = keys.snapshot("e", 0, 0, 1, "n", 1)
-    admin.hset(keys.ctl("e", 0), "shards", 1)
+    admin.hset(keys.ctl("e", 0), mapping={"command": "stop", "shards": 1})
     admin.hset(keys.shard("e", 0, 0), "snapshot", snapshot)
     admin.set(snapshot, "bytes")
     # When the coordinator ends the experiment
     with open_broker(urls["coordinator"], role="coordinator") as broker:
-        broker.shards.drop_snapshots("e", 0)
+        broker.experiments.set_status("e", "stopped", leader_epoch=1)
+        broker.shards.drop_snapshots("e", 0, leader_epoch=1)
     # Then it is gone, and nothing was refused
     assert not admin.exists(snapshot) and not admin.hexists(keys.shard("e", 0, 0), "snapshot")
     assert refused(admin) == []

@@ -280,6 +280,28 @@ def test_an_end_that_a_broker_which_went_back_took_away_leaves_the_shards_their_
     assert not raw.hexists(own, "snapshot")
 
 
+def test_what_a_coordinator_that_died_behind_an_end_left_is_dropped_by_the_next_one(
+    broker: Broker, coordinate: Callable[[], StopFlag], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given an experiment of many shards, each with a snapshot, that ended, and nobody dropped any
+    monkeypatch.setattr("heddle.broker.shards.BATCH", 2)
+    first, experiment = lead(broker), submit(broker, env={"id": "CartPole-v1", "num_envs": 5, "envs_per_shard": 1})
+    first.wait(broker.conn.now_ms())
+    raw = broker.conn.main
+    kept = [keys.snapshot(experiment, 0, shard, 1, "n1", 1) for shard in range(5)]
+    for shard, snapshot in enumerate(kept):
+        raw.set(snapshot, b"of an environment")
+        raw.hset(keys.shard(experiment, 0, shard), "snapshot", snapshot)
+    broker.experiments.set_status(experiment, "failed", leader_epoch=broker.conn.now_ms(), reason="it was told to")
+    # When another coordinator begins to lead
+    coordinate()
+    # Then they go, a few in each of its rounds, and nothing of that is left
+    eventually(lambda: not raw.exists(*kept), what="snapshots to be dropped")
+    eventually(lambda: not raw.hexists(keys.ctl(experiment), "snapshots_from"))
+    assert not any(raw.hexists(keys.shard(experiment, 0, shard), "snapshot") for shard in range(5))
+    assert state(broker, experiment) == "failed"
+
+
 def test_shards_that_kill_every_worker_fail_the_experiment_with_the_workers_words(
     broker: Broker, coordinate: Callable[[], StopFlag]
 ) -> None:

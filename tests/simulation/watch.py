@@ -17,6 +17,7 @@ from tests.simulation.values import ServerError
 Args = Sequence[bytes]
 VERBS = {script(name).sha.encode(): name for name in names()}
 CHANGE_POLICIES = frozenset(["policy_publish", "policy_forget", "eval_set"])
+ENDED = (b"completed", b"stopped", b"failed")
 CHANGE_FLOW = frozenset(["append", "ack", "dead", "roll_back", "release", "reap", "forgotten", "replay"])
 
 
@@ -219,6 +220,13 @@ class Watcher:
     def _loading(self, keys: Args, args: Args, reply: Any) -> None:
         if reply == b"OK":
             self._check_seat(args[0])
+
+    def _snapshots_drop(self, keys: Args, args: Args, reply: Any) -> None:
+        if reply[0] == b"OK":
+            status: Any = self._server.db.data.get(keys[1], {})
+            state, seen = status.get(b"state", b""), self._ctl.get(b"leader_epoch", b"0")
+            must(state in ENDED, "P8: snapshots were dropped of a run that goes on", state)
+            must(int(args[0]) >= int(seen), "snapshots were dropped by one who leads no more", (args[0], seen))
 
     def _check_seat(self, epoch: bytes) -> None:
         must(int(epoch) == self.truth.seat[1] and bool(self.truth.seat[0]), "P1: acted without the seat", epoch)

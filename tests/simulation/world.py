@@ -102,6 +102,11 @@ class World:
     def has_ended(self) -> bool:
         return self.state() in ("completed", "stopped", "failed")
 
+    def _has_dropped(self) -> bool:
+        """None of its snapshots are left, and whoever leads knows that."""
+        kept = [index for index, state in self.shard_states().items() if b"snapshot" in state]
+        return not kept and b"snapshots_from" not in self.hash_of("ctl")
+
     def shard_states(self) -> dict[int, dict[bytes, bytes]]:
         """Every shard's hash."""
         return {index: self.hash_of(f"shard:{index}") for index in range(self.plan.shards + self.plan.evals)}
@@ -151,6 +156,7 @@ class World:
         if not self.has_ended():
             self._order(self._stop)
         self._await(self.has_ended, END_S + self._forgotten_s, "liveness: a stopped run did not end")
+        self._await(self._has_dropped, END_S, "liveness: snapshots of a run that ended are left")
 
     @property
     def _forgotten_s(self) -> float:

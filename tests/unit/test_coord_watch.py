@@ -127,7 +127,7 @@ def test_a_long_look_at_one_experiment_is_no_silence_for_the_next() -> None:
         Watched(name, "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=99_500) for name in "ab"
     )
     leader: Any = Leader.__new__(Leader)
-    leader._watched, leader._tidy_ms = {"a": one, "b": other}, 100_000
+    leader._watched, leader._ended, leader._tidy_ms = {"a": one, "b": other}, {}, 100_000
     leader._tell, leader._pools = SimpleNamespace(next_round=list), SimpleNamespace(share=lambda *_: None)
     looked_at: list[tuple[str, int]] = []
 

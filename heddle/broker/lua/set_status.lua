@@ -9,7 +9,7 @@
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {'GONE', ''}
 end
-local ctl = redis.call('HMGET', KEYS[1], 'leader_epoch', 'command', 'outcome', 'rev')
+local ctl = redis.call('HMGET', KEYS[1], 'leader_epoch', 'command', 'outcome', 'rev', 'shards')
 local old = redis.call('HGET', KEYS[2], 'state') or ''
 if tonumber(ARGV[1]) < (tonumber(ctl[1] or '0') or 0) then
   return {'FENCED', old}
@@ -54,6 +54,9 @@ if not ends[ARGV[2]] then
   return {'OK', ARGV[2]}
 end
 redis.call('HSET', KEYS[2], 'ended', now)
+if (tonumber(ctl[5] or '0') or 0) > 0 then -- whoever leads drops them, see snapshots_drop.lua
+  redis.call('HSET', KEYS[1], 'snapshots_from', '0')
+end
 if (ctl[3] or '') == '' then
   redis.call('HSET', KEYS[1], 'outcome', ARGV[2], 'reason', ARGV[3])
 end
