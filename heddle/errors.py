@@ -183,7 +183,15 @@ class SeatLost(Conflict):
 
 
 class LeaderLost(Conflict):
-    """Another coordinator leads: the caller's decisions no longer count."""
+    """Another coordinator leads: the caller's decisions no longer count.
+
+    Attributes:
+        key: the one that says so; "" where it was no key.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class Gone(HeddleError):

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from heddle.broker import keys
+from heddle.broker import counts, keys
 from heddle.broker.connection import Connection
 from heddle.broker.records import entries, text, texts
 
@@ -121,9 +121,9 @@ def _names(conn: Connection, experiment: str, blob: str) -> bool:
 def _look_at_ctl(conn: Connection, experiment: str, now_ms: int, census: Census) -> None:
     fields = texts(conn.main.hgetall(keys.ctl(experiment)))
     for epoch in ("seat_epoch", "leader_epoch"):
-        census.ahead_ms = max(census.ahead_ms, int(fields.get(epoch) or 0) - now_ms)
+        census.ahead_ms = max(census.ahead_ms, counts.count(fields.get(epoch)) - now_ms)
     if fields and fields.get("command") != "stop":
-        census.wants_bytes += int(fields.get("max_bytes") or 0)
+        census.wants_bytes += counts.count(fields.get("max_bytes"))
 
 
 def _look_at_epochs(conn: Connection, shards: list[str], now_ms: int, census: Census) -> None:
@@ -132,7 +132,7 @@ def _look_at_epochs(conn: Connection, shards: list[str], now_ms: int, census: Ce
         for name in shards[start : start + 500]:
             pipe.hget(name, "epoch")
         for epoch in pipe.execute():
-            census.ahead_ms = max(census.ahead_ms, int(text(epoch) or 0) - now_ms)
+            census.ahead_ms = max(census.ahead_ms, counts.count(epoch) - now_ms)
 
 
 def _lost_tickets(conn: Connection, pool: str, now_ms: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
+from heddle.broker.counts import count
 from heddle.broker.records import integer, text
 
 LEADER_TTL_MS = 3_000
@@ -46,7 +47,7 @@ class Coordinators:
 
         Args:
             coordinator: id of this process, never used by another one: while it leads it gets its epoch again.
-            above: an epoch of its own that was fenced; it gets a higher one.
+            above: an epoch by which one of its own was fenced, or that one; it gets a higher one.
 
         Returns:
             The epoch; None while another leads.
@@ -62,6 +63,10 @@ class Coordinators:
         """Stop leading, so that another may at once; False when it was not the caller's any more."""
         return bool(self._conn.script("leader_release", [keys.COORDINATOR], [coordinator, epoch]))
 
+    def fence(self, key: str) -> int:
+        """The epoch of the last leader that wrote to a key; also one that somebody wrote there, who never led."""
+        return count(self._conn.main.hget(key, "leader_epoch"))
+
     def leader(self) -> Leader | None:
         """Who leads, or led last; None when nobody ever did or the last one left."""
         pipe = self._conn.pipeline()
@@ -76,4 +81,4 @@ def read_leader(values: Sequence[Any], now_ms: int) -> Leader | None:
     coordinator, epoch, until = values
     if coordinator is None:
         return None
-    return Leader(text(coordinator), integer(epoch), max(0, integer(until) - now_ms), integer(until))
+    return Leader(text(coordinator), count(epoch), max(0, count(until) - now_ms), count(until))

@@ -7,15 +7,18 @@ import math
 import re
 from typing import Any
 
-MOST = 10**15 - 1
-"""Fifteen digits: more than any time in ms, and every whole number up to here is exact in a script, too."""
-_WHOLE = re.compile(r"[0-9]{1,15}")
+MOST = 2**53
+"""Every whole number up to here is exact in a script, too."""
+_WHOLE = re.compile(r"[0-9]{1,16}")
 
 
 def whole(value: Any) -> int | None:
-    """What the server answered, if that is a whole number from 0 to `MOST` in digits alone."""
+    """What the server answered, if that is a whole number from 0 to `MOST` in digits alone.
+
+    The scripts go by the same rule, see `scripts.WHOLE`.
+    """
     said = _said(value)
-    return int(said) if _WHOLE.fullmatch(said) else None
+    return int(said) if _WHOLE.fullmatch(said) and int(said) <= MOST else None
 
 
 def count(value: Any) -> int:

@@ -186,7 +186,8 @@ class Pools:
         """
         args = [leader_epoch, floor, ceil, below, live]
         if text(self._conn.script("pool_quota", [keys.pool(pool)], args)) == "FENCED":
-            raise LeaderLost(f"another coordinator leads; it has written the quota of pool {pool} already")
+            told = f"another coordinator leads; it has written the quota of pool {pool} already"
+            raise LeaderLost(told, key=keys.pool(pool))
 
     # ---- supervisors
 

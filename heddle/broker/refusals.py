@@ -3,6 +3,7 @@
 It never asks a server.
 """
 
+from heddle.broker import keys
 from heddle.errors import Gone, LeaderLost, SeatLost
 
 
@@ -29,4 +30,6 @@ def check_leader(experiment: str, answer: str) -> None:
     if answer == "GONE":
         raise gone(experiment)
     if answer == "FENCED":
-        raise LeaderLost(f"another coordinator leads; it has decided about {experiment} already")
+        raise LeaderLost(
+            f"another coordinator leads; it has decided about {experiment} already", key=keys.ctl(experiment)
+        )

@@ -1,12 +1,21 @@
 """The Lua scripts: one verb a file in `lua/`, known to the server by their SHA1.
 
-This module never interpolates anything into a script; all that varies goes through KEYS and ARGV.
+This module never interpolates anything into a script; all that varies goes through KEYS and ARGV. Those that read a
+number which somebody's hand may have made none share one function for that.
 """
 
 import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+WHOLE = """\
+local function whole(said) -- as counts.count: 0 for what is no whole number up to 2^53
+  local digits = string.match(said or '', '^%d+$')
+  return digits and (#digits < 16 or (#digits == 16 and digits <= '9007199254740992')) and tonumber(digits) or 0
+end
+"""
+"""Stands before each script that calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +24,7 @@ class Script:
 
     Attributes:
         name: file name without ".lua".
-        source: its text.
+        source: its text, with what it shares.
         sha: how EVALSHA calls it.
     """
 
@@ -28,6 +37,7 @@ class Script:
 def script(name: str) -> Script:
     """The script in `lua/<name>.lua`. Raises FileNotFoundError."""
     source = files("heddle.broker").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    source = WHOLE + source if "whole(" in source else source
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
+from heddle.broker.counts import count
 from heddle.broker.faults import Damaged
 from heddle.broker.records import ENDED, Submitted, integer, text
 from heddle.broker.streams import add
@@ -115,7 +116,7 @@ def _taken(name: str, holder: str) -> Conflict:
 def _create(conn: Connection, submission: Submission, new: str) -> int:
     """Write the experiment's own keys, to dissolve later; server ms of its creation."""
     # The present leader's epoch: one that lost its lease and has not noticed yet cannot admit this experiment.
-    leader_epoch = text(conn.main.hget(keys.COORDINATOR, "epoch")) or "0"
+    leader_epoch = str(count(conn.main.hget(keys.COORDINATOR, "epoch")))
     spec, ctl = _spec_fields(submission), {**_ctl_fields(submission), "leader_epoch": leader_epoch}
     args: list[str | int] = [DISSOLVE_MS, keys.TRAINER_GROUP, len(spec)]
     for name, value in [*spec.items(), *ctl.items()]:

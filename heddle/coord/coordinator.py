@@ -107,9 +107,10 @@ class Coordinator:
         try:
             with keeper:
                 self._lead(broker, leader, keeper, now_ms)
-        except LeaderLost:
-            # Where the broker forgot a later leader, who then wrote once more, the lease is ours, its epoch worthless.
-            self._fenced = epoch
+        except LeaderLost as error:
+            # Where the broker forgot a later leader, who then wrote once more, the lease is ours, its epoch worthless;
+            # and where somebody wrote a huge one by hand, no epoch counts that does not lie above that.
+            self._fenced = max(epoch, _fence(broker, error.key))
             raise
         if keeper.lost:
             broker.events.log(None, "coordinator", self.id, "warning", f"lost the lead of epoch={epoch}")
@@ -191,3 +192,12 @@ class Coordinator:
             log.warning("waits for broker coordinator=%s error=%s", self.id, error)
         self._stop.wait(retry_delay_s(failures, self._rng.random(), last_s=RETRY_LAST_S))
         return failures
+
+
+def _fence(broker: Broker, key: str) -> int:
+    """The epoch that fenced this one; 0 where that cannot be told now: whoever is fenced again asks again."""
+    try:
+        return broker.coordinators.fence(key) if key else 0
+    except (BrokerError, Damaged, Denied) as error:
+        log.debug("cannot tell what fenced key=%s error=%s", key, error)
+        return 0

@@ -3,7 +3,12 @@
 import pytest
 
 from heddle.broker import Broker, keys
-from heddle.errors import Gone
+from heddle.broker.counts import count
+from heddle.broker.records import text
+from heddle.broker.scripts import WHOLE
+from heddle.errors import Gone, LeaderLost
+from heddle.shard import ShardPlan
+from tests.broker_kit import POOL, admit
 from tests.contract.specs import all_keys, out_of_memory, submitted
 from tests.helpers import eventually
 
@@ -168,6 +173,60 @@ def test_a_leader_whose_epoch_was_fenced_goes_on_under_a_higher_one(any_broker: 
     assert coordinators.claim_leader("c1", above=first) == second
     assert not coordinators.renew_leader("c1", first)
     assert coordinators.renew_leader("c1", second)
+
+
+ODD = ["nan", "inf", "-inf", "x", "", "-5", "1.5", "1e15", "0x10", " 7", "9007199254740993", "9" * 400]
+
+
+@pytest.mark.parametrize("said", [*ODD, "0", "7", "007", "9007199254740992"])
+def test_a_number_made_none_by_hand_counts_alike_in_scripts_and_in_python(broker: Broker, said: str) -> None:
+    shown = "return string.format('%.0f', whole(ARGV[1]))"
+    told = text(broker.conn.main.eval(WHOLE + shown, 0, said))
+    assert told == str(count(said)) == ("0" if said in ODD else str(int(said)))
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_an_epoch_made_none_by_hand_takes_the_lead_from_nobody(any_broker: Broker, said: str) -> None:
+    # Given a leader, and every epoch of leaders made no number
+    broker, raw = any_broker, any_broker.conn.main
+    experiment, epoch = admit(broker), broker.coordinators.claim_leader("c1")
+    assert epoch is not None
+    raw.hset(keys.COORDINATOR, "epoch", said)
+
+    def spoil() -> None:
+        raw.hset(keys.ctl(experiment), "leader_epoch", said)
+        raw.hset(keys.pool(POOL), "leader_epoch", said)
+
+    # Then each of its decisions stands
+    spoil()
+    assert (broker.experiments.ctl(experiment).leader_epoch, broker.pools.pool(POOL).leader_epoch) == (0, 0)
+    assert broker.shards.reap(experiment, 0, leader_epoch=epoch) == []
+    assert broker.shards.create(experiment, 0, [ShardPlan(0, "train", 0, 2)], leader_epoch=epoch) == 0
+    spoil()
+    broker.experiments.set_active(experiment, leader_epoch=epoch, active=1, active_eval=0)
+    spoil()
+    assert broker.damages.mend(experiment, [], leader_epoch=epoch, ttl_ms=1_000) == 0
+    broker.pools.set_quota(POOL, leader_epoch=epoch, floor=1, ceil=1, below=0, live=1)
+    broker.experiments.set_command(experiment, "pause", leader_epoch=epoch)
+    assert broker.experiments.set_status(experiment, "paused", leader_epoch=epoch) == "paused"
+    # And its own lease is begun anew, by itself or the next one, above every epoch before
+    assert broker.coordinators.leader() is not None
+    assert not broker.coordinators.renew_leader("c1", epoch)
+    again = broker.coordinators.claim_leader("c1")
+    assert again is not None and again >= epoch
+    # And one before it is fenced
+    with pytest.raises(LeaderLost):
+        broker.experiments.set_active(experiment, leader_epoch=5, active=1, active_eval=0)
+    with pytest.raises(LeaderLost):
+        broker.pools.set_quota(POOL, leader_epoch=5, floor=1, ceil=1, below=0, live=1)
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_a_lease_of_the_lead_until_no_time_is_over(any_broker: Broker, said: str) -> None:
+    first = any_broker.coordinators.claim_leader("c1")
+    any_broker.conn.main.hset(keys.COORDINATOR, "until", said)
+    second = any_broker.coordinators.claim_leader("c2")
+    assert first is not None and second is not None and second > first
 
 
 def test_leading_works_when_the_memory_is_full(broker: Broker) -> None:

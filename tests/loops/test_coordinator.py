@@ -194,6 +194,22 @@ def test_a_leader_that_the_broker_went_back_to_goes_on_behind_the_fence_of_one_t
     assert again is not None and again.epoch > leader.epoch + 1
 
 
+@pytest.mark.parametrize("said", ["inf", "x", "99999999999999", "9007199254740000"])
+def test_an_epoch_written_by_hand_keeps_no_coordinator_from_leading(
+    broker: Broker, coordinate: Callable[[], StopFlag], said: str
+) -> None:
+    # Given a coordinator that leads, and an epoch by hand that no leader ever had
+    coordinate()
+    experiment = submit(broker)
+    await_state(broker, experiment, "running")
+    for key in (keys.ctl(experiment), keys.pool("default")):
+        broker.conn.main.hset(key, "leader_epoch", said)
+    # Then somebody leads all the same, and decides
+    broker.experiments.set_command(experiment, "pause")
+    await_state(broker, experiment, "paused")
+    assert broker.coordinators.leader() is not None
+
+
 def test_an_experiment_stopped_before_it_was_admitted_never_starts(
     broker: Broker, coordinate: Callable[[], StopFlag]
 ) -> None:

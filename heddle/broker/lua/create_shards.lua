@@ -6,12 +6,12 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
   return {'GONE'}
 end
 local ctl = redis.call('HMGET', KEYS[1], 'leader_epoch', 'shards')
-if tonumber(ARGV[1]) < tonumber(ctl[1] or '0') then
+if tonumber(ARGV[1]) < whole(ctl[1]) then
   return {'FENCED'}
 end
 local t = redis.call('TIME')
 local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
-local created, count = 0, tonumber(ctl[2] or '0')
+local created, count = 0, whole(ctl[2])
 for i = 3, #KEYS do
   local at = 2 + (i - 3) * 4
   count = math.max(count, tonumber(ARGV[at]) + 1)

@@ -17,7 +17,7 @@ redis.call('HDEL', KEYS[1], '-')
 redis.call('HSET', KEYS[1], 'outcome', ARGV[2], 'reason', ARGV[3])
 redis.call('HSET', KEYS[2], 'result', ARGV[4])
 if ctl[3] ~= 'stop' then
-  redis.call('HSET', KEYS[1], 'command', 'stop', 'rev', string.format('%.0f', (tonumber(ctl[4] or '0') or 0) + 1))
+  redis.call('HSET', KEYS[1], 'command', 'stop', 'rev', string.format('%.0f', whole(ctl[4]) + 1))
   redis.call('PUBLISH', ARGV[5], 'command stop')
 end
 return {'OK', ARGV[2]}

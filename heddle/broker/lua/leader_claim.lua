@@ -8,7 +8,7 @@
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 local lease = redis.call('HMGET', KEYS[1], 'id', 'epoch', 'until')
-local ttl, epoch, left = tonumber(ARGV[2]), tonumber(lease[2] or '0'), tonumber(lease[3] or '0') - now
+local ttl, epoch, left = tonumber(ARGV[2]), whole(lease[2]), whole(lease[3]) - now
 local runs = left > 0 and left <= 10 * ttl
 if runs and lease[1] ~= ARGV[1] then
   return {'HELD', string.format('%.0f', epoch), lease[1], string.format('%.0f', left)}

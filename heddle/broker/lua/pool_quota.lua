@@ -2,7 +2,7 @@
 -- KEYS  1 pool (hash)
 -- ARGV  1 leader epoch  2 floor  3 ceil  4 workers below floor  5 live workers
 -- Reply "OK" | "FENCED"
-if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'leader_epoch') or '0') then
+if tonumber(ARGV[1]) < whole(redis.call('HGET', KEYS[1], 'leader_epoch')) then
   return 'FENCED'
 end
 redis.call('PERSIST', KEYS[1])

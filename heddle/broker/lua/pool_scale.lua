@@ -3,8 +3,7 @@
 -- ARGV  1 desired, "" for "each supervisor as many as it was started with"  2 rev the caller saw, "" for any
 -- Reply {"OK" | "CONFLICT", rev, desired}
 local pool = redis.call('HMGET', KEYS[1], 'rev', 'desired')
-local said = string.match(pool[1] or '', '^%d+$')
-local rev = said and #said <= 15 and tonumber(said) or 0 -- begun anew where somebody wrote none
+local rev = whole(pool[1]) -- begun anew where somebody wrote none
 if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= rev then
   return {'CONFLICT', string.format('%.0f', rev), pool[2] or ''}
 end

@@ -20,7 +20,7 @@ local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'barren_deat
 if not ctl[1] then
   return {'GONE'}
 end
-if ARGV[2] ~= '' and tonumber(ARGV[2]) < tonumber(ctl[2] or '0') then
+if ARGV[2] ~= '' and tonumber(ARGV[2]) < whole(ctl[2]) then
   return {'FENCED'}
 end
 local t = redis.call('TIME')

@@ -5,7 +5,7 @@
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 'GONE'
 end
-if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'leader_epoch') or '0') then
+if tonumber(ARGV[1]) < whole(redis.call('HGET', KEYS[1], 'leader_epoch')) then
   return 'FENCED'
 end
 redis.call('HDEL', KEYS[1], '-')

@@ -8,11 +8,11 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'rev', 'seat_epoch', 'leader_epoch')
 -- A rev that is none, by somebody's hand, is begun anew: whoever says stop is heard.
-local command, rev = ctl[1] or 'run', math.max(0, math.min(tonumber(ctl[2] or '0') or 0, 2^53))
+local command, rev = ctl[1] or 'run', whole(ctl[2])
 local state = redis.call('HGET', KEYS[2], 'state') or ''
 local shown = string.format('%.0f', rev)
 if (ARGV[4] ~= '' and tonumber(ARGV[4]) ~= tonumber(ctl[3] or '0'))
-  or (ARGV[5] ~= '' and tonumber(ARGV[5]) < (tonumber(ctl[4] or '0') or 0)) then
+  or (ARGV[5] ~= '' and tonumber(ARGV[5]) < whole(ctl[4])) then
   return {'FENCED', shown, command, state}
 end
 if command == ARGV[1] then

@@ -11,11 +11,11 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 local ctl = redis.call('HMGET', KEYS[1], 'leader_epoch', 'command', 'outcome', 'rev', 'shards')
 local old = redis.call('HGET', KEYS[2], 'state') or ''
-if tonumber(ARGV[1]) < (tonumber(ctl[1] or '0') or 0) then
+if tonumber(ARGV[1]) < whole(ctl[1]) then
   return {'FENCED', old}
 end
 -- A rev that is none, by somebody's hand, is begun anew: what has ended lets its workers go, whatever ctl holds.
-local rev = string.format('%.0f', math.max(0, math.min(tonumber(ctl[4] or '0') or 0, 2^53)) + 1)
+local rev = string.format('%.0f', whole(ctl[4]) + 1)
 local ends = {completed = true, stopped = true, failed = true}
 if ends[old] then
   if ctl[2] ~= 'stop' then

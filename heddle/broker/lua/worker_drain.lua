@@ -7,8 +7,8 @@ local said = redis.call('HMGET', KEYS[1], 'died', 'beat_ttl_ms')
 if left == -2 or said[1] then
   return 0
 end
-local lasts = tonumber(string.match(said[2] or '', '^%d+$') or '') -- none where somebody's hand made it no number
-if left > 0 and lasts and tonumber(ARGV[1]) - left >= lasts then
+local lasts = whole(said[2])
+if left > 0 and lasts > 0 and tonumber(ARGV[1]) - left >= lasts then
   return 0
 end
 redis.call('PERSIST', KEYS[1])
