@@ -52,11 +52,20 @@ def facts_of(ending: "Ending") -> Facts:
         ("steps", f"{ending.env_steps:,} in {clock_text(ending.wall_s)}, {ending.speed:,.0f} steps/s{cpu}"),
         ("batches", accounting_line(ending.flow)),
         ("trouble", "" if adds_up(ending.flow) else "the accounting does not add up: a fault of Heddle's own"),
+        *_quarantined(ending),
         *listed("failed", ending.failures),
         ("restarts", ", ".join(part for part in (again, moved) if part)),
         *listed("", ending.restarts, newest_last=True),
         ("checkpoint", ending.checkpoint or "none"),
     ]
+
+
+def _quarantined(ending: "Ending") -> Facts:
+    """Which shards nobody played any more: a run that ended well without them trained on less than its spec says."""
+    if not ending.unplayed:
+        return []
+    played = f"{ending.shards - len(ending.unplayed)} of {ending.shards} shards were played to the end"
+    return [("quarantined", played), *listed("", ending.quarantined)]
 
 
 def listed(name: str, lines: Sequence[str], *, newest_last: bool = False) -> Facts:
@@ -78,6 +87,9 @@ def next_lines(ending: "Ending") -> list[str]:
         lines.append(f"heddle why {experiment}")
         if ending.failures:
             lines.append(f"heddle shards {experiment}")
+    lines += [f"heddle repro {experiment}/{shard}" for shard in ending.unplayed[:1]]
+    if ending.unplayed and not ending.status.ended:
+        lines.append(f"heddle shards release {experiment}")
     if ending.checkpoint:
         lines += [f"heddle eval {ending.checkpoint} --episodes 100", f"heddle plot {experiment}"]
         steps = f" --set budget.env_steps={2 * ending.env_steps}" if ending.status.state == "completed" else ""
@@ -97,6 +109,7 @@ def as_json(ending: "Ending") -> dict[str, Any]:
         "restarts": list(ending.restarts),
         "reassigned": ending.moved,
         "failures": list(ending.failures),
+        "quarantined": list(ending.unplayed),
         "checkpoint": ending.checkpoint or None,
     }
 

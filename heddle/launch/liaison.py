@@ -217,8 +217,8 @@ class Liaison:
             self._to_release.popleft()
             self._next_sweep = min(self._next_sweep, self._clock.monotonic() + SWEEP_SOON_S)
             for shard in freed:
-                of = f"freed shard={shard.shard} epoch={shard.epoch} of worker={worker}"
-                told = f"{of}, for {how or 'it ended'}; now {shard.state}"
+                why_first = f"freed shard={shard.shard}, its worker {(how or 'it ended').removeprefix('it ')}"
+                told = f"{why_first}; epoch={shard.epoch} of worker={worker}, now {shard.state}"
                 self._broker.events.log(shard.experiment, "supervisor", self._supervisor, "warning", told)
                 if shard.stepping and why is not None:
                     self._blame(shard, worker, why)

@@ -12,6 +12,7 @@ from heddle.broker.experience_types import Flow
 from heddle.broker.lines import Event
 from heddle.broker.records import Status
 from heddle.broker.types import ShardState
+from heddle.states.judgement import span
 from heddle.states.read import PARTITION
 
 RESTARTS = 200
@@ -36,6 +37,8 @@ class Ending:
         restarts: why workers and trainers ended while it ran, oldest first.
         failures: what its environments did, with shard, worker and line, newest first.
         checkpoint: the best one, else the last; "" for none.
+        quarantined: shards that nobody played at its end, in one line each.
+        unplayed: their numbers; shards: how many it has.
     """
 
     status: Status
@@ -50,6 +53,9 @@ class Ending:
     restarts: tuple[str, ...]
     failures: tuple[str, ...]
     checkpoint: str
+    quarantined: tuple[str, ...] = ()
+    unplayed: tuple[int, ...] = ()
+    shards: int = 0
 
     @property
     def speed(self) -> float:
@@ -64,6 +70,8 @@ def ending_of(broker: Broker, experiment: str) -> Ending:
     latest = broker.events.metrics_last(experiment)
     result = {name: value for name, value in status.result.items() if value is not None}
     events = broker.events.find(lambda event: _tells_an_end(event, status), count=RESTARTS, prints=False)
+    shards = broker.shards.shards(experiment, PARTITION)
+    unplayed = [shard for shard in shards if shard.state == "quarantined"]
     return Ending(
         status=status,
         flow=broker.experience.flow(experiment, PARTITION),
@@ -75,8 +83,11 @@ def ending_of(broker: Broker, experiment: str) -> Ending:
         seats=glance.seats if glance is not None else 0,
         moved=glance.totals["reaped"] + glance.totals["vouched"] if glance is not None else 0,
         restarts=tuple(_short(event) for event in events),
-        failures=tuple(_failures(broker, experiment, broker.shards.shards(experiment, PARTITION))),
+        failures=tuple(_failures(broker, experiment, shards)),
         checkpoint=str(result.get("best") or result.get("checkpoint") or ""),
+        quarantined=tuple(_unplayed(shard, status) for shard in unplayed),
+        unplayed=tuple(shard.shard for shard in unplayed),
+        shards=len(shards),
     )
 
 
@@ -94,6 +105,13 @@ def _tells_an_end(event: Event, status: Status) -> bool:
 def _short(event: Event) -> str:
     """Without the last lines of what it printed."""
     return event.message.partition("; last lines:")[0].partition("; it printed")[0]
+
+
+def _unplayed(shard: ShardState, status: Status) -> str:
+    """Since when nobody played a quarantined shard, and why."""
+    since_ms, until_ms = max(shard.since_ms, status.started_ms), status.ended_ms
+    lasted = f" for the last {span(until_ms - since_ms)}" if 0 < since_ms < until_ms else ""
+    return f"shard {shard.shard}{lasted}: {shard.last_error or 'its workers died while stepping it'}"
 
 
 def _failures(broker: Broker, experiment: str, shards: Sequence[ShardState]) -> list[str]:

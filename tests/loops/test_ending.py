@@ -6,7 +6,7 @@ from pathlib import Path
 from heddle.broker import Broker, keys
 from heddle.broker.failure_types import Failure
 from tests.broker_kit import append, claim_next
-from tests.loops.test_cli_broker import Say, broker, say
+from tests.loops.test_cli_broker import Say, broker, quarantined, say
 from tests.trainer_kit import submit
 
 __all__ = ["broker", "say"]
@@ -66,6 +66,23 @@ def test_a_crashed_one_says_which_worker_which_environment_which_line(say: Say, 
         in said
     )
     assert f"next: heddle why {made} heddle shards {made}" in said and "checkpoint none" in said
+
+
+def test_an_end_without_some_shards_says_which_for_how_long_and_how_to_see_it_again(
+    say: Say,
+    broker: Broker,  # noqa: F811
+) -> None:
+    made = quarantined(broker)
+    now = broker.conn.now_ms()
+    over_at = {"state": "completed", "reason": "used env_steps 64", "started": now - 90_000, "ended": now + 60_000}
+    broker.conn.main.hset(keys.status(made), mapping=over_at)  # type: ignore[arg-type]
+    broker.conn.main.hset(keys.ctl(made), "command", "stop")
+    shards = len(broker.shards.shards(made, 0))
+    code, _, err = say("wait", made)
+    said = " ".join(err.split())
+    assert code == 0
+    assert f"quarantined {shards - 1} of {shards} shards were played to the end shard 0 for the last" in said
+    assert "s: the arm fell off" in said and f"next: heddle repro {made}/0" in said
 
 
 def test_what_goes_on_has_no_ending_yet_and_json_stays_one_document(

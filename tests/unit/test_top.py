@@ -1,5 +1,6 @@
 """`heddle top` without a broker: what keys do, and screens that are exactly as large as the terminal."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from heddle.cli.top.keys import Order, View, press
 from heddle.cli.top.layout import fit, score, short
 from heddle.cli.top.rows import ExperimentRow, PoolRow, Snapshot, WorkerRow, as_json
 from heddle.cli.top.screens import screen
-from heddle.cli.top.terminal import split_keys
+from heddle.cli.top.terminal import Terminal, split_keys
 from heddle.states.bottleneck import Uneven
 from heddle.states.judgement import Judgement
 from heddle.states.slow import SlowShards
@@ -91,6 +92,32 @@ def test_every_screen_is_exactly_as_large_as_the_terminal(size: tuple[int, int])
             assert len(lines) == size[1], view
             assert {line.cell_len for line in lines} == {size[0]}, view
             assert all("\n" not in line.plain for line in lines)
+
+
+def on_a_terminal(written: str, width: int, height: int) -> list[str]:
+    """What stands on a terminal that wraps no line: behind its last column the cursor stays on it, as xterm's does."""
+    cells = [[" "] * width for _ in range(height)]
+    line = column = 0
+    for place, erases, other, letter in re.findall(r"\x1b\[(\d+);1H|(\x1b\[K)|(\x1b\[[0-9;?]*[A-Za-z])|(.)", written):
+        if place:
+            line, column = int(place) - 1, 0
+        elif erases:
+            cells[line][min(column, width - 1) :] = [" "] * (width - min(column, width - 1))
+        elif letter and not other:
+            cells[line][min(column, width - 1)] = letter
+            column += 1
+    return ["".join(row) for row in cells]
+
+
+def test_a_line_that_is_cut_shows_its_mark_in_the_last_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Terminal, "size", lambda _self: (80, 24))
+    lines = screen(View(), replace(snapshot(), experiments=snapshot().experiments[:3]), 80, 24)
+    Terminal().draw(lines)
+    drawn = on_a_terminal(capsys.readouterr().out, 80, 24)
+    assert drawn == [line.plain for line in lines]
+    assert sum(line.endswith("…") for line in drawn) >= 6, "the lines of the log are longer than the screen"
 
 
 def text(view: View, width: int = 80, height: int = 24) -> str:

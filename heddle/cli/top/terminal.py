@@ -32,7 +32,7 @@ ESCAPES = {
     "[6~": "pagedown",
 }
 SINGLE = {"\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\x08": "backspace", "\x03": "ctrl-c"}
-HOME, TO_END = "\x1b[H", "\x1b[0m\x1b[K"
+HOME, PLAIN, CLEAR = "\x1b[H", "\x1b[0m", "\x1b[K"
 
 
 class Terminal:
@@ -82,7 +82,7 @@ class Terminal:
         drawn = [self._ansi(line) for line in lines]
         before = self._last[1] if self._last[0] == size else []
         changed = [
-            f"\x1b[{place + 1};1H{line}{TO_END}"
+            f"\x1b[{place + 1};1H{PLAIN}{CLEAR}{line}{PLAIN}"  # cleared before: behind a full line it takes its end
             for place, line in enumerate(drawn)
             if place >= len(before) or before[place] != line
         ]
