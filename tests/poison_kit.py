@@ -101,6 +101,10 @@ class Poison(gymnasium.Env[Any, Any]):
     def do_os_exit(self) -> None:
         os._exit(9)
 
+    def do_kill_parent(self) -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        threading.Event().wait()
+
     def do_sys_exit(self) -> None:
         sys.exit(3)
 

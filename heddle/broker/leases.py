@@ -70,6 +70,7 @@ class Leases(Tickets):
             no_snapshot=reply[13],
             plane=reply[14],
             suspect=reply[15] == "1",
+            company=integer(reply[16]),
         )
 
     def renew(
@@ -78,7 +79,8 @@ class Leases(Tickets):
         """Keep leases of one partition; works when the memory is full, and revives one that ran out untaken.
 
         Args:
-            leases: each with whether its shard is being stepped, so that a death is blamed on the right one.
+            leases: each with whether a death now is its shard's: it is being stepped and, where environments run in
+                children, no other one's live in that worker.
             mark: number of the worker's last mark when that was so; of what arrives out of order the newest stays.
 
         Returns:

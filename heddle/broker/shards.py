@@ -180,13 +180,16 @@ class Shards(Leases, Failures):
 
     # ---- for supervisors
 
-    def release_worker(self, worker: str, *, error: str | None = None, crashed: bool = False) -> list[Reaped]:
+    def release_worker(
+        self, worker: str, *, error: str | None = None, crashed: bool = False, in_children: str | None = None
+    ) -> list[Reaped]:
         """Free every shard of a worker that is dead for certain, at once, with urgent tickets.
 
         A barren death counts as when a lease runs out. Only the parent of the process may call this.
 
         Args:
             error: what to say of its death.
+            in_children: what to say of it where environments run in children; None for the same.
             crashed: its process brought that upon itself: it is a failure of the only shard that it held, then.
         """
         held: dict[str, list[int]] = {}
@@ -198,9 +201,10 @@ class Shards(Leases, Failures):
         is_sole = sum(map(len, held.values())) == 1
         crash = (HEALTHY_BATCHES, int(is_sole)) if crashed else ("", "")
         freed: list[Reaped] = []
+        said = (error, in_children or error)
         for experiment, mine in held.items():
             try:
-                freed += self._release_all(experiment, 0, worker, mine, error, crash)
+                freed += self._release_all(experiment, 0, worker, mine, said, crash)
             except (Gone, Damaged) as trouble:
                 log.info("freed nothing of experiment=%s error=%s", experiment, trouble)
         return freed
@@ -217,10 +221,10 @@ class Shards(Leases, Failures):
         p: int,
         worker: str,
         mine: Sequence[int],
-        error: str | None,
+        said: tuple[str | None, str | None],
         crash: tuple[int | str, int | str],
     ) -> list[Reaped]:
-        reaped = self._reap(experiment, p, mine, ["", worker, ""], error, asked=("", "", *crash))
+        reaped = self._reap(experiment, p, mine, ["", worker, ""], said, asked=("", "", *crash))
         self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
         return reaped
 
@@ -237,25 +241,25 @@ class Shards(Leases, Failures):
         p: int,
         shards: Sequence[int],
         args: Sequence[str | int],
-        error: str | None = None,
+        said: tuple[str | None, str | None] = (None, None),
         *,
-        asked: Sequence[str | int] = ("", ""),
+        asked: Sequence[str | int],
     ) -> list[Reaped]:
         if not shards:
             return []
-        said = error or "its worker died while stepping it, before its first batch"
+        inline, apart = (one or "its worker died while stepping it, before its first batch" for one in said)
+        asked = [*asked, "", ""][:4]
         pipe = self._conn.pipeline()
         for shard in shards:
-            pipe.script("reap", shard_keys(experiment, p, shard), [shard, *args, said, *asked])
+            pipe.script("reap", shard_keys(experiment, p, shard), [shard, *args, inline, *asked, apart])
         reaped = []
         for shard, reply in zip(shards, pipe.execute(), strict=True):
             answer = [text(item) for item in reply]
             check_leader(experiment, answer[0])
             if answer[0] == "OK":
-                stepping = answer[5] == "1"
-                reaped.append(
-                    Reaped(shard, answer[2], integer(answer[3]), answer[1], answer[4], experiment, p, stepping)
-                )
+                stepping, is_apart = (said == "1" for said in answer[5:7])
+                owner = (answer[2], integer(answer[3]))
+                reaped.append(Reaped(shard, *owner, answer[1], answer[4], experiment, p, stepping, is_apart))
         return reaped
 
 

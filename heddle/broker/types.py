@@ -94,6 +94,7 @@ class Claim:
         plane: token of the shared memory that every reader can map; "" for none.
         suspect: a worker that held it among others crashed a little while ago; it is told before each turn, so that the
             one that does it is known the next time.
+        company: owners in a row that died with it before a batch of it, while other shards' environments lived there.
     """
 
     lease: Lease
@@ -111,6 +112,7 @@ class Claim:
     no_snapshot: str = ""
     plane: str = ""
     suspect: bool = False
+    company: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class Reaped:
         error: why, for people.
         experiment, partition: where.
         stepping: it was being stepped when its owner was last heard of.
+        in_children: its environments run in processes of their own.
     """
 
     shard: int
@@ -208,6 +211,7 @@ class Reaped:
     experiment: str = ""
     partition: int = 0
     stepping: bool = False
+    in_children: bool = False
 
 
 @dataclass(frozen=True, slots=True)

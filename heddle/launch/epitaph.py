@@ -9,6 +9,7 @@ from heddle.quick_exit import HURRIED_CODE, STUCK_CODE
 from heddle.spec.last_words import place, telling
 
 SHOWN_LINES = 5
+HINT = ' (if it did that, isolation = "process" under [env] keeps it from workers)'
 NOT_OF_ENVIRONMENTS = frozenset({BrokerError.exit_code, Denied.exit_code, STUCK_CODE, HURRIED_CODE})
 """Exit codes of a worker that cannot use its broker, that named the call which hung, or that was told to end twice."""
 
@@ -29,14 +30,11 @@ def epitaph(child: Child, lost: str) -> str:
 
 
 def cause(child: Child, lost: str) -> str:
-    """For the shard that it was stepping, if any."""
-    hint = 'isolation = "process" under [env] keeps it from workers'
+    """For the shard that it was stepping, if any; without `HINT` for one whose environments run in children."""
     if lost:
-        return f"its worker gave {lost} while stepping it, and was killed (if it did that, {hint})"
+        return f"its worker gave {lost} while stepping it, and was killed{HINT}"
     last = (telling(child.tail()) or [""])[-1].strip()
-    return (
-        f"its worker ended with {exit_words(child)} while stepping it (if it did that, {hint}); last line: {last[:300]}"
-    )
+    return f"its worker ended with {exit_words(child)} while stepping it{HINT}; last line: {last[:300]}"
 
 
 def kind(child: Child, lost: str = "") -> str:

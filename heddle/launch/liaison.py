@@ -20,6 +20,7 @@ from heddle.broker.presence import HostReport
 from heddle.broker.types import Reaped
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerAmiss, HeddleError
+from heddle.launch.epitaph import HINT
 from heddle.launch.hearing import Hearing
 from heddle.launch.vigil import Silence
 from heddle.launch.voices import Voices
@@ -205,9 +206,10 @@ class Liaison:
     def _free(self) -> None:
         while self._to_release:
             worker, why, how, kind, crashed = self._to_release[0]
+            bare = None if why is None else why.replace(HINT, "")
             # Tried again, some may be free already: what the worker held, and so which one it was, is not known then.
             self._to_release[0] = (worker, why, how, kind, False)
-            freed = self._broker.shards.release_worker(worker, error=why, crashed=crashed)
+            freed = self._broker.shards.release_worker(worker, error=why, crashed=crashed, in_children=bare)
             if at := next((shard for shard in freed if shard.stepping), None):
                 how = f"{how}, while it stepped {at.experiment}/{at.shard}"
             self._bury(worker, how, kind)
@@ -231,10 +233,12 @@ class Liaison:
 
     def _blame(self, shard: Reaped, worker: str, why: str) -> None:
         """Say which environment a worker was at when it died, and keep that with the shard."""
-        told = (
-            f"worker {worker} died while stepping shard {shard.shard} of {shard.experiment}; if an environment did"
-            f' that, isolation = "process" under [env] keeps it from workers'
-        )
+        told = f"worker {worker} died while stepping shard {shard.shard} of {shard.experiment}"
+        if shard.in_children:
+            why = why.replace(HINT, "")
+            told += " and no other one; its environments run in children, one of which may have ended it"
+        else:
+            told += '; if an environment did that, isolation = "process" under [env] keeps it from workers'
         log.warning("%s", told)
         self._broker.events.log(shard.experiment, "supervisor", self._supervisor, "warning", told)
         cause: Cause = "signal" if "signal" in why else "exit"

@@ -42,7 +42,7 @@ class Answers:
         return holding.accepted + 1 if holding is not None else None
 
     def is_stepping(self, lease: Lease) -> bool | None:
-        """True while this very shard is being played, for the append that asks; None where its marks alone say so.
+        """True while a death now is of this very shard, for the append that asks; None where its marks alone say so.
 
         Those of a suspect do: what an append that is refused or comes late would say is wrong by then.
         """
@@ -50,7 +50,7 @@ class Answers:
             holding = self._desk.find(lease)
             if holding is not None and holding.is_suspect:
                 return None
-            return holding is not None and holding.key == self._desk.stepping
+            return holding is not None and self._desk.is_to_blame(holding)
 
     def heard(self, parcel: Parcel, reply: AppendReply) -> None:
         """A reply that settles nothing still says what the experiment wants, and whether there was room."""
@@ -103,8 +103,8 @@ class Answers:
             BrokerError: ask again soon.
         """
         with self._desk.changed:
-            stepping, mark = self._desk.stepping, self._desk.mark
-            held = [(holding, holding.accepted, holding.key == stepping) for holding in self._desk.holdings()]
+            mark = self._desk.mark
+            held = [(one, one.accepted, self._desk.is_to_blame(one)) for one in self._desk.holdings()]
             for holding, _, told in held:
                 if holding.stepping is not told:
                     holding.stepping = None  # a turn that begins before this is answered must say it again

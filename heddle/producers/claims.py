@@ -192,7 +192,7 @@ class Claimer:
         claim = self._broker.shards.claim(ticket, worker=self._worker, nonce=nonce, ttl_ms=stage.ttl_ms)
         self._unfinished = None
         if isinstance(claim, Claim):
-            holding = self._desk.take(claim, stage.ttl_ms)
+            holding = self._desk.take(claim, stage.ttl_ms, apart=stage.spec.env.in_children)
             log.info("claimed shard=%s epoch=%d seq=%d", holding.name, claim.lease.epoch, claim.seq)
             self._on_claim(claim, stage)
         self._broker.shards.drop_ticket(ticket)

@@ -100,6 +100,7 @@ class Desk:
         self._holdings: dict[Key, Holding] = {}
         self._facts: dict[str, Facts] = {}
         self._dropped: list[Holding] = []
+        self._closing: list[Holding] = []
         self._taken: list[Holding] = []
 
     def number_away(self) -> None:
@@ -107,11 +108,28 @@ class Desk:
         with self.changed:
             self.mark += 1
 
-    def take(self, claim: Claim, ttl_ms: int) -> Holding:
-        """Write down a shard that was claimed; an older holding of it is over."""
+    def is_to_blame(self, holding: Holding) -> bool:
+        """True while a death of this process would be this shard's doing, as far as anybody can tell.
+
+        A child may end its worker at any moment, so where environments run in children it can be told only while no
+        other shard has begun here.
+        """
+        with self.changed:
+            if not holding.apart:
+                return holding.key == self.stepping
+            others = [*self._holdings.values(), *self._dropped, *self._closing]
+            is_alone = not any(one.begun for one in others if one is not holding)
+            return is_alone and (holding.key == self.stepping or holding.waits)
+
+    def take(self, claim: Claim, ttl_ms: int, *, apart: bool = False) -> Holding:
+        """Write down a shard that was claimed; an older holding of it is over.
+
+        Args:
+            apart: its environments run in children.
+        """
         with self.changed:
             self.drop(key_of(claim.lease))
-            holding = self._holdings[key_of(claim.lease)] = hold(claim, ttl_ms)
+            holding = self._holdings[key_of(claim.lease)] = hold(claim, ttl_ms, apart=apart)
             self.hear(claim.lease.experiment, command=claim.command, policy=claim.policy, eval_policy=claim.eval_policy)
             self.share(claim.lease.experiment, claim.plane)
             self.counters.claims += 1
@@ -188,8 +206,8 @@ class Desk:
     def take_dropped(self) -> list[Holding]:
         """Holdings that are over and whose environments wait to be closed; each is handed out once."""
         with self.changed:
-            dropped, self._dropped = self._dropped, []
-            return dropped
+            self._closing, self._dropped = self._dropped, []
+            return list(self._closing)
 
     def facts(self, experiment: str) -> Facts:
         """What was heard of an experiment."""

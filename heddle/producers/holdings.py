@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MOST_OUTSTANDING = 2
 """Batches of one shard that were played and not answered: one on its way and one behind it."""
 
+TRIED_AFTER = 2
+"""So many owners in a row died in company. A single one may be anybody's doing, and trying costs the others time."""
+
 REMEMBERED = 10_000
 """Accepted batches whose steps are remembered; a broker in `fast` mode forgets at most the last 2 s."""
 
@@ -77,6 +80,7 @@ class Holding:
         player, camera: its environments, and what takes their snapshots, once they are made.
         env: its section of the spec; set with the player. beside: they are stepped beside each other.
         stepping: what the broker was last told: this shard is being stepped; None while that is not certain.
+        apart: they run in children of this worker. begun: its first turn began, so something of it may live here.
         leaving: play it no further and release it as soon as nothing is outstanding.
         why: why it leaves, for people; "" when its experiment was stopped.
         forgotten: batches and steps that the broker had accepted and does not know any more.
@@ -100,6 +104,8 @@ class Holding:
     env: "Env | None" = None
     beside: bool = False
     stepping: bool | None = False
+    apart: bool = False
+    begun: bool = False
     leaving: bool = False
     why: str = ""
     forgotten: tuple[int, int] = (0, 0)
@@ -141,6 +147,11 @@ class Holding:
         return self.claim.suspect and self.accepted - self.claim.seq < HEALTHY_BATCHES
 
     @property
+    def is_tried(self) -> bool:
+        """True before its first batch where owners in a row died with it and others, and nobody knows of which."""
+        return self.barren and self.claim.company >= TRIED_AFTER
+
+    @property
     def is_fruitless(self) -> bool:
         """True while it got nowhere: no batch was accepted, or it ended with an environment that gave nothing."""
         return self.barren or self.stuck_env is not None
@@ -176,9 +187,9 @@ class Holding:
         return {"experiment": self.lease.experiment, "shard": self.lease.shard, "epoch": self.lease.epoch}
 
 
-def hold(claim: Claim, ttl_ms: int) -> Holding:
+def hold(claim: Claim, ttl_ms: int, *, apart: bool = False) -> Holding:
     """The holding that a claim begins."""
-    return Holding(claim=claim, ttl_ms=ttl_ms, accepted=claim.seq, given=claim.given)
+    return Holding(claim=claim, ttl_ms=ttl_ms, accepted=claim.seq, given=claim.given, apart=apart)
 
 
 def first_to_leave(holdings: Sequence[Holding]) -> Holding:
@@ -208,9 +219,11 @@ def choose(holdings: Iterable[Holding], facts: dict[str, Facts]) -> Holding | No
     """The playable shard whose last turn is longest ago; None when all must wait.
 
     One that waited for its child goes on as soon as it can. Evaluations of an experiment share a policy of one version:
-    while one of them waits the others do not begin.
+    while one of them waits the others do not begin. Who is tried plays alone for as long as it can play.
     """
     holdings = list(holdings)
+    if (tried := _tried(holdings, facts)) is not None:
+        holdings = [tried]
     if (ready := next((h for h in holdings if h.waits and h.lane is not None and h.lane.is_ready), None)) is not None:
         return ready
     if any(h.is_suspect for h in holdings) and any(h.runs_on for h in holdings):
@@ -219,6 +232,14 @@ def choose(holdings: Iterable[Holding], facts: dict[str, Facts]) -> Holding | No
     may = [h for h in holdings if not h.waits and not (h.claim.kind == "eval" and h.lease.experiment in waiting)]
     playable = [h for h in may if version_to_play(h, facts[h.lease.experiment]) is not None]
     return min(playable, key=lambda h: h.turn, default=None)
+
+
+def _tried(holdings: list[Holding], facts: dict[str, Facts]) -> Holding | None:
+    """The shard beside which no other one may begin: in the company of which most owners died; None when all may."""
+    begun = [h for h in holdings if h.begun]
+    able = [h for h in begun or holdings if h.waits or version_to_play(h, facts[h.lease.experiment]) is not None]
+    one = max(able, key=lambda h: h.claim.company * h.is_tried, default=None)
+    return one if one is not None and one.is_tried and len(begun) < 2 else None
 
 
 IN_STEP = "with sync = true the trainer trains on this one first"
@@ -246,8 +267,10 @@ def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
     return ""
 
 
-def stepping_changes(holdings: Iterable[Holding], current: Holding) -> list[tuple[Holding, int, bool]]:
-    """What the broker must be told before `current` is stepped, so that only it is blamed for a death.
+def stepping_changes(
+    holdings: Iterable[Holding], current: Holding, *, is_to_blame: bool = True
+) -> list[tuple[Holding, int, bool]]:
+    """What the broker must be told before `current` is stepped, so that only it is blamed for a death, if it would be.
 
     Shards that delivered since they were claimed cannot be blamed and cost no round trip, suspects left out.
 
@@ -256,8 +279,8 @@ def stepping_changes(holdings: Iterable[Holding], current: Holding) -> list[tupl
         together, `current`'s last: until it is marked, nobody may be blamed wrongly.
     """
     changes = [
-        (holding, holding.accepted, holding is current)
+        (holding, holding.accepted, is_to_blame and holding is current)
         for holding in holdings
-        if (holding.barren or holding.is_suspect) and holding.stepping != (holding is current)
+        if (holding.barren or holding.is_suspect) and holding.stepping != (is_to_blame and holding is current)
     ]
     return sorted(changes, key=lambda change: (change[0].key[:2] == current.key[:2], change[0].key))

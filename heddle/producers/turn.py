@@ -207,7 +207,8 @@ class Turns:
         the broker away a death cannot be blamed, which is the lesser evil.
         """
         with self._desk.changed:
-            changes = stepping_changes(self._desk.holdings(), holding)
+            is_to_blame = self._desk.is_to_blame(holding)
+            changes = stepping_changes(self._desk.holdings(), holding, is_to_blame=is_to_blame)
             self._desk.mark += bool(changes)
             mark = self._desk.mark
             for one, _, _ in changes:

@@ -238,6 +238,7 @@ class Worker:
     def _close_players(self) -> None:
         for holding in self.desk.take_dropped():
             self._parts.lanes.close(holding)
+            holding.begun = False
             experiment = holding.lease.experiment
             if not self.desk.of(experiment):
                 self._parts.forget(experiment)
@@ -253,6 +254,8 @@ class Worker:
     def _set_stepping(self, holding: Holding | None) -> None:
         with self.desk.changed:
             self.desk.stepping = None if holding is None else holding.key
+            if holding is not None:
+                holding.begun = True
 
     # ---- called from other threads
 

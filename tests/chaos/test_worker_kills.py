@@ -300,6 +300,55 @@ def test_a_shard_in_a_child_is_not_blamed_for_the_crashes_of_an_inline_one_on_it
     fleet.end()
 
 
+@pytest.mark.parametrize("neighbours", [0, 3])
+def test_a_shard_in_a_child_that_kills_its_worker_is_set_aside_and_its_neighbours_are_not(
+    url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, neighbours: int
+) -> None:
+    # Given one worker, an isolated shard whose environment kills it before its first batch, and some that are sound
+    monkeypatch.setattr("heddle.launch.process.HEDDLE", IN_PLACE)
+    pumps = []
+    sound = ""
+    if neighbours:
+        sound = submit(
+            broker,
+            experiment={"name": "sound"},
+            env={"num_envs": neighbours, "envs_per_shard": 1, "isolation": "process", "kwargs": {"step_s": 0.02}},
+            faults={"lease_ttl": TTL_S, "barren_deaths": 1},
+        )
+        pumps.append(Pump(url, sound))
+    killing = submit(
+        broker,
+        experiment={"name": "killing"},
+        env={
+            "id": POISON,
+            "num_envs": 1,
+            "envs_per_shard": 1,
+            "isolation": "process",
+            "kwargs": {"how": "kill_parent"},
+        },
+        rollout={"steps": 16},
+        faults={"lease_ttl": TTL_S, "barren_deaths": 2},
+    )
+    pumps.append(Pump(url, killing, check=False))
+    fleet = Fleet(url, wants=1)
+    # When it has killed workers until it was set aside
+    eventually(lambda: state_of(broker, killing).state == "quarantined", timeout_s=150, what="it is set aside")
+    found = state_of(broker, killing)
+    assert found.deaths == 2 and "signal SIGKILL" in found.last_error and "isolation" not in found.last_error
+    assert broker.shards.failures(killing, 0, 0)[0].cause == "signal"
+    # Then nothing of it is told against the others, of which one such death would have been enough, and they go on
+    if neighbours:
+        heard = dict(pumps[0].heard)
+        for shard in range(neighbours):
+            eventually(lambda s=shard: pumps[0].heard.get(s, 0.0) > heard.get(s, 0.0), timeout_s=60)  # type: ignore[misc]
+        states = broker.shards.shards(sound, 0)
+        assert [(one.state, one.deaths, one.last_error) for one in states] == [("leased", 0, "")] * neighbours
+        assert broker.shards.failures(sound, 0, 0) == []
+    for pump in pumps:
+        pump.end()
+    fleet.end()
+
+
 def test_what_an_inline_environment_does_to_its_process_keeps_no_child_of_another_experiment_from_starting(
     url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

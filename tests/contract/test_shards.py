@@ -963,20 +963,21 @@ def test_whoever_claims_a_shard_counts_its_marks_anew(any_broker: Broker) -> Non
     assert any_broker.shards.shards(E, 0)[0].stepping
 
 
-def test_no_end_of_its_worker_is_blamed_on_a_shard_whose_environments_run_in_children(any_broker: Broker) -> None:
+def test_no_end_of_its_worker_is_blamed_on_a_shard_in_children_after_a_batch_or_while_others_live_there(
+    any_broker: Broker,
+) -> None:
     admit(any_broker, shards=2, barren_deaths=1, env_failures=1, in_children=1)
-    # When its worker crashes or ends while it is stepped, before a batch and after, held alone and with another one
+    # When its worker crashes or ends, in company before a batch, and alone or in company after one
     for shards, batches in ((1, 0), (2, 0), (1, 1), (2, 1)):
         claims = [claim_next(any_broker, nonce=str(n)) for n in range(shards)]
         for claim in claims:
             assert not claim.suspect
             for seq in range(claim.seq + 1, claim.seq + 1 + batches):
                 assert append(any_broker, claim.lease, seq).status == "OK"
-            any_broker.shards.renew(E, 0, [(claim.lease, True)], ttl_ms=TTL_MS, mark=1)
+            any_broker.shards.renew(E, 0, [(claim.lease, batches > 0)], ttl_ms=TTL_MS, mark=1)
         freed = any_broker.shards.release_worker("w1", error="it ended with SIGSEGV", crashed=True)
         assert [one.stepping for one in freed] == [False] * shards
     claim = claim_next(any_broker)
-    any_broker.shards.renew(E, 0, [(claim.lease, True)], ttl_ms=TTL_MS, mark=1)
     run_out(any_broker, claim.lease)
     assert reap(any_broker) == [claim.lease.shard]
     found = [(one.state, one.deaths, one.failures, one.last_error) for one in any_broker.shards.shards(E, 0)]
@@ -984,6 +985,47 @@ def test_no_end_of_its_worker_is_blamed_on_a_shard_whose_environments_run_in_chi
     # and what its owner says of it counts as ever
     any_broker.shards.release(claim_next(any_broker).lease, error="it slipped", barren=True)
     assert "quarantined" in states(any_broker)
+
+
+def test_a_shard_in_children_whose_owners_die_of_it_alone_before_a_batch_is_quarantined(any_broker: Broker) -> None:
+    # Given a shard that its owners say they step, which with children means that no other one's live there
+    admit(any_broker, shards=1, barren_deaths=2, in_children=1)
+    assert die_while(any_broker, stepping=True) == "queued"
+    any_broker.shards.renew(E, 0, [((claim := claim_next(any_broker)).lease, True)], ttl_ms=TTL_MS)
+    # When another one of them dies, and its supervisor tells why in words for both kinds
+    (freed,) = any_broker.shards.release_worker("w1", error="inline words", in_children="words for children")
+    # Then it is set aside with the right ones
+    assert (freed.shard, freed.stepping, freed.in_children) == (claim.lease.shard, True, True)
+    (found,) = any_broker.shards.shards(E, 0)
+    assert (found.state, found.deaths, found.last_error) == ("quarantined", 2, "words for children")
+
+
+def test_deaths_in_company_are_told_to_the_next_owner_until_a_batch_or_a_lifted_quarantine(any_broker: Broker) -> None:
+    admit(any_broker, shards=1, barren_deaths=1, in_children=1)
+    told = []
+
+    def next_owner() -> Claim:
+        told.append((claim := claim_next(any_broker)).company)
+        return claim
+
+    for batches in (0, 0, 1, 0):
+        claim = next_owner()
+        for seq in range(claim.seq + 1, claim.seq + 1 + batches):
+            append(any_broker, claim.lease, seq)
+        any_broker.shards.release_worker("w1")
+    any_broker.shards.renew(E, 0, [(next_owner().lease, True)], ttl_ms=TTL_MS)
+    any_broker.shards.release_worker("w1")
+    any_broker.shards.lift_quarantine(E, 0, 0)
+    any_broker.shards.queue_tickets(E, 0, [0], POOL)
+    next_owner()
+    assert told == [0, 1, 2, 0, 1, 0]
+
+
+def test_inline_shards_count_no_deaths_in_company(any_broker: Broker) -> None:
+    admit(any_broker, shards=1)
+    claim_next(any_broker)
+    any_broker.shards.release_worker("w1")
+    assert claim_next(any_broker).company == 0
 
 
 def test_an_accepted_append_leaves_what_was_said_of_stepping_where_it_is_told_to(any_broker: Broker) -> None:

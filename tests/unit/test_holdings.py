@@ -268,6 +268,8 @@ def late() -> tuple[Late, Desk, Answers, Callable[[Holding | None], None]]:
     def play(one: Holding | None) -> None:
         with desk.changed:
             desk.stepping = None if one is None else one.key
+            if one is not None:
+                one.begun = True
         if one is not None:
             turns.mark_stepping(one)
 
@@ -330,3 +332,70 @@ def test_a_renewal_of_the_keeper_that_is_not_answered_is_older_than_the_next_one
     # Then the one that may arrive after it has the lower number
     lost, kept = shards.said[-2:]
     assert lost[1] == {0: True} and kept[1] == {0: False} and kept[0] > lost[0]
+
+
+def test_a_shard_in_children_is_said_to_be_stepped_only_while_no_other_one_lives_in_its_worker() -> None:
+    # Given a worker that holds two such shards, and has begun the first one
+    shards, desk, answers, play = late()
+    first, second = (desk.take(claim(shard), 1_000, apart=True) for shard in (0, 1))
+    play(first)
+    assert shards.said[-1][1] == {0: True}
+    # When the first waits for its child, and the second begins beside it
+    first.lane = create_autospec(Lane, instance=True, is_parked=True, is_ready=False)
+    play(None)
+    answers.renew_all()
+    assert shards.said[-1][1] == {0: True, 1: False}, "its child may end the worker at any moment of its turn"
+    play(second)
+    # Then neither is to blame any more, and the first one was cleared before anything of the second was made
+    assert shards.said[-1][1] == {0: False}
+    answers.renew_all()
+    assert shards.said[-1][1] == {0: False, 1: False}
+    # And whoever is left is to blame again only once nothing of the other one lives
+    desk.lose(first.lease)
+    assert not desk.is_to_blame(second)
+    (gone,) = desk.take_dropped()
+    assert not desk.is_to_blame(second)
+    gone.begun = False
+    assert desk.is_to_blame(second)
+
+
+def test_an_inline_shard_that_begins_clears_the_one_in_children_beside_it() -> None:
+    shards, desk, _, play = late()
+    apart, inline = desk.take(claim(0), 1_000, apart=True), desk.take(claim(1), 1_000)
+    play(apart)
+    play(inline)
+    assert [said for _, said in shards.said] == [{0: True}, {0: False, 1: True}]
+    play(apart)
+    assert shards.said[-1][1] == {1: False}
+
+
+def apart(shard: int, company: int, **changes: Any) -> Holding:
+    return hold(claim(shard, company=company, **changes), 1_000, apart=True)
+
+
+def test_whose_owners_died_in_company_again_and_again_plays_alone_until_its_first_batch() -> None:
+    facts = {E: Facts("run", policy=3)}
+    fresh, doubtful, likely = held = apart(0, 1), apart(1, 2), apart(2, 3)
+    # Given a worker that has begun nothing, then the one in whose company most owners died comes first
+    assert choose(held, facts) is likely
+    likely.begun, likely.turn = True, 1
+    likely.lane = create_autospec(Lane, instance=True, is_parked=True, is_ready=False)
+    assert choose(held, facts) is None, "nothing begins beside it while it waits for its child"
+    likely.lane.is_ready = True
+    assert choose(held, facts) is likely
+    likely.lane.is_parked = False
+    assert choose(held, facts) is likely
+    # When its first batch is accepted, then the others begin, one of which nothing can be told any more
+    likely.note_accepted(5, 16)
+    assert choose(held, facts) is fresh
+    fresh.begun, fresh.turn = True, 2
+    assert choose(held, facts) is doubtful
+
+
+def test_who_is_tried_and_cannot_play_keeps_nobody_waiting() -> None:
+    facts = {E: Facts("run", policy=3), "paused": Facts("pause", policy=3)}
+    tried, other = apart(0, 3), apart(1, 0)
+    tried.claim = replace(tried.claim, lease=replace(tried.lease, experiment="paused"))
+    assert choose([tried, other], facts) is other
+    tried.begun = True
+    assert choose([tried, other], facts) is other

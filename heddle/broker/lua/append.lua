@@ -132,7 +132,7 @@ local entry = redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3
   'blob', KEYS[8], 'location', mapped and 'shm' or 'redis', unpack(mapped and {'place', ARGV[19]} or {}))
 local identity = table.concat({ARGV[1], ARGV[3], ARGV[4], ARGV[5]}, ':')
 redis.call('HSET', (string.gsub(KEYS[6], 'flow$', 'accepted')), identity, entry) -- no entry counts that is not in here
-redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'deaths', '0',
+redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'deaths', '0', 'company', '0',
   'accepted', string.format('%.0f', now), 'given',
   string.format('%.0f', math.max(given, tonumber(s[7]))), unpack(ARGV[7] ~= '' and {'stepping', ARGV[7]} or {}))
 redis.call('ZREM', KEYS[7], ARGV[1])

@@ -3,11 +3,12 @@
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)
 -- ARGV  1 shard index  2 worker  3 nonce  4 ttl ms  5 batches after which a suspect (see reap.lua) is none any more
 -- Reply {"OK", epoch, seq, given, command, policy, min_policy, eval_policy, snapshot key or "", kind, attempts, sync,
---     deaths, why no snapshot, token of the shared memory that every reader can map, "" for none, "1" for a suspect}
+--     deaths, why no snapshot, token of the shared memory that every reader can map, "" for none, "1" for a suspect,
+--     owners in a row that died in the company of other shards (see reap.lua)}
 --     | {"HELD"}: not queued | {"GONE"}: the experiment was removed or stopped, or has no such shard
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'min_policy', 'eval_policy', 'sync', 'plane', 'far')
 local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'seq', 'given', 'snapshot', 'kind', 'attempts',
-  'claim_seq', 'previous', 'deaths', 'no_snapshot', 'suspect')
+  'claim_seq', 'previous', 'deaths', 'no_snapshot', 'suspect', 'company')
 if not ctl[1] or ctl[1] == 'stop' or not s[1] then
   return {'GONE'}
 end
@@ -35,4 +36,4 @@ redis.call('PEXPIRE', KEYS[3], ARGV[4])
 redis.call('ZADD', KEYS[4], string.format('%.0f', now + tonumber(ARGV[4])), ARGV[1])
 return {'OK', epoch, s[5], s[6], ctl[1], ctl[2] or '0', ctl[3] or '0', ctl[4] or '0', s[7] or '', s[8], attempts, ctl[5] or '0',
   s[12] or '0', s[13] or '', tonumber(ctl[7] or '0') > now and '' or ctl[6] or '',
-  s[14] and tonumber(s[5]) - tonumber(s[14]) < tonumber(ARGV[5]) and '1' or ''}
+  s[14] and tonumber(s[5]) - tonumber(s[14]) < tonumber(ARGV[5]) and '1' or '', s[15] or '0'}

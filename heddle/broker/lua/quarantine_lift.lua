@@ -26,6 +26,6 @@ local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[
 redis.call('HDEL', KEYS[1], '-')
 redis.call('HSET', KEYS[1], 'lifts', string.format('%.0f', tonumber(ctl[2] or '0') + 1))
 redis.call('HSET', KEYS[3], 'state', 'queued', 'deaths', '0', 'stuck', '', 'failures', '', 'stepping', '0', 'since', now)
-redis.call('HDEL', KEYS[3], 'suspect')
+redis.call('HDEL', KEYS[3], 'suspect', 'company')
 redis.call('HSET', KEYS[4], ARGV[1], '- ' .. now)
 return {'OK', 'queued'}

@@ -2,8 +2,10 @@
 -- A death counts only if the shard was being stepped and its owner got no batch accepted; a crash of its process also
 -- after batches, as a failure given back does, where it is known that this shard was stepped: it was the only one held, or
 -- its owner said so before each turn, as owners do of a suspect: one that was held in a crash of which that was not known.
--- Too many of either: quarantined. Neither counts where environments run in children of their own (`in_children`): what
--- ended their worker was somebody else's, and the end of a child is told by their owner (release.lua).
+-- Too many of either: quarantined. Where environments run in children of their own (`in_children`) the end of a child is
+-- told by their owner (release.lua), a crash is nobody's, and owners say that they step a shard only while no other one's
+-- environments live in them. Deaths of such a shard in company, before a batch, are counted apart (`company`): its next
+-- owner tries it alone.
 -- Runs when the memory is full: ZREM comes first.
 -- Totals for people: `reaped` counts leases that ran out, `vouched` deaths that a parent saw, `quarantined` shards.
 -- KEYS  1 ctl (hash)  2 shard (hash)  3 lease (hash with TTL)  4 due (sorted set)  5 queued (hash)  6 flow (hash)
@@ -13,9 +15,9 @@
 --       6 server ms at which the lease was found over, "" when vouched  7 ms for which that is worth something: a server
 --       that was frozen meanwhile kept every owner from renewing
 --       8 vouched, and its process crashed: it follows the failure before if fewer batches lie between; "" for none
---       9 "1": the crashed process held no other shard
--- Reply {"OK", state now, worker, epoch, error, "1" when it was being stepped} | {"ALIVE"} | {"NO"}: not leased, or not by that worker
---     | {"FENCED"}: another coordinator leads | {"LATE"}: look again | {"GONE"}
+--       9 "1": the crashed process held no other shard  10 what to say of the death of one with environments in children
+-- Reply {"OK", state now, worker, epoch, error, "1" when it was being stepped, "1" with environments in children} | {"ALIVE"}
+--     | {"NO"}: not leased, or not by that worker | {"FENCED"}: another coordinator leads | {"LATE"}: look again | {"GONE"}
 local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'barren_deaths', 'env_failures', 'in_children')
 if not ctl[1] then
   return {'GONE'}
@@ -48,13 +50,15 @@ if tonumber(s[7] or '0') > 0 then
 end
 local deaths, said = tonumber(s[8] or '0'), s[9] or ''
 local apart = ctl[5] == '1'
-local stepped = s[6] == '1' and not apart
+local stepped = s[6] == '1' and not (apart and s[4] ~= s[5])
 local state = ctl[1] == 'stop' and 'stopped' or 'queued'
 if s[4] == s[5] and stepped then
-  deaths, said = deaths + 1, ARGV[5]
+  deaths, said = deaths + 1, apart and ARGV[10] or ARGV[5]
   if deaths >= tonumber(ARGV[4] ~= '' and ARGV[4] or ctl[3] or '5') then
     state = 'quarantined'
   end
+elseif s[4] == s[5] and apart then
+  redis.call('HINCRBY', KEYS[2], 'company', 1)
 end
 local within, most_failures = apart and '' or ARGV[8] or '', tonumber(ctl[4] or '0')
 local suspect = s[12] and within ~= '' and tonumber(s[4]) - tonumber(s[12]) < tonumber(within)
@@ -86,4 +90,4 @@ redis.call('HINCRBY', KEYS[6], ARGV[3] == '' and 'reaped' or 'vouched', 1)
 if state == 'quarantined' then
   redis.call('HINCRBY', KEYS[6], 'quarantined', 1)
 end
-return {'OK', state, s[2], s[3], said, (blamed or stepped) and '1' or '0'}
+return {'OK', state, s[2], s[3], said, (blamed or stepped) and '1' or '0', apart and '1' or '0'}
