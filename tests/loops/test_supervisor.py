@@ -100,7 +100,7 @@ class FakeBroker:
         self.beats += not self.silent
         return {worker: Pulse(self.beats) for worker in workers if worker not in self.unborn}
 
-    def _release(self, worker: str, *, error: str | None, crashed: bool) -> list[Any]:
+    def _release(self, worker: str, *, error: str | None, crashed: bool, in_children: str | None) -> list[Any]:
         self._answer()
         if self.stumbles:
             self.stumbles = False
