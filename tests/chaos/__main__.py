@@ -18,6 +18,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=60, help="SIGKILLs of random roles")
     parser.add_argument("--stops", type=int, default=0, help="SIGSTOPs past the TTL, with SIGCONT")
     parser.add_argument("--restarts", type=int, default=0, help="SIGKILLs of the server, with a restart")
+    parser.add_argument("--server-stops", type=int, default=0, help="SIGSTOPs of the server, with SIGCONT")
     parser.add_argument("--proxy", type=int, default=0, help="attacks on links: latency, resets, cuts one or both ways")
     parser.add_argument("--seconds", type=float, default=60.0, help="over which they are spread")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule")
@@ -40,6 +41,7 @@ def plan_of(given: argparse.Namespace) -> Plan:
         freezes=given.stops,
         restarts=given.restarts,
         network=given.proxy,
+        server_freezes=given.server_stops,
         roles=tuple(given.roles.split(",")),
     )
     size = Size(

@@ -31,7 +31,18 @@ SLOW: dict[str, Any] = {
 }
 CARTPOLE: dict[str, Any] = {"env": {"kwargs": {"inner": "CartPole-v1", "step_s": 0.001}}}
 SHARED: dict[str, Any] = {"rollout": {"plane": "shm"}}
-EXPERIMENTS: dict[str, dict[str, Any]] = {"fast": FAST, "slow": SLOW, "cartpole": CARTPOLE, "shared": SHARED}
+SYNC: dict[str, Any] = {"rollout": {"sync": True, "max_policy_lag": None}, "trainer": {"sync_timeout": 5.0}}
+EVALUATED: dict[str, Any] = {**CARTPOLE, "eval": {"num_envs": 2, "episodes": 2, "every_updates": 5}}
+ISOLATED: dict[str, Any] = {"env": {"isolation": "process"}}
+EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "fast": FAST,
+    "slow": SLOW,
+    "cartpole": CARTPOLE,
+    "shared": SHARED,
+    "sync": SYNC,
+    "evaluated": EVALUATED,
+    "isolated": ISOLATED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +73,8 @@ def fight(plan: Plan, folder: Path) -> Report:
     try:
         for name in plan.experiments:
             sections = EXPERIMENTS[name]
-            opaque = sections.get("env", {}).get("id") == OPAQUE
-            observer.watch(fleet.submit(f"ledger-{name}", **sections), continuous=not opaque)
+            begins_anew = sections.get("env", {}).get("id") == OPAQUE or "child" in plan.order.roles
+            observer.watch(fleet.submit(f"ledger-{name}", **sections), continuous=not begins_anew)
         await_play(siege, observer)
         siege.run()
         siege.settle()

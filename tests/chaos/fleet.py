@@ -34,6 +34,13 @@ MARK = "CHAOS_FLEET"
 EXPERIMENT = "ledger"
 """How the names of a fleet's experiments begin."""
 AGAIN_S = 0.1
+COMMANDS = {
+    "worker": " worker --pool",
+    "forker": " forker --pool",
+    "child": "/isolation/child.py ",
+    "trainer": f" trainer {EXPERIMENT}",
+}
+"""Words by which those are known that no member of a fleet is."""
 SHORT = (sys.executable, "-m", "tests.chaos.short")
 FULL = (sys.executable, "-m", "heddle")
 
@@ -100,6 +107,7 @@ class Fleet:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         self.server = server or serve(folder, size)
         self.server_is_down_until: float | None = None
+        self.server_is_frozen = False
         self.on_dead_server: Callable[[], object] = lambda: None
         """Called when a killed server is dead for certain, before it is started again."""
         self.members = [self._member(*one, urls or {}, prefixes or {}) for one in _plan(size, self.home)]
@@ -126,6 +134,22 @@ class Fleet:
             self.server = restart(self.server, self.clock)
             self.server_is_down_until = None
 
+    @property
+    def server_answers(self) -> bool:
+        """False while it is down, or frozen."""
+        return self.server_is_down_until is None and not self.server_is_frozen
+
+    def freeze_server(self) -> Callable[[], None]:
+        """SIGSTOP; what lets it go on."""
+        pid, self.server_is_frozen = self.server.pid, True
+        os.kill(pid, signal.SIGSTOP)
+
+        def go_on() -> None:
+            os.kill(pid, signal.SIGCONT)
+            self.server_is_frozen = False
+
+        return go_on
+
     def kill_server(self, down_s: float) -> None:
         """SIGKILL; `step` starts it again after `down_s`."""
         os.kill(self.server.pid, signal.SIGKILL)
@@ -136,10 +160,10 @@ class Fleet:
         return next(member for member in self.members if member.name == name)
 
     def pids(self, role: str) -> list[int]:
-        """Processes of a role: server, coordinator, supervisor, its forker, host, worker or trainer."""
+        """Processes of a role: server, coordinator, supervisor, its forker, host, worker, its children or trainer."""
         if role == "server":
-            return [self.server.pid] if self.server_is_down_until is None else []
-        words = {"worker": " worker --pool", "forker": " forker --pool", "trainer": f" trainer {EXPERIMENT}"}.get(role)
+            return [self.server.pid] if self.server_answers else []
+        words = COMMANDS.get(role)
         if words is not None:
             return [one.pid for one in procs.marked(MARK, str(self.folder)) if words in one.command]
         return [m.child.pid for m in self.members if m.name.startswith(role) and m.child and m.child.code is None]
@@ -211,9 +235,10 @@ SPEC: dict[str, Any] = {
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on `under`, and so for kwargs within."""
+    """`over` on `under`, and so for kwargs within; None leaves a key out."""
     kwargs = {**under.get("kwargs", {}), **over.get("kwargs", {})}
-    return {**under, **over, **({"kwargs": kwargs} if kwargs else {})}
+    merged = {**under, **over, **({"kwargs": kwargs} if kwargs else {})}
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def serve(folder: Path, size: Size) -> LocalServer:

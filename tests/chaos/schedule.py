@@ -12,12 +12,11 @@ import numpy as np
 Deed = Literal["kill", "freeze", "latency", "reset", "cut", "deaf", "mute", "stale"]
 
 ROLES = ("worker", "trainer", "coordinator", "supervisor", "host", "server")
-WEIGHTS = {"worker": 10.0, "trainer": 4.0, "coordinator": 3.0, "supervisor": 1.5, "host": 1.0}
+WEIGHTS = {"worker": 10.0, "trainer": 4.0, "coordinator": 3.0, "supervisor": 1.5, "host": 1.0, "child": 5.0}
+"""Children that play isolated shards are hit only where it is asked for."""
 NETWORK: tuple[Deed, ...] = ("latency", "reset", "cut", "deaf", "mute", "stale")
 DOWN_S = (0.02, 2.5)
 """How long a killed server stays away."""
-SERVER_FROZEN_S = 1.2
-"""A frozen server loses no lease: nobody can renew, and nobody can reap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Order:
 
     Attributes:
         kills: SIGKILLs of any role but the server; freezes: SIGSTOPs past the TTL; restarts: SIGKILLs of the server;
-            network: attacks on links.
+            network: attacks on links; server_freezes: SIGSTOPs of the server, of about as long.
         seconds: over which they are spread.
         ttl_s: what a freeze must outlast.
         roles: who may be hit.
@@ -57,6 +56,7 @@ class Order:
     freezes: int = 0
     restarts: int = 0
     network: int = 0
+    server_freezes: int = 0
     ttl_s: float = 1.0
     roles: tuple[str, ...] = ROLES
 
@@ -77,6 +77,9 @@ def schedule(order: Order) -> list[Action]:
         deed = NETWORK[int(rng.integers(len(NETWORK)))]
         lasts_s = order.ttl_s * rng.uniform(0.3, 3.0)
         actions.append(Action(rng.uniform(0, order.seconds), deed, _role(rng, roles), rng.random(), lasts_s))
+    for _ in range(order.server_freezes):
+        lasts_s = order.ttl_s * rng.uniform(0.5, 2.5)
+        actions.append(Action(rng.uniform(0, order.seconds), "freeze", "server", 0.0, lasts_s))
     return sorted(actions, key=lambda action: action.at_s)
 
 

@@ -97,7 +97,7 @@ class Siege:
             self._undo.remove(entry)
             entry[1]()
         self.fleet.step()
-        if now >= self._books_at and self.fleet.server_is_down_until is None:
+        if now >= self._books_at and self.fleet.server_answers:
             self._books_at = now + BOOKS_EVERY_S
             self._look_at_books()
         self.fleet.clock.sleep(STEP_S)
@@ -171,11 +171,13 @@ class Siege:
         victim = procs.process(pid)
         hit = Hit(action, 0, pid, victim.command if victim else "", self._held(pid) if action.role == "worker" else {})
         hit.at_ms = self._now_ms()
-        if action.role == "server":
+        if action.role == "server" and action.deed == "freeze":
+            self._later(action.lasts_s, self.fleet.freeze_server(), hit)
+        elif action.role == "server":
             self.fleet.kill_server(action.lasts_s)
         elif not _signal(pid, signal.SIGKILL if action.deed == "kill" else signal.SIGSTOP):
             return False
-        if action.deed == "freeze":
+        if action.deed == "freeze" and action.role != "server":
             self._later(action.lasts_s, lambda: _thaw(pid), hit)
         self.hits.append(hit)
         return True

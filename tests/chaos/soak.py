@@ -21,7 +21,7 @@ from tests.chaos.schedule import Order
 
 KILLS_A_ROUND = 120
 ROUND_S = 100.0
-EXPERIMENTS = (("fast", "slow"), ("cartpole",), ("fast", "cartpole"), ("slow",))
+EXPERIMENTS = (("fast", "slow"), ("cartpole",), ("sync",), ("fast", "evaluated"), ("slow",), ("fast", "isolated"))
 NETWORK_EVERY = 4
 """Rounds from one with attacks on links to the next."""
 MOST_GROWTH_MIB = 8.0
@@ -34,6 +34,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=3000)
     parser.add_argument("--stops", type=int, default=1000, help="SIGSTOPs past the TTL, with SIGCONT")
     parser.add_argument("--restarts", type=int, default=100, help="of the server, after a SIGKILL")
+    parser.add_argument("--server-stops", type=int, default=50, help="SIGSTOPs of the server, with SIGCONT")
     parser.add_argument("--minutes", type=float, default=30.0, help="for which memory is watched; 0 leaves it out")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; the next ones count on")
     parser.add_argument("--first", type=int, default=0, help="round to begin with")
@@ -53,6 +54,7 @@ def plans(given: argparse.Namespace) -> list[Plan]:
             kills=_part(given.kills, count, number),
             freezes=_part(given.stops, count, number),
             restarts=_part(given.restarts, count, number),
+            server_freezes=_part(given.server_stops, count, number),
             network=20 if number % NETWORK_EVERY == NETWORK_EVERY - 1 else 0,
         )
         size = Size(hosts=(2, 2), durability="strict" if number % 2 else "fast")

@@ -1,7 +1,8 @@
 """Whole fleets under attack: every accepted step is trained once or set aside and counted, whatever is killed.
 
 Together: 200 kills, 50 freezes past the TTL and 10 restarts of the server, on environments that can be snapshotted,
-that cannot, that are slow, and on CartPole; and a siege of the network. Other numbers: `python -m tests.chaos`.
+that cannot, that are slow, and on CartPole that is evaluated, whose server freezes, too; and a siege of the network, of
+a run with a barrier beside one whose environments play in children. Other numbers: `python -m tests.chaos`.
 """
 
 from pathlib import Path
@@ -57,16 +58,18 @@ def test_a_hundred_kills_of_every_role_on_a_server_that_keeps_all_lose_nothing_a
 def test_a_hundred_kills_of_every_role_on_a_server_that_may_forget_two_seconds_train_nothing_twice(
     tmp_path: Path,
 ) -> None:
-    order = Order(seed=12, seconds=60, kills=105, freezes=26, restarts=5)
-    report = fight(Plan(order, Size(hosts=(2, 1), durability="fast"), ("cartpole",)), tmp_path)
+    order = Order(seed=12, seconds=60, kills=110, freezes=28, restarts=5, server_freezes=3)
+    report = fight(Plan(order, Size(hosts=(2, 1), durability="fast"), ("evaluated",)), tmp_path)
     check(report)
     assert count(report, "kill", of_server=False) >= 100
     assert count(report, "freeze", of_server=False) >= 25
     assert count(report, "kill", of_server=True) == 5
+    assert count(report, "freeze", of_server=True) == 3
+    assert report.flows and all(flow["evaluated"] for flow in report.flows.values())
 
 
 def test_delays_resets_and_cuts_in_one_or_both_directions_lose_nothing_and_train_nothing_twice(tmp_path: Path) -> None:
     order = Order(seed=13, seconds=30, network=24, kills=4, roles=tuple(role for role in ROLES if role != "server"))
-    report = fight(Plan(order, Size(hosts=(1, 1)), ("fast",)), tmp_path)
+    report = fight(Plan(order, Size(hosts=(1, 1)), ("sync", "isolated")), tmp_path)
     check(report)
     assert sum(report.deeds.values()) >= 24
