@@ -9,7 +9,7 @@ from heddle.errors import Gone, LeaderLost, SeatLost
 
 def gone(experiment: str) -> Gone:
     """What to raise where there is no such experiment any more."""
-    return Gone(f"no experiment {experiment!r}: it was removed")
+    return Gone(f"no experiment {experiment!r}: it was removed, or the broker lost what it held")
 
 
 def seat_lost(experiment: str, seat_epoch: int | None) -> SeatLost:

@@ -283,7 +283,7 @@ def _outcome(order: Order, session: Session, reader: FactsReader) -> Outcome:
     elif session.stop.draining:
         state, reason = "interrupted", "Ctrl-C" if session.stop.reason == "SIGINT" else session.stop.reason
     elif reader.gone:
-        raise Gone(f"{reader.experiment} was removed while it ran")
+        raise Gone(f"{reader.experiment} was removed while it ran, or the broker lost what it held")
     return Outcome(
         experiment=reader.experiment,
         state=state,

@@ -152,7 +152,7 @@ class Answers:
 
     def gone(self, experiment: str) -> None:
         """The experiment was removed: hold nothing of it any more."""
-        self.lose_all(experiment, "the experiment was removed")
+        self.lose_all(experiment, "the experiment was removed, or the broker lost it")
 
     def lose_all(self, experiment: str, why: str) -> None:
         """Hold nothing of an experiment any more."""
