@@ -14,7 +14,7 @@ from heddle.broker.coordinators import LEADER_TTL_MS
 from heddle.broker.faults import Damaged
 from heddle.clock import Clock, SystemClock
 from heddle.coord.leader import Leader
-from heddle.coord.watch import contact_since, longest_gap_ms, was_set
+from heddle.coord.watch import Step, contact_since, longest_gap_ms, step_between
 from heddle.errors import BrokerAmiss, BrokerBlocked, BrokerError, Denied, LeaderLost
 from heddle.lease import Keeper, retry_delay_s
 from heddle.stop import StopFlag
@@ -53,6 +53,7 @@ class Coordinator:
         self._contact_since_ms = 0
         self._floor_ms = 0
         self._last_ms: int | None = None
+        self._step: Step | None = None
         self._blind = False
         self._was_away = False
         self._born_ms = 0
@@ -128,6 +129,8 @@ class Coordinator:
                 leader.contact_since_ms = self._contact_since_ms
                 leader.in_touch_since(self._floor_ms)
                 leader.answered_late(now_ms, self._waited_ms)
+                if self._step is not None:
+                    leader.clock_was_set(self._step, now_ms)
                 if not has_taken_over:
                     leader.take_over(now_ms)
                     has_taken_over = True
@@ -166,10 +169,11 @@ class Coordinator:
         else:
             self._contact_since_ms = contact_since(self._contact_since_ms, self._last_ms, now_ms, LEADER_TTL_MS)
             # Its clock may have been set back in a silence, which then looks shorter than it was, or so soon before it
-            # was set forward that neither shows: leases that were renewed between ended at once.
-            self._blind = self._blind or was_set(least_ms, most_ms, now_ms - self._last_ms)
+            # was set forward that neither shows: leases that were renewed between ended at once. What is watched
+            # already is told of it and has its own TTL to compare it with.
+            self._step = step_between(least_ms, most_ms, now_ms - self._last_ms)
             self._waited_ms = answered_ms - asked_ms
-            if self._waited_ms > longest_gap_ms(LEADER_TTL_MS):
+            if self._step is not None or self._waited_ms > longest_gap_ms(LEADER_TTL_MS):
                 self._contact_since_ms = now_ms
         if self._blind:
             self._floor_ms = now_ms

@@ -5,6 +5,7 @@ Every method raises LeaderLost as soon as another leads, and BrokerError when th
 """
 
 import logging
+from collections.abc import Callable
 
 from heddle.broker import Broker
 from heddle.broker.durability import lacking
@@ -17,7 +18,7 @@ from heddle.coord.healing import Healer
 from heddle.coord.shares import PoolShares
 from heddle.coord.steward import PARTITION, Steward
 from heddle.coord.telling import Teller
-from heddle.coord.watch import Watched, longest_gap_ms, longest_pause_ms, watch
+from heddle.coord.watch import Step, Watched, longest_gap_ms, longest_pause_ms, watch
 from heddle.errors import (
     BrokerAmiss,
     BrokerError,
@@ -114,8 +115,8 @@ class Leader:
         self._pools.share(self._watched.values(), now_ms)
         if now_ms - self._tidy_ms >= TIDY_EVERY_MS:
             self.take_over(now_ms)  # what an earlier leader admitted as one of its last acts, unseen by this one
-            deleted = self._tidy_queue(now_ms) + self._pools.tidy(now_ms)
-            deleted += self._sweep(now_ms)
+            deleted = self._tidied(self._broker.experiments.queue_tidy, now_ms) + self._pools.tidy(now_ms)
+            deleted += self._tidied(lambda: sweep(self._broker.planes), now_ms)
             deleted += sum(self._broker.experience.tidy(experiment, PARTITION) for experiment in self._watched)
             if deleted:
                 self._tell.note(None, "tidied", consumers=deleted)
@@ -135,16 +136,9 @@ class Leader:
         if not is_left:
             del self._ended[experiment]
 
-    def _sweep(self, now_ms: int) -> int:
+    def _tidied(self, tidy: Callable[[], int], now_ms: int) -> int:
         try:
-            return sweep(self._broker.planes)
-        except BrokerAmiss as error:
-            self._tell.amiss(error, now_ms)
-            return 0
-
-    def _tidy_queue(self, now_ms: int) -> int:
-        try:
-            return self._broker.experiments.queue_tidy()
+            return tidy()
         except BrokerAmiss as error:
             self._tell.amiss(error, now_ms)
             return 0
@@ -173,6 +167,12 @@ class Leader:
         for watched in self._watched.values():
             if waited_ms > longest_gap_ms(watched.ttl_ms):
                 watched.contact_since_ms = now_ms
+
+    def clock_was_set(self, step: Step, now_ms: int) -> None:
+        """The broker's clock was set before it showed `now_ms`."""
+        for watched in self._watched.values():
+            watched.clock_was_set(step, now_ms)
+        self._tell.clock_was_set(step.by_ms, now_ms)
 
     def wait(self, now_ms: int) -> None:
         """Sleep until something is due or an experiment is submitted, and admit those that are."""

@@ -77,7 +77,10 @@ class Steward:
         if watched.next_due_ms is None or watched.next_due_ms > now_ms:
             return
         for _ in range(MOST_REAPS):
-            if not planner.may_reap(now_ms - watched.contact_since_ms, now_ms - self._born_ms, watched.ttl_ms):
+            is_early = now_ms < watched.reaps_from_ms
+            if is_early or not planner.may_reap(
+                now_ms - watched.contact_since_ms, now_ms - self._born_ms, watched.ttl_ms
+            ):
                 watched.next_due_ms = None
                 return
             reaped = shards.reap(

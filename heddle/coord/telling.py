@@ -14,6 +14,7 @@ from heddle.errors import BrokerAmiss, BrokerBlocked, BrokerFull
 log = logging.getLogger("heddle.coordinator")
 
 AMISS_EVERY_MS = 60_000
+STEPS_EVERY_MS = 10_000
 FEW = 16
 """More reaped shards than these are told together: one by one a dead fleet's lines cost more than its reaping."""
 WARNINGS = ("failed", "quarantined", "reaped", "stuck")
@@ -32,6 +33,8 @@ class Teller:
         self._is_full = False
         self._was_full = False
         self._amiss: dict[str, int] = {}
+        self._step_ms: int | None = None
+        self._steps_untold = 0
 
     def next_round(self) -> None:
         """A round begins: a broker that stays full is told of once."""
@@ -55,6 +58,18 @@ class Teller:
             self._amiss[error.key] = now_ms + AMISS_EVERY_MS
             log.warning("goes on without a key error=%s", error)
             self._broker.events.log(None, "coordinator", self._coordinator, "warning", str(error))
+
+    def clock_was_set(self, by_ms: float, now_ms: int) -> None:
+        """The broker's clock was set by so much, on or back, and shows `now_ms`. Of many steps one in ten seconds is
+        told, with the number of those before it."""
+        if self._step_ms is not None and abs(now_ms - self._step_ms) < STEPS_EVERY_MS:
+            self._steps_untold += 1
+            return
+        more = f", {self._steps_untold} times more since that was told last" if self._steps_untold else ""
+        self._step_ms, self._steps_untold = now_ms, 0
+        line = f"the broker's clock was set by {by_ms / 1000:+.1f} s{more}; dead workers' shards wait as long, or a TTL"
+        log.warning("%s", line)
+        self._broker.events.log(None, "coordinator", self._coordinator, "warning", line)
 
     def stuck(self, experiment: str, error: Exception) -> None:
         """One experiment cannot be looked after; called where the error is handled."""

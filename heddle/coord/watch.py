@@ -3,12 +3,14 @@
 It never talks to the broker: all of it can be lost and is read again by the next leader.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Ctl
+from heddle.lease import RENEWALS_PER_TTL
 from heddle.shard import ShardPlan, plan_shards
 from heddle.spec import ExperimentSpec
 
@@ -25,6 +27,21 @@ STEP_MS = 100
 """By less a clock that runs by itself may be off between two looks."""
 LEAST_GAP_MS = 1_000
 """Rounds are up to half a second apart: a shorter silence is no gap, unless the TTL is short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The broker's clock was set.
+
+    Attributes:
+        by_ms: so far on, or back where it is negative, as near as can be told.
+        most_ms: at most so far, either way.
+        silent_ms: so long may the broker have been silent, which a clock that is set back hides.
+    """
+
+    by_ms: float
+    most_ms: float
+    silent_ms: float = 0.0
 
 
 @dataclass(slots=True)
@@ -44,6 +61,7 @@ class Watched:
         counts_in_quota: it is neither stopping nor over.
         is_dirty: its shards are to be looked at in the next round.
         quarantined: shards that were in quarantine at the last look.
+        reaps_from_ms: nothing is reaped before: the broker's clock was set, and leases end sooner than was promised.
         is_broken: the last round failed over something that only this experiment has.
     """
 
@@ -67,20 +85,34 @@ class Watched:
     is_dirty: bool = True
     is_broken: bool = False
     quarantined: frozenset[int] = frozenset()
+    reaps_from_ms: int = 0
 
     def touch(self, now_ms: int) -> None:
         """Note that the broker answered at `now_ms`; a long gap before it means contact begins anew."""
         self.contact_since_ms = contact_since(self.contact_since_ms, self.last_ms, now_ms, self.ttl_ms)
         self.last_ms = now_ms
 
+    def clock_was_set(self, step: Step, now_ms: int) -> None:
+        """The broker's clock was set, and shows `now_ms`: reaping waits as long as that took from leases.
+
+        Steps soon after each other add up, so that whoever renews every third of the TTL is in time. Those that come
+        to a gap, or hide one, are one: contact begins anew.
+        """
+        self.reaps_from_ms = max(self.reaps_from_ms, now_ms) + math.ceil(step.most_ms)
+        if max(self.reaps_from_ms - now_ms, step.silent_ms) > longest_gap_ms(self.ttl_ms):
+            self.contact_since_ms = self.reaps_from_ms = now_ms
+
     def saw_due(self, due_ms: int | None, now_ms: int) -> None:
         """Note the earliest deadline of a lease.
 
         It only rises, for all are granted for the same time. Where it fell, the broker's clock was behind since,
-        however right it is now, and what was renewed then may end at once.
+        however right it is now, and what was renewed then may end at once. Not where it fell by little against the
+        TTL: then the clock was behind by less than two thirds of it, and of the last third a renewal comes in time.
         """
-        if due_ms is not None and self.earliest_ms is not None and due_ms < self.earliest_ms:
-            self.contact_since_ms = now_ms
+        if due_ms is not None and self.earliest_ms is not None:
+            fell_ms = self.earliest_ms - due_ms
+            if fell_ms > max(0, self.ttl_ms // RENEWALS_PER_TTL - 2 * STEP_MS):
+                self.contact_since_ms = now_ms
         self.earliest_ms = self.next_due_ms = due_ms
 
     def must_look(self, now_ms: int, ctl: Ctl) -> bool:
@@ -118,21 +150,26 @@ def contact_since(since_ms: int, last_ms: int, now_ms: int, ttl_ms: int) -> int:
     """Since when contact has been unbroken, by the broker's clock, so that a frozen host counts as a gap, too.
 
     A gap below a third of the TTL is none: whoever was cut off with us still had time to renew. With a short TTL it
-    is two thirds: that long lasts a lease that was renewed every third.
+    is two thirds: that long lasts a lease that was renewed every third. The same holds for a clock that went back.
     """
-    return now_ms if now_ms - last_ms > longest_gap_ms(ttl_ms) or now_ms < last_ms else since_ms
+    return now_ms if abs(now_ms - last_ms) > longest_gap_ms(ttl_ms) else min(since_ms, now_ms)
 
 
-def was_set(least_ms: float, most_ms: float, its_ms: float) -> bool:
-    """Whether the broker's clock was set between two looks at it: less or more time passed there than here. Clocks a
-    fifth apart are no step, and no answer is one, however late it comes.
+def step_between(least_ms: float, most_ms: float, its_ms: float) -> Step | None:
+    """How the broker's clock was set between two looks at it: less or more time passed there than here; None where it
+    was not. Clocks a fifth apart are no step, and no answer is one, however late it comes.
 
     Args:
         least_ms, most_ms: at least and at most so long were those looks apart by our clock: from the first answer to
             the second question, and from the first question to the second answer.
         its_ms: the same by the broker's clock.
     """
-    return 0.8 * least_ms - its_ms > STEP_MS or its_ms - 1.25 * most_ms > STEP_MS
+    by_ms = its_ms - 0.5 * (least_ms + most_ms)
+    if its_ms - 1.25 * most_ms > STEP_MS:
+        return Step(by_ms, most_ms=its_ms - 0.8 * least_ms)
+    if 0.8 * least_ms - its_ms > STEP_MS:
+        return Step(by_ms, most_ms=1.25 * most_ms - its_ms, silent_ms=1.25 * most_ms)
+    return None
 
 
 def longest_gap_ms(ttl_ms: int) -> int:

@@ -18,6 +18,7 @@ from heddle.broker.types import Claim, Ticket
 from heddle.clock import SystemClock
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.leader import Leader
+from heddle.coord.watch import Step
 from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnreachable, Gone
 from heddle.shard import plan_shards
 from heddle.spec import load_spec
@@ -294,6 +295,31 @@ def test_an_end_that_a_broker_which_went_back_took_away_leaves_the_shards_their_
     # Then they are gone
     assert not raw.exists(kept)
     assert not raw.hexists(own, "snapshot")
+
+
+def test_a_clock_that_was_set_by_little_puts_reaping_off_by_as_much_and_is_told_once(broker: Broker) -> None:
+    """What a leader is told by its coordinator: no real server here can have its clock set."""
+    # Given a shard whose owner died, and a leader that could reap it
+    leader, experiment = lead(broker), submit(broker)
+    leader.wait(broker.conn.now_ms())
+    claim = take(broker)[1]
+    broker.conn.main.delete(keys.lease(experiment, 0, claim.lease.shard))
+    broker.conn.main.zadd(keys.due(experiment, 0), {str(claim.lease.shard): 1})
+    # When it hears twice that the clock was set
+    at_ms = broker.conn.now_ms()
+    for _ in range(2):
+        leader.clock_was_set(Step(120.0, 150.0), at_ms)
+    leader.tick(at_ms + 299)
+    # Then it waits as long, and no longer
+    assert "leased" in shard_states(broker, experiment)
+
+    def reaps() -> bool:
+        leader.tick(broker.conn.now_ms())
+        return "leased" not in shard_states(broker, experiment)
+
+    eventually(reaps, timeout_s=20)
+    lines = [event.message for event in broker.events.read(None) if "clock was set" in event.message]
+    assert lines == ["the broker's clock was set by +0.1 s; dead workers' shards wait as long, or a TTL"]
 
 
 def test_what_a_coordinator_that_died_behind_an_end_left_is_dropped_by_the_next_one(

@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.leader import Leader
 from heddle.coord.watch import Watched
@@ -103,6 +105,28 @@ def test_a_clock_that_was_set_on_between_two_looks_begins_anew() -> None:
     server.passes(80, set_by_ms=530)  # no gap, and leases end before their owners know
     ours._touch(server)
     assert ours._contact_since_ms == server.at_ms
+
+
+def test_what_is_watched_already_has_its_own_ttl_to_compare_a_step_with() -> None:
+    server, ours = watching()
+    watched = [
+        Watched(str(ttl_ms), "default", ttl_ms, 5, "continue", (), contact_since_ms=0, last_ms=server.at_ms)
+        for ttl_ms in (600, 60_000)
+    ]
+    told: list[float] = []
+    leader: Any = Leader.__new__(Leader)
+    leader._watched = {one.experiment: one for one in watched}
+    leader._tell = SimpleNamespace(clock_was_set=lambda by_ms, now_ms: told.append(by_ms))
+    server.passes(80, set_by_ms=530)
+    now_ms = ours._touch(server)
+    leader.in_touch_since(ours._floor_ms)
+    leader.clock_was_set(ours._step, now_ms)
+    assert [one.contact_since_ms for one in watched] == [now_ms, 0]
+    assert [one.reaps_from_ms - now_ms for one in watched] == pytest.approx([0, 546], abs=1)
+    assert told == [pytest.approx(530)]
+    server.passes(300)
+    ours._touch(server)
+    assert ours._step is None, "a step is one once"
 
 
 def test_an_answer_that_comes_late_is_no_clock_that_was_set() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from heddle.broker.types import Ctl
 from heddle.coord.leader import Leader
-from heddle.coord.watch import Watched, contact_since, was_set
+from heddle.coord.watch import Step, Watched, contact_since, step_between
 
 CTL = Ctl(
     command="run",
@@ -39,12 +39,17 @@ def watched(shards: int = 4) -> Watched:
 @pytest.mark.parametrize(
     ("gap_ms", "ttl_ms", "begins_anew"),
     [(500, 10_000, False), (3_333, 10_000, False), (3_334, 10_000, True), (1_000, 1_500, False), (1_001, 1_500, True),
-     (666, 1_000, False), (667, 1_000, True), (200, 300, False), (201, 300, True), (-1, 10_000, True)],
+     (666, 1_000, False), (667, 1_000, True), (200, 300, False), (201, 300, True),
+     (-3_333, 10_000, False), (-3_334, 10_000, True)],
 )  # fmt: skip
 def test_contact_begins_anew_after_a_silence_in_which_others_could_not_renew(
     gap_ms: int, ttl_ms: int, begins_anew: bool
 ) -> None:
     assert contact_since(1_000, 50_000, 50_000 + gap_ms, ttl_ms) == (50_000 + gap_ms if begins_anew else 1_000)
+
+
+def test_contact_never_begins_later_than_now() -> None:
+    assert contact_since(50_000, 50_000, 49_900, 10_000) == 49_900
 
 
 @pytest.mark.parametrize(
@@ -102,23 +107,69 @@ def test_of_many_shards_a_death_calls_for_a_look_only_if_the_shard_will_not_be_p
 
 
 @pytest.mark.parametrize(
-    ("least_ms", "most_ms", "its_ms", "is_step"),
+    ("least_ms", "most_ms", "its_ms", "by_ms"),
     [
-        (500, 510, 500, False),
-        (860, 870, 80, True),
-        (500, 510, -700, True),
-        (10_000, 10_010, 9_000, False),
-        (5_000, 5_010, 4_100, False),
-        (0, 0, 0, False),
-        (80, 90, 620, True),
-        (80, 900, 620, False),  # the answer was long on its way
-        (10_000, 10_010, 12_000, False),
+        (500, 510, 500, None),
+        (860, 870, 80, -785),
+        (500, 510, -700, -1205),
+        (10_000, 10_010, 9_000, None),
+        (5_000, 5_010, 4_100, None),
+        (0, 0, 0, None),
+        (80, 90, 620, 535),
+        (80, 900, 620, None),  # the answer was long on its way
+        (10_000, 10_010, 12_000, None),
     ],
 )
 def test_a_clock_that_was_set_is_told_from_one_that_runs_a_fifth_slower_or_faster(
-    least_ms: float, most_ms: float, its_ms: float, is_step: bool
+    least_ms: float, most_ms: float, its_ms: float, by_ms: float | None
 ) -> None:
-    assert was_set(least_ms, most_ms, its_ms) is is_step
+    step = step_between(least_ms, most_ms, its_ms)
+    assert (None if step is None else step.by_ms) == by_ms
+    assert step is None or step.most_ms >= abs(step.by_ms)
+
+
+ON, BACK = step_between(480, 500, 1_000), step_between(480, 500, 0)
+assert ON is not None and BACK is not None
+
+
+@pytest.mark.parametrize(
+    ("step", "ttl_ms", "waits_ms"),
+    [(ON, 60_000, 616), (BACK, 60_000, 625), (ON, 1_000, 616), (BACK, 1_000, 625), (ON, 600, 600), (BACK, 600, 600)],
+)
+def test_a_clock_that_was_set_puts_reaping_off_by_as_much_and_only_where_that_is_a_gap_by_a_ttl(
+    step: Step, ttl_ms: int, waits_ms: int
+) -> None:
+    seen = Watched("e-1", "default", ttl_ms, 5, "continue", (), contact_since_ms=0, last_ms=100_000)
+    seen.clock_was_set(step, 100_000)
+    reaps_ms = max(seen.reaps_from_ms, seen.contact_since_ms + ttl_ms)
+    assert reaps_ms == 100_000 + waits_ms
+
+
+def test_steps_soon_after_each_other_add_up_to_a_gap_and_those_that_are_far_apart_do_not() -> None:
+    soon, apart = (
+        Watched("e-1", "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=0) for _ in range(2)
+    )
+    for number in range(1, 31):
+        soon.clock_was_set(Step(200.0, 200.0), 100_000 + 50 * number)
+        apart.clock_was_set(Step(200.0, 200.0), 100_000 + 1_000 * number)
+    assert soon.contact_since_ms > 100_000, "together more than a third of the leases' time"
+    assert (apart.contact_since_ms, apart.reaps_from_ms) == (0, 130_200)
+
+
+def test_a_clock_that_is_set_on_and_back_again_does_not_put_reaping_off_for_as_long() -> None:
+    seen = Watched("e-1", "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+    seen.clock_was_set(Step(3_600_000.0, 3_600_000.0), 3_700_000)
+    seen.clock_was_set(Step(-3_600_000.0, 3_600_000.0), 100_000)
+    assert max(seen.reaps_from_ms, seen.contact_since_ms) == 100_000
+
+
+def test_a_silence_that_a_clock_which_was_set_back_hides_is_one_for_short_leases_alone() -> None:
+    step = step_between(1_500, 1_510, 1_000)
+    assert step is not None
+    for ttl_ms, since_ms in ((2_000, 50_000), (60_000, 0)):
+        seen = Watched("e-1", "default", ttl_ms, 5, "continue", (), contact_since_ms=0, last_ms=0)
+        seen.clock_was_set(step, 50_000)
+        assert seen.contact_since_ms == since_ms
 
 
 def test_a_long_look_at_one_experiment_is_no_silence_for_the_next() -> None:
@@ -162,3 +213,11 @@ def test_an_earliest_deadline_that_fell_tells_of_a_clock_that_was_behind_meanwhi
     assert (seen.contact_since_ms, seen.next_due_ms) == (0, 5_900)
     seen.saw_due(5_100, now_ms=5_150)  # renewed while the clock was behind, and over now that it is not
     assert seen.contact_since_ms == 5_150
+
+
+def test_a_deadline_that_fell_by_little_against_the_leases_tells_of_nothing() -> None:
+    for fell_ms, since_ms in ((3_133, 0), (3_134, 4_800)):
+        seen = Watched("e-1", "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+        seen.saw_due(14_000, now_ms=4_700)
+        seen.saw_due(14_000 - fell_ms, now_ms=4_800)
+        assert seen.contact_since_ms == since_ms
