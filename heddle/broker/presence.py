@@ -27,7 +27,7 @@ class WorkerBeat:
         state: starting, idle, playing, waiting or draining.
         shards: how many it holds; experiments: of which.
         envs: how many of its environments are healthy.
-        steps: environment steps since it started; ms_per_step: of late, wall milliseconds per environment step.
+        steps: environment steps since it started; ms_per_step: of its last batches, wall milliseconds per step.
         play_s, wait_s: seconds since it started in which it played, and in which it held shards and could play none.
         outcomes: what became of its batches and shards since it started, by name, e.g. accepted, fenced, lost.
         profile: how often its playing thread was seen at what since it started: env, policy, encode, wait, ...
@@ -41,6 +41,7 @@ class WorkerBeat:
         protocol: protocol version it speaks; code: version of Heddle.
         pace: how environments are stepped where that was left to the worker, and why: a line an experiment, id first.
         cpu_s, rss_bytes: processor time it has used, memory it has; 0 when the system does not tell.
+        late_s, late_speed, late_waits: seconds of late, 0 of an older version; in them steps a second, and `waits`.
     """
 
     worker: str
@@ -71,12 +72,23 @@ class WorkerBeat:
     pace: str = ""
     cpu_s: float = 0.0
     rss_bytes: int = 0
+    late_s: float = 0.0
+    late_speed: float = 0.0
+    late_waits: float = 0.0
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second since it first held a shard, its waits included; 0 before the first step."""
+        """Environment steps per second of late; of an older version that plays, since it started."""
+        busy_s = 0.0 if self.late_s or self.state == "idle" else self.play_s + self.wait_s
+        return self.steps / busy_s if busy_s > 0 else self.late_speed
+
+    @property
+    def waits(self) -> float | None:
+        """Share of its time of late in which it could play none of its shards; None where it holds none."""
         busy_s = self.play_s + self.wait_s
-        return self.steps / busy_s if busy_s > 0 else 0.0
+        if self.state in ("idle", "starting") or not (self.late_s or busy_s > 0):
+            return None
+        return self.late_waits if self.late_s else self.wait_s / busy_s
 
 
 _WORDS = ("host", "state", "supervisor", "reason", "doing", "subject", "code", "pace")
@@ -84,7 +96,7 @@ _WHOLE = (
     *("pid", "shards", "envs", "steps", "ttl_ms", "doing_ms", "limit_ms", "own_limit_ms", "still_ms"),
     *("protocol", "rss_bytes"),
 )
-_REAL = ("ms_per_step", "play_s", "wait_s", "cpu_s")
+_REAL = ("ms_per_step", "play_s", "wait_s", "cpu_s", "late_s", "late_speed", "late_waits")
 BEAT_FIELDS = tuple(each.name for each in fields_of(WorkerBeat))
 POOL_FIELDS = ("desired", "rev", "live", "floor", "ceil", "below", "leader_epoch")
 """Of a pool's hash, which holds some for every supervisor beside them."""

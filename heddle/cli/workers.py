@@ -80,8 +80,7 @@ def ls(pool: str, output: str, redis_url: str | None) -> None:
         beat = worker.beat
         speed = f"{beat.steps_per_second:,.0f}" if beat.steps_per_second else "-"
         heard = f"{duration(worker.silent_ms)} ago"
-        busy = beat.play_s + beat.wait_s
-        waits = f"{beat.wait_s / busy:.0%}" if busy else "-"
+        waits = "-" if beat.waits is None else f"{beat.waits:.0%}"
         row = (beat.worker, judged.shown, beat.host, beat.pid, beat.shards, beat.envs, speed, waits, heard)
         rows.append((*row, judged.line(seen.now_ms)))
     header = ("WORKER", "STATE", "HOST", "PID", "SHARDS", "ENVS", "STEPS/S", "WAITS", "SEEN", "WHY")

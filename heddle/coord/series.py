@@ -255,12 +255,14 @@ def _pools(fleet: Fleet) -> list[Series]:
         _gauge("heddle_workers", "Workers by what they do", ("pool", "state"), states),
         gauge("heddle_desired_workers", "Workers that the pool shall have",
               {name: float(pool.wanted) for name, pool in pools.items() if pool.wanted is not None}),
-        gauge("heddle_pool_steps_per_second", "Environment steps per second of all its workers",
+        gauge("heddle_pool_steps_per_second", "Environment steps per second of all its workers of late",
               {name: sum(one.beat.steps_per_second for one in some) for name, some in here.items()}),
-        gauge("heddle_env_step_seconds", "Time of one environment step, mean over workers",
-              {name: _mean([one.beat.ms_per_step / 1000 for one in some]) for name, some in here.items()}),
-        gauge("heddle_worker_wait_ratio", "Share of its workers' time in which they could play nothing",
-              {name: _share(some) for name, some in here.items()}),
+        gauge("heddle_env_step_seconds", "Time of one environment step of late, mean over the workers that play",
+              {name: _mean([one.beat.ms_per_step / 1000 for one in some if one.beat.ms_per_step])
+               for name, some in here.items()}),
+        gauge("heddle_worker_wait_ratio", "Share of the time of workers with shards in which they could play none",
+              {name: _mean([share for one in some if (share := one.beat.waits) is not None])
+               for name, some in here.items()}),
         gauge("heddle_worker_memory_bytes", "Memory of all its workers",
               {name: float(sum(one.beat.rss_bytes for one in some)) for name, some in here.items()}),
         gauge("heddle_worker_cpu_seconds", "Processor time of the workers that are here",
@@ -288,9 +290,3 @@ def state_of(info: WorkerInfo) -> str:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _share(workers: Sequence[WorkerInfo]) -> float:
-    waited = sum(one.beat.wait_s for one in workers)
-    whole = waited + sum(one.beat.play_s for one in workers)
-    return waited / whole if whole else 0.0

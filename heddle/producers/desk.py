@@ -47,7 +47,7 @@ class Counters:
         env_errors: shards given back because their environment or policy failed.
         fetches: of policies.
         play_s: seconds spent playing.
-        wait_s: seconds in which no shard could be played; waited_s: those that no batch has told of yet.
+        wait_s: seconds in which it held shards and could play none; waited_s: those that no batch has told of yet.
     """
 
     batches: int = 0

@@ -15,6 +15,7 @@ from heddle.lease import Action
 from heddle.producers.claims import DEFAULT_TTL_MS
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, reason_to_wait
+from heddle.producers.lately import Late
 from heddle.producers.limits import own_limit_of
 from heddle.producers.quota import Quota, beat_every_s
 from heddle.stop import StopFlag
@@ -35,14 +36,16 @@ def describe(
     action: Action | None = None,
     now: float = 0.0,
     profile: Mapping[str, int] | None = None,
+    late: Late | None = None,
 ) -> WorkerBeat:
     """What a worker says of itself now.
 
     Args:
         action: the call into user code that runs at `now`, monotonic seconds.
         profile: what the sampler counted.
+        late: how fast it played in the last seconds.
     """
-    held, counters = desk.holdings(), desk.counters
+    held, counters, late = desk.holdings(), desk.counters, late or Late()
     still_s = max(0.0, now - (desk.moved_at if action is None else action.since))
     state = "draining" if draining else "playing" if desk.stepping else "waiting" if held else "idle"
     return WorkerBeat(
@@ -55,7 +58,7 @@ def describe(
         experiments=tuple(sorted({holding.lease.experiment for holding in held})),
         envs=sum(player.plan.num_envs for player in [holding.player for holding in held] if player is not None),
         steps=counters.steps,
-        ms_per_step=1000.0 * counters.play_s / max(1, counters.steps),
+        ms_per_step=late.ms_per_step,
         play_s=round(counters.play_s, 3),
         wait_s=round(counters.wait_s, 3),
         outcomes=counters.outcomes(),
@@ -73,6 +76,9 @@ def describe(
         pace="\n".join(sorted(_paces(held))),
         cpu_s=round(cpu_seconds(), 1),
         rss_bytes=resident_bytes(),
+        late_s=late.seconds,
+        late_speed=late.steps_per_second,
+        late_waits=late.waits,
     )
 
 

@@ -216,8 +216,10 @@ class Worker:
                 self.desk.changed.wait(min(WAIT_S, max(0.001, self._parts.claimer.next_look - began)))
                 self.desk.is_waiting = False
         waited_s = self._clock.monotonic() - began
-        self.desk.counters.wait_s += waited_s
-        self.desk.counters.waited_s += waited_s
+        held = self.desk.holdings()
+        if held and not any(holding.waits for holding in held):  # one that waits for its child is played
+            self.desk.counters.wait_s += waited_s
+            self.desk.counters.waited_s += waited_s
 
     def _tidy(self) -> bool:
         """Between two segments: close what is over, give up what is above quota, release what leaves.

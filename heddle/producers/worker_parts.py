@@ -26,6 +26,7 @@ from heddle.producers.desk import Desk
 from heddle.producers.ending import Ending
 from heddle.producers.heartbeat import Heartbeat, describe
 from heddle.producers.lane_turns import LaneTurns
+from heddle.producers.lately import Lately
 from heddle.producers.listener import Listener
 from heddle.producers.returns import Returns
 from heddle.producers.sampler import Sampler, seen_of
@@ -79,6 +80,7 @@ class Parts:
 
     def __init__(self, broker: Broker, desk: Desk, means: Means, *, fail: Callable[[BaseException], None]) -> None:
         self._broker, self._desk, self._means, self._fail = broker, desk, means, fail
+        self._lately = Lately()
         self._make_delivery()
         self._make_play()
         self._make_lookouts()
@@ -188,5 +190,9 @@ class Parts:
         if doing.is_playing:
             self._desk.moved_at = now
         about = {"worker": means.worker, "pool": means.pool}
-        draining, profile = means.stop.draining, self.sampler.counts.copy()
-        return describe(self._desk, **about, draining=draining, action=action, now=now, profile=profile)
+        draining, profile, held = means.stop.draining, self.sampler.counts.copy(), self._desk.holdings()
+        is_playing = self._desk.stepping is not None or any(
+            (lane := one.lane) is not None and lane.is_parked for one in held
+        )
+        late = self._lately.look(self._desk.counters, now, is_held=bool(held), is_playing=is_playing)
+        return describe(self._desk, **about, draining=draining, action=action, now=now, profile=profile, late=late)

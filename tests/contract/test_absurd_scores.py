@@ -93,6 +93,7 @@ SOUND = WorkerBeat(
     "w1", pid=7, state="playing", shards=3, experiments=("e",), envs=6, steps=50, ms_per_step=0.5, play_s=2.0,
     wait_s=1.0, outcomes={"accepted": 4, "fenced": 1}, profile={"env": 9}, ttl_ms=2_000, doing="step", subject="e/1",
     doing_ms=11, limit_ms=12, own_limit_ms=13, still_ms=14, cpu_s=1.5, rss_bytes=1_000, reason="it is tired",
+    late_s=10.0, late_speed=25.0, late_waits=0.5,
 )  # fmt: skip
 NOTHING: dict[str, Any] = {"ttl_ms": 10_000, "outcomes": {"accepted": 4, "fenced": 0}}
 """What counts instead of a field that is no number; 0 for the others."""

@@ -26,6 +26,9 @@ BEAT = WorkerBeat(
     play_s=1.5,
     wait_s=0.25,
     outcomes={"accepted": 12, "fenced": 1},
+    late_s=10.0,
+    late_speed=42.5,
+    late_waits=0.25,
 )
 
 
@@ -244,6 +247,15 @@ def test_all_that_a_heartbeat_says_is_read(broker: Broker) -> None:
     broker.pools.heartbeat(beat)
     (heard,) = broker.pools.workers()
     assert heard.beat == beat
+
+
+def test_a_heartbeat_of_an_older_version_that_tells_nothing_of_late_is_read_with_its_means(broker: Broker) -> None:
+    late = ("late_s", "late_speed", "late_waits")
+    for state in ("playing", "waiting", "idle"):
+        broker.pools.heartbeat(WorkerBeat(state, state=state, steps=300, play_s=2.0, wait_s=1.0))
+        assert broker.conn.main.hdel(keys.worker(state), *late) == 3
+    found = {info.beat.worker: (info.beat.steps_per_second, info.beat.waits) for info in broker.pools.workers()}
+    assert found == {"playing": (100.0, 1 / 3), "waiting": (100.0, 1 / 3), "idle": (0.0, None)}
 
 
 def test_every_worker_is_listed_with_its_own_heartbeat_whoever_beat_last(broker: Broker) -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,22 @@ def test_it_counts_what_happened(broker: Broker, experiment: str) -> None:
     assert value(told, "heddle_trainer_gpu_use_ratio", experiment=experiment) == 1.5
     assert value(told, "heddle_worker_time_ratio", pool="default", phase="encode") == 0.25
     assert value(told, "heddle_worker_time_ratio", pool="default", phase="sending") == 0.5
+
+
+def test_an_idle_pool_plays_nothing_and_waits_for_nothing_whatever_it_has_played(broker: Broker) -> None:
+    broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
+    past = WorkerBeat("w-2", steps=50_000, play_s=100.0, wait_s=100.0, late_s=10.0)
+    for number in range(3):
+        broker.pools.heartbeat(replace(past, worker=f"w-{number}"))
+    told = scrape(broker, "c-1")
+    names = ("heddle_pool_steps_per_second", "heddle_worker_wait_ratio", "heddle_env_step_seconds")
+    assert [value(told, name, pool="default") for name in names] == [0, 0, 0]
+    # When one of them plays and another waits, then the sum and the mean are of those
+    plays = replace(past, worker="w-0", state="playing", late_speed=80.0, ms_per_step=4.0, late_waits=0.25)
+    broker.pools.heartbeat(plays)
+    broker.pools.heartbeat(replace(past, worker="w-1", state="waiting", late_waits=0.75))
+    told = scrape(broker, "c-1")
+    assert [value(told, name, pool="default") for name in names] == [80, 0.5, 0.004]
 
 
 def test_there_are_as_many_series_with_hundreds_of_workers_as_with_one(broker: Broker, experiment: str) -> None:

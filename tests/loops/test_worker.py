@@ -12,6 +12,7 @@ import pytest
 
 from heddle.broker import Broker, keys
 from heddle.broker.policies import Policies
+from heddle.broker.pools import WorkerBeat
 from heddle.clock import SystemClock
 from tests.fixtures import coordinated, on_url, starting
 from tests.helpers import eventually
@@ -204,6 +205,30 @@ def test_a_full_stream_makes_a_worker_wait_without_losing_anything(broker: Broke
     assert told_ms >= 200, "batches tell how long their worker waited"
     assert sum(pointer.held_ms for pointer in reader.read) >= 200, "and how long each of them waited for room"
     eventually(lambda: broker.pools.workers()[0].beat.wait_s >= told_ms / 1000 - 0.1, what="the heartbeat tells it too")
+
+
+def test_a_heartbeat_tells_of_late_who_plays_who_waits_and_who_has_nothing(broker: Broker, start: Start) -> None:
+    experiment = submit(broker, limits={"max_entries": 4})
+    start()
+    reader = Reader(broker, experiment)
+    reader.publish(1)
+
+    def beat() -> WorkerBeat:
+        return broker.pools.workers()[0].beat
+
+    def take() -> WorkerBeat:
+        reader.ack(reader.pull(block_ms=50))
+        return beat()
+
+    # While its batches are taken it has a speed; when they are not, it waits
+    eventually(lambda: take().steps_per_second > 0 and beat().ms_per_step > 0, what="a speed")
+    eventually(lambda: (beat().waits or 0.0) >= 0.9, timeout_s=15, what="waits of a full stream")
+    eventually(lambda: beat().steps_per_second == 0, timeout_s=15, what="no speed of a full stream")
+    # And after the end it does neither, though it has played and waited
+    broker.experiments.set_command(experiment, "stop")
+    eventually(lambda: take().state == "idle", what="no shards")
+    assert (beat().steps_per_second, beat().waits, beat().late_waits) == (0, None, 0)
+    assert beat().steps > 0 and beat().play_s > 0 and beat().wait_s > 5
 
 
 def test_a_broker_without_memory_costs_no_lease_and_no_batch(broker: Broker, start: Start) -> None:

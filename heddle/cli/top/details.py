@@ -164,7 +164,9 @@ def worker(view: "View", snapshot: Snapshot, width: int, height: int) -> list[Te
         *_fact(
             "steps", f"{beat.steps:,}   {beat.steps_per_second:,.0f} steps/s   {beat.ms_per_step:.2f} ms a step", width
         ),
-        *_fact("time", f"played {beat.play_s:,.0f} s, waited {beat.wait_s:,.0f} s ({percent(one.waits)})", width),
+        *_fact(
+            "time", f"played {beat.play_s:,.0f} s, waited {beat.wait_s:,.0f} s (of late {percent(one.waits)})", width
+        ),
         *_fact("now", _doing(one), width),
         *_fact("batches", ", ".join(f"{name} {count:,}" for name, count in outcomes.items() if count) or "none", width),
         *_because(one.judged, snapshot.now_ms, width),

@@ -109,9 +109,8 @@ class WorkerRow:
 
     @property
     def waits(self) -> float | None:
-        """Share of its time in which it could play nothing."""
-        busy_s = self.info.beat.play_s + self.info.beat.wait_s
-        return self.info.beat.wait_s / busy_s if busy_s else None
+        """Share of its time of late in which it could play none of its shards; None where it holds none."""
+        return self.info.beat.waits
 
 
 @dataclass(frozen=True, slots=True)
