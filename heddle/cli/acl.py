@@ -19,6 +19,6 @@ def acl(role: str, output: str) -> None:
 
     rules = ROLES[role].rules()
     if output == "json":
-        print_json({"role": role, "about": ROLES[role].about, "rules": rules})
+        print_json({"role": role, "about": ROLES[role].about, "rules": rules}, ids=[role])
         return
     click.echo(" ".join(rules))

@@ -31,7 +31,8 @@ def show(folder: str, output: str) -> None:
     told = manifest.provenance
     shown = {column.name: f"{column.dtype}{list(column.shape) or ''}" for column in manifest.columns}
     if output == "json":
-        print_json({**facts_of(manifest), "spaces": manifest.spaces, "columns": shown, "provenance": told})
+        facts = {**facts_of(manifest), "spaces": manifest.spaces, "columns": shown, "provenance": told}
+        print_json(facts, ids=[folder])
         return
     print_facts(
         [

@@ -38,7 +38,8 @@ def doctor(directory: str, output: str, redis_url: str | None) -> None:
     found += _of_broker(url) if url else [_nothing_runs(URL_ENV)]
     found += _cut_short(FOLDER)
     if output == "json":
-        print_json({"worst": worst(found), "findings": [asdict(finding) for finding in found]})
+        told = [asdict(finding) for finding in found]
+        print_json({"worst": worst(found), "findings": told}, ids=[f"{one.area} {one.what}" for one in found])
     else:
         _print(found)
     bad = [finding.area for finding in found if finding.level == "bad"]

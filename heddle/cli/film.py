@@ -73,7 +73,7 @@ def record(
     with showing(episodes) as tell:
         made = film(policy, spec, place, episodes=episodes, seed=root, fps=fps, deterministic=not stochastic, tell=tell)
     if output == "json":
-        print_json(as_json(made, path, root))
+        print_json(as_json(made, path, root), ids=[str(made.path)])
         return
     rows = [(one.episode, one.seed, f"{one.episode_return:,.2f}", f"{one.length:,}") for one in made.episodes]
     print_table(("EPISODE", "SEED", "RETURN", "LENGTH"), rows, empty="")

@@ -13,7 +13,16 @@ import click
 from heddle.cli.audience import has_left
 from heddle.cli.commands import seconds
 from heddle.cli.completion import experiment_names, worker_names
-from heddle.cli.options import SCHEMA, command, connect, print_json, redis_option
+from heddle.cli.options import (
+    FORMATS,
+    SCHEMA,
+    command,
+    connect,
+    output_form,
+    print_json,
+    redis_option,
+    remember_output,
+)
 from heddle.cli.tables import BELOW, broken, terminal_columns
 from heddle.cli.why import clock_time
 from heddle.clock import Clock, SystemClock
@@ -94,7 +103,14 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--grep", metavar="RE", callback=_pattern, help="Only lines in which this regular expression is found.")
 @click.option("-n", "--last", "count", type=click.IntRange(0), default=200, show_default=True, help="How many at most.")
 @click.option(
-    "-o", "--output", type=click.Choice(["lines", "json", "jsonl"]), default="lines", show_default=True, help="How."
+    "-o",
+    "--output",
+    type=click.Choice(["lines", *FORMATS[1:]]),
+    default="lines",
+    show_default=True,
+    callback=remember_output,
+    expose_value=False,
+    help="What to print: lines, lines that are not broken, an object, an object a line, or ids of lines.",
 )
 @redis_option
 def logs(
@@ -107,24 +123,24 @@ def logs(
     since: float | None,
     grep: re.Pattern[str] | None,
     count: int,
-    output: str,
     redis_url: str | None,
 ) -> None:
     """Show what coordinator, supervisors, workers and trainers said of EXP (a name or an id), oldest first; without EXP
     of everything."""
     if named and experiment and named != experiment:
         raise click.UsageError(f"two experiments are named, {named} and {experiment}", click.get_current_context())
-    if follow and output == "json":
+    form = output_form()
+    if follow and form == "json":
         raise click.UsageError("what goes on is no one document: -f takes -o jsonl", click.get_current_context())
     experiment = named or experiment
     with connect(redis_url) as client:
         found = client.experiment(experiment).id if experiment else None
         after_ms = client.broker.conn.now_ms() - int(1000 * since) if since is not None else 0
         wanted = Wanted(found, worker, role or "", level, grep, after_ms)
-        show = _show_jsonl if output == "jsonl" else _show
+        show = SHOWS.get(form, _show)
         end = client.broker.events.end()
         shown = client.broker.events.find(wanted.matches, count=count) if count else []
-        if output == "json":
+        if form == "json":
             print_json({"lines": [asdict(event) for event in shown]})
             return
         for event in shown:
@@ -167,7 +183,7 @@ def _show(event: "Event") -> None:
     who = " ".join(part for part in (event.role, event.worker) if part)
     about = f" [{event.experiment}]" if event.experiment else ""
     head = f"{clock_time(event.time_ms)} {event.level:<7} {who}{about}"
-    columns = terminal_columns()
+    columns = terminal_columns()  # none with -o wide
     lines = [f"{head} {event.message}"] if columns is None else broken(f"{head} ", event.message, columns, BELOW)
     coloured = click.style(head, fg=COLOURS.get(event.level, "cyan"))
     for line in lines or [head]:
@@ -178,3 +194,10 @@ def _show_jsonl(event: "Event") -> None:
     from heddle.broker.records import dump_json
 
     click.echo(dump_json({"schema": SCHEMA, **asdict(event)}))
+
+
+def _show_id(event: "Event") -> None:
+    click.echo(event.entry_id)
+
+
+SHOWS: dict[str, Callable[["Event"], None]] = {"jsonl": _show_jsonl, "name": _show_id}

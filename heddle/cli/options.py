@@ -5,7 +5,7 @@ It never falls back to another broker: one that was named and does not answer is
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,14 +61,21 @@ def output_option(function: F) -> F:
         type=click.Choice(FORMATS),
         default="table",
         show_default=True,
-        callback=_remember_output,
+        callback=remember_output,
         help="What to print: a table, one that no line of is broken, an object, an object a line, or ids.",
     )(function)
 
 
-def _remember_output(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+def remember_output(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Of -o: what was said is kept for whoever prints."""
     ctx.meta[OUTPUT] = value
     return "table" if value in ("table", "wide") else "json"
+
+
+def output_form() -> str:
+    """What -o said, one of `FORMATS`; json where nobody was asked."""
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(OUTPUT, "json")) if context is not None else "json"
 
 
 def set_option(function: F) -> F:
@@ -130,18 +137,21 @@ SCHEMA = 1
 """Version of what `-o json` prints (docs/json.md): rises when a name goes or changes its meaning, not for a new one."""
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    """What -o asked for on standard output: one JSON object with the version of its names, one a line, or ids."""
+def print_json(value: Mapping[str, Any], *, ids: Sequence[str] | None = None) -> None:
+    """What -o asked for on standard output: one JSON object with the version of its names, one a line, or ids.
+
+    Args:
+        ids: what `-o name` prints, where what is listed has no id of its own under one of `IDS`.
+    """
     from heddle.broker.records import dump_json
 
-    context = click.get_current_context(silent=True)
-    form = context.meta.get(OUTPUT, "json") if context is not None else "json"
+    form = output_form()
     if form == "jsonl":
         for one in listed(value):
             click.echo(dump_json({"schema": SCHEMA, **one}))
     elif form == "name":
-        for one in listed(value):
-            click.echo(identity(one, value))
+        for name in [identity(one, value) for one in listed(value)] if ids is None else ids:
+            click.echo(name)
     else:
         click.echo(json.dumps(json.loads(dump_json({"schema": SCHEMA, **value})), indent=2))
 

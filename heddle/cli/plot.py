@@ -55,7 +55,7 @@ def plot(
     curves = [Curve(one.name, one.curve(metric, axis)) for one in series]
     if output == "json":
         told = [{"experiment": curve.label, "points": curve.points} for curve in curves]
-        print_json({"metric": metric, "x": axis, "curves": told})
+        print_json({"metric": metric, "x": axis, "curves": told}, ids=[one.name for one in series])
         return
     draw(curves, x_label=AXES[axis][1], title=metric)
     if picture is not None:
@@ -79,7 +79,8 @@ def compare(
     bands = [made for label, runs in groups if (made := band(label, runs, metric, axis)) is not None]
     rows = [_row(label, runs, metric) for label, runs in groups]
     if output == "json":
-        print_json({"metric": metric, "groups": rows, "differences": differences(series)})
+        told = {"metric": metric, "groups": rows, "differences": differences(series)}
+        print_json(told, ids=[one.name for one in series])
         return
     curves = [Curve(one.label, tuple(zip(one.x.tolist(), one.mean.tolist(), strict=True))) for one in bands]
     draw(curves, x_label=AXES[axis][1], title=f"{metric}, mean over runs")

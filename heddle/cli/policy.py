@@ -40,7 +40,7 @@ def pull(experiment: str, file: Path, number: int | None, output: str, redis_url
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
     if output == "json":
-        print_json({"file": str(file), "experiment": found.id, "version": version, "bytes": len(data)})
+        print_json({"file": str(file), "experiment": found.id, "version": version, "bytes": len(data)}, ids=[str(file)])
         return
     click.echo(f"{file}: version {version} of {found.id}, {len(data):,} bytes")
 

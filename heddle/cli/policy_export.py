@@ -51,7 +51,8 @@ def export(checkpoint: Path, kind: str, file: Path, group: str | None, output: s
             temporary.unlink(missing_ok=True)
     size = file.stat().st_size
     if output == "json":
-        print_json({"file": str(file), "format": kind, "checkpoint": str(path), "bytes": size, **told})
+        facts = {"file": str(file), "format": kind, "checkpoint": str(path), "bytes": size, **told}
+        print_json(facts, ids=[str(file)])
         return
     how = "read back the same" if kind == "safetensors" else f"answers as the policy (within {told['difference']:.1g})"
     click.echo(f"{file}: {kind} of {found.experiment} at update {found.update}, {size:,} bytes; {how}")

@@ -42,7 +42,7 @@ def repro(shard: str, output: str, redis_url: str | None) -> None:
     with connect(redis_url) as client:
         failure, outcome = play(client, client.experiment(experiment).id, number, quiet=output == "json")
     if output == "json":
-        print_json({"failure": asdict(failure), "outcome": asdict(outcome)})
+        print_json({"failure": asdict(failure), "outcome": asdict(outcome)}, ids=[shard])
     else:
         _tell(failure, outcome)
     sys.exit(0 if outcome.happened else NOT_AGAIN)

@@ -41,7 +41,8 @@ def results(group: str | None, metric: str | None, output: str, redis_url: str |
     if metric is not None and not any(score is not None for one in found for score in one.scores):
         raise NotFound(f"no experiment of {group} has measured {metric!r}; heddle status EXP -o json shows the metrics")
     if output == "json":
-        print_json({"group": group, "metric": chosen, "results": [_as_json(one) for one in found]})
+        told = {"group": group, "metric": chosen, "results": [_as_json(one) for one in found]}
+        print_json(told, ids=[experiment for one in found for experiment in one.experiments])
         return
     header = ("COMBINATION", "DONE", "STEPS", chosen.upper(), "95 % INTERVAL", "WORST", "BEST", "REST")
     print_table(header, [_row(one) for one in found], empty="nothing yet")

@@ -78,7 +78,8 @@ def validate(file: Path, overrides: tuple[str, ...], check: bool, output: str) -
             loaded, snapshot = load_spec(file, overrides=overrides), "not tried"
     except SpecError as error:
         if output == "json":
-            print_json({"valid": False, "problems": [asdict(problem) for problem in error.problems]})
+            told = [asdict(problem) for problem in error.problems]
+            print_json({"valid": False, "problems": told}, ids=[one.key or str(file) for one in error.problems])
         raise
     if output == "json":
         known = {"valid": True, "name": loaded.spec.experiment.name, "sha256": loaded.spec.sha256()}
@@ -117,7 +118,7 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
         numbers = {}
     values, broker = resolved_values(loaded), _broker_here(loaded, redis_url)
     if output == "json":
-        print_json({"values": values, "needs": numbers, "broker": broker})
+        print_json({"values": values, "needs": numbers, "broker": broker}, ids=list(values))
         return
     _print_values(values)
     if numbers:

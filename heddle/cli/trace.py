@@ -51,7 +51,7 @@ def trace(experiment: str, slowest: int, last: int, output: str, redis_url: str 
     series, now = _read(experiment, redis_url)
     found = find_bottleneck(series.points[-last:])
     if output == "json":
-        print_json({"experiment": series.name, **_as_json(found, slowest), "now": now})
+        print_json({"experiment": series.name, **_as_json(found, slowest), "now": now}, ids=[series.name])
         return
     if found is None:
         _tell_nothing(series, now)

@@ -84,7 +84,7 @@ def of_worker(worker: str, count: int, output: str, redis_url: str | None) -> No
 
 def _tell(story: "Story", output: str) -> None:
     if output == "json":
-        print_json(story.as_json())
+        print_json(story.as_json(), ids=[story.judgement.subject.partition(" ")[2]])
         return
     click.echo(shown_reason(story.judgement, story.now_ms))
     for depth, reason in story.judgement.chain():

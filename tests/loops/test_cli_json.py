@@ -18,6 +18,7 @@ from heddle.cli.root import cli
 from heddle.errors import Problem
 from tests.loops.test_cli_broker import Say, broker, quarantined, say, spec_file
 from tests.unit.test_cli_mistakes import leaves
+from tests.unit.test_film import checkpoint
 
 __all__ = ["broker", "say"]
 
@@ -120,6 +121,64 @@ def test_names_of_what_is_listed_are_those_of_the_page(say: Say, broker: Broker,
     assert code in (0, 1, 5) and set(json.loads(out)["findings"][0]) == names("a finding")
     assert names("a batch") == {field.name for field in fields(DeadBatch)}
     assert names("an evaluation") == {"checkpoint", *asdict(Score(1, 0, 0, 0, 0, 0))}
+
+
+def test_a_name_is_never_blank_on_any_command_that_offers_names(
+    say: Say,
+    broker: Broker,  # noqa: F811
+    experiment: str,
+    tmp_path: Path,
+) -> None:
+    # Given something for every command to print that can be had without training
+    spec, shard, film = str(spec_file()), f"{experiment}/0", str(checkpoint(tmp_path))
+    broker.events.metrics_add(experiment, 1, {"return": 12.5, "env_steps": 64.0})
+    made = say("enqueue", spec, "--seeds", "2", "--no-check", "-o", "name")[1].split()
+    seat = broker.seats.claim_seat(experiment, "t-1")
+    assert seat is not None and broker.policies.publish(experiment, seat, 1, b"weights", update=1) == 1
+    expected: dict[str, tuple[tuple[str, ...], list[str]]] = {
+        "ls": ((), [*made[::-1], experiment]),
+        "status": ((experiment,), [experiment]),
+        "wait": ((experiment, "--for", "queued"), [experiment]),
+        "shards ls": ((experiment,), [f"{experiment}/{n}" for n in range(len(broker.shards.shards(experiment, 0)))]),
+        "workers ls": ((), ["host-1w1-aa"]),
+        "top": ((), [*made[::-1], experiment]),
+        "why experiment": ((experiment,), [experiment]),
+        "why shard": ((shard,), [shard]),
+        "why worker": (("host-1w1-aa",), ["host-1w1-aa"]),
+        "trace": ((experiment,), [experiment]),
+        "plot": ((experiment,), [experiment]),
+        "compare": ((experiment,), [experiment]),
+        "results": (("x",), made),
+        "plan": ((spec, "--no-check"), [*json.loads(say("plan", spec, "--no-check", "-o", "json")[1])["values"]]),
+        "validate": ((spec, "--no-check"), ["x"]),
+        "acl": (("worker",), ["worker"]),
+        "policy pull": ((experiment, "w.safetensors"), ["w.safetensors"]),
+        "policy export": ((film, "--format", "safetensors", "--to", "p.safetensors"), ["p.safetensors"]),
+        "record": ((film, "--episodes", "1", "--to", "f.gif"), ["f.gif"]),
+        "eval": ((film, "--episodes", "1"), [film]),
+        "shards release": ((experiment,), [experiment]),
+    }
+    # When they are asked for names, then those come that other commands take
+    for path, (words, names_there) in expected.items():
+        code, out, err = say(*path.split(), *words, "-o", "name")
+        assert (code, out.splitlines()) == (0, names_there), (path, err)
+    for path in ("logs", "doctor"):
+        lines = say(path, "-o", "name")[1].splitlines()
+        assert len(lines) > 1 and all(line.strip() for line in lines) and len(set(lines)) == len(lines), path
+    # And nobody offers names that is not here, but for what takes a run, a failure or a recording to have any
+    elsewhere = {
+        "run",
+        "track",
+        "enqueue",
+        "repro",
+        "profile",
+        "record-experience",
+        "data show",
+        "batches ls",
+        "batches show",
+    }
+    offering = {path.removeprefix("heddle ") for path, command in leaves(cli, "heddle") if takes_json(command)}
+    assert offering == {*expected, "logs", "doctor"} | elsewhere
 
 
 def test_a_worker_is_flat_with_its_pid_beside_its_id(say: Say, experiment: str) -> None:
