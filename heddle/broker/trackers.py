@@ -18,6 +18,7 @@ from heddle.broker.foreign import ours
 from heddle.broker.records import dump_json, entries, integer, mapping, text, texts
 from heddle.broker.refusals import gone
 from heddle.broker.tickets import is_groupless
+from heddle.errors import Denied
 
 log = logging.getLogger("heddle.broker")
 
@@ -66,6 +67,10 @@ class Trackers:
             Gone: the experiment was removed.
         """
         return self._claim(experiment, [name, process, ttl_ms, dump_json(told), process])
+
+    def fed_by(self, experiment: str, name: str) -> str:
+        """Who feeds a tracker, or did when it was killed; "" for nobody, or where the last one left."""
+        return text(self._conn.main.hget(keys.trackers(experiment), f"{name}:by") or "")
 
     def leave(self, experiment: str, name: str, process: str, *, told: Mapping[str, Any]) -> None:
         """Feed it no more; another may at once. Raises Gone."""
@@ -123,7 +128,7 @@ class Trackers:
     def all(self, experiment: str) -> list[Tracked]:
         """Every tracker of an experiment, by name."""
         known = texts(self._conn.main.hgetall(keys.trackers(experiment)))
-        behind = self._behind(experiment)
+        behind = self._behind(experiment) if known else {}
         names = sorted({field.rpartition(":")[0] for field in known})
         return [
             Tracked(
@@ -149,7 +154,7 @@ class Trackers:
     def _behind(self, experiment: str) -> dict[str, int | None]:
         try:
             groups: Any = self._conn.main.xinfo_groups(keys.metrics(experiment))
-        except ResponseError as error:
+        except (ResponseError, Denied) as error:  # who may only look has no right to this one
             log.debug("no stream of metrics experiment=%s error=%s", experiment, error)
             return {}
         return {

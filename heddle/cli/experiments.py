@@ -90,6 +90,7 @@ class _Look:
 
     Attributes:
         recorded: the recorded experience that it trains on, "" for none.
+        trackers: how far each of its trackers is, in a line each.
     """
 
     facts: "Facts"
@@ -99,12 +100,14 @@ class _Look:
     told: "Sequence[Event]"
     kept: "Kept"
     recorded: str
+    trackers: "tuple[str, ...]" = ()
 
 
 def _look(client: "Client", found: "Experiment") -> _Look:
     """Ask the broker for all of it. Raises Gone."""
     from heddle.broker.lines import PRINTED
     from heddle.cli.facts import latest_metrics, recent_metrics
+    from heddle.cli.tracked import tracker_lines
     from heddle.states.look import look_at
     from heddle.states.slow import RECENT, slow_shards
 
@@ -123,6 +126,7 @@ def _look(client: "Client", found: "Experiment") -> _Look:
         ),
         kept=broker.conn.kept(),
         recorded=_recorded(found),
+        trackers=tuple(tracker_lines(broker, found.id, facts.sight.now_ms)),
     )
 
 
@@ -142,6 +146,7 @@ def _for_programs(look: _Look) -> dict[str, Any]:
         "mapped": facts.flow.mapped,
         "stepping": stepping_of(facts),
         "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,
+        "trackers": list(look.trackers),
         "durability": look.kept.name,
         "shards": _count_states(look.picture),
     }
@@ -163,6 +168,7 @@ def _for_people(look: _Look) -> list[tuple[str, object]]:
         ("group", now.group),
         ("data", f"{look.recorded} (offline)" if look.recorded else ""),
         ("trainer", _trainer(picture, now_ms, is_over=now.ended)),
+        *(("trackers" if not place else "", line) for place, line in enumerate(look.trackers)),
         ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(picture).items())),
         ("version", now.policy),
         ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error")
 COLOURS = {"debug": "bright_black", "warning": "yellow", "error": "red"}
-ROLES = ("coordinator", "supervisor", "worker", "trainer", "client", "user")
+ROLES = ("coordinator", "supervisor", "worker", "trainer", "tracker", "client", "user")
 FOLLOW_S = 0.5
 PAGE = 1_000
 
@@ -125,8 +125,8 @@ def logs(
     count: int,
     redis_url: str | None,
 ) -> None:
-    """Show what coordinator, supervisors, workers and trainers said of EXP (a name or an id), oldest first; without EXP
-    of everything."""
+    """Show what coordinator, supervisors, workers, trainers and trackers said of EXP (a name or an id), oldest first;
+    without EXP of everything."""
     if named and experiment and named != experiment:
         raise click.UsageError(f"two experiments are named, {named} and {experiment}", click.get_current_context())
     form = output_form()

@@ -1,4 +1,4 @@
-"""The trackers of a run at its end: waited for a while, and told of where they have not everything.
+"""The trackers of a run: how far each is, and at the run's end waited for a while and told of what they lack.
 
 It never starts one.
 """
@@ -10,6 +10,8 @@ from heddle.launch.children import Role
 from heddle.launch.trackers import LEVEL_S, give_time
 
 if TYPE_CHECKING:
+    from heddle.broker import Broker
+    from heddle.broker.trackers import Tracked
     from heddle.cli.running import Running
     from heddle.client import Client
 
@@ -34,3 +36,31 @@ def see_through(running: "Running", screen: Screen, role: Role | None, client: "
 
     found = give_time(step, role, client.broker, reader.experiment, stop)
     return tuple(f"{kind} has not everything: {why}" for kind, why in found.items())
+
+
+def tracker_lines(broker: "Broker", experiment: str, now_ms: int) -> list[str]:
+    """How far each tracker of an experiment is, in one line each; [] where somebody damaged what is known of them."""
+    from heddle.broker.faults import Damaged
+
+    try:
+        return [_line(one, now_ms) for one in broker.trackers.all(experiment)]
+    except Damaged:
+        return []
+
+
+def _line(one: "Tracked", now_ms: int) -> str:
+    told = one.told
+    done, trouble = bool(told.get("done")), str(told.get("trouble") or "")
+    behind = f"{one.behind:,} updates behind" if one.behind else ""
+    if done:
+        how = "has everything"
+    elif trouble:
+        how = f"takes nothing: {trouble}"
+    elif one.by and one.until_ms > now_ms:
+        how = "is fed"
+    elif one.by:
+        how = "is fed by nobody: the last process ended without a word"
+    else:
+        how = "is fed by nobody"
+    name = " ".join(str(part) for part in (told.get("kind"), told.get("where")) if part) or one.name
+    return f"{name} {how}{f', {behind}' if behind and not done else ''}"

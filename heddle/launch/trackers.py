@@ -16,10 +16,11 @@ from heddle.broker.faults import Damaged
 from heddle.broker.records import Status
 from heddle.clock import SystemClock
 from heddle.consumers.tracking.make import kinds_of
+from heddle.consumers.tracking.tracker import ROLE
 from heddle.errors import Gone, HeddleError, NotFound, SpecError
 from heddle.launch.children import Ending, Role
 from heddle.launch.local import Local
-from heddle.launch.role_host import OnLine, RoleHost
+from heddle.launch.role_host import STAMP, OnLine, RoleHost
 from heddle.spec import spec_from_json
 from heddle.spec.tracking import Track
 from heddle.stop import StopFlag
@@ -149,6 +150,7 @@ class TrackerHost(RoleHost):
         self._wanted = {name: track for name, track in self._wanted.items() if name in ids}
         for name in untold:
             self.log.info("tracking experiment=%s", name)
+            broker.events.log(name, ROLE, None, "info", "started a process for the trackers of its spec")
         return {name: self._role(name) for name in untold}
 
     def _role(self, experiment: str) -> Role:
@@ -159,9 +161,10 @@ class TrackerHost(RoleHost):
         """What it ended with is told here alone, since it concerns no training."""
         if ending is not None:
             self.log.warning("%s: %s", experiment, ending.why)
+            broker.events.log(experiment, ROLE, None, "warning", f"{ending.why}; another one goes on")
         if role.finished:
             self._through.add(experiment)
-            if said := " | ".join(role.tail()):
+            if said := " | ".join(STAMP.sub("", line) for line in role.tail()):
                 self.log.info("%s: %s", experiment, said)
 
     def _is_untold(self, broker: Broker, status: Status) -> bool:

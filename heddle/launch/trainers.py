@@ -5,7 +5,6 @@ It never trains itself and holds no seat: a trainer that loses the race for one 
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -17,13 +16,11 @@ from heddle.broker.records import Status
 from heddle.broker.seats import wants_trainer
 from heddle.launch.children import Ending, Role
 from heddle.launch.giving_up import Repeats, has_given_up
-from heddle.launch.role_host import OnLine, RoleHost
+from heddle.launch.role_host import STAMP, OnLine, RoleHost
 from heddle.launch.speaking import Speaking
 from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.trainers")
-
-_STAMP = re.compile(r"^\d\d:\d\d:\d\d (?:INFO +)?")
 
 LOOK_S = 0.5
 PARTITION = 0
@@ -122,7 +119,7 @@ class TrainerHost(RoleHost):
         if self._on_line is not None:
             self._on_line({"experiment": experiment}, line)
         else:
-            log.info("%s | %s", experiment, _STAMP.sub("", line))
+            log.info("%s | %s", experiment, STAMP.sub("", line))
         self._speaking.hear("trainer", experiment, line)
 
 

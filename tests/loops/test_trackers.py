@@ -16,6 +16,7 @@ import pytest
 from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
+from heddle.cli.tracked import tracker_lines
 from heddle.clock import ManualClock
 from heddle.consumers.curve_file import CURVE, ENDED, CurveFile
 from heddle.consumers.tracking import make, tracker
@@ -447,6 +448,42 @@ def test_an_experiment_without_trackers_is_told_how_to_name_one(
 ) -> None:
     assert run(["track", training.id, "--redis-url", valkey_server.url]) == 2
     assert "names no tracker: give --tensorboard DIR" in capsys.readouterr().err
+
+
+def test_the_log_and_status_tell_of_a_trackers_start_its_death_and_its_trouble(
+    training: Training, tmp_path: Path
+) -> None:
+    needs("tensorboardX", "tensorboard")
+    home, broker = tmp_path / "tb", training.broker
+    track = Track(tensorboard=str(home))
+    backend = make_backend("tensorboard", track, subject_of(broker, training.id))
+    name = Tracker(broker, training.id, backend, stop=StopFlag())._name
+    training.updates(2)
+
+    def told() -> list[tuple[str, str]]:
+        events = broker.events.find(lambda one: one.role == "tracker", count=50)
+        return [(event.level, event.message) for event in events if event.experiment == training.id]
+
+    def lines() -> list[str]:
+        return tracker_lines(broker, training.id, broker.conn.now_ms())
+
+    # Given one that was killed: it said that it feeds the tracker, and nothing since
+    assert broker.trackers.claim(training.id, name, "dead-1", told={"kind": "tensorboard"}, ttl_ms=1) is None
+    eventually(lambda: "the last process ended without a word" in lines()[0], timeout_s=30)
+    # When another one comes, whose folder is a file
+    home.write_text("no folder")
+    feeding = Feeding(training, "tensorboard", track)
+    eventually(lambda: feeding.tracker.told.trouble, timeout_s=60)
+    # Then the log says both, and status what is wrong now
+    assert ("warning", "tensorboard: goes on for tracker=dead-1, which ended without a word") in told()
+    eventually(lambda: "takes nothing: " in lines()[0], timeout_s=30)
+    assert any(level == "warning" and "takes nothing, trying on" in message for level, message in told())
+    # And when it can be written, that it is fed, and has everything
+    home.unlink()
+    eventually(lambda: any(message.startswith("feeds tensorboard") for _, message in told()), timeout_s=60)
+    training.end()
+    feeding.ends(60)
+    assert told()[-1][1].endswith("has everything points=2") and "has everything" in lines()[0]
 
 
 def test_two_processes_never_feed_one_tracker(

@@ -20,6 +20,8 @@ class Metrics(Protocol):
 
     def claim(self, experiment: str, name: str, process: str, *, told: Mapping[str, Any]) -> str | None: ...
 
+    def fed_by(self, experiment: str, name: str) -> str: ...
+
     def leave(self, experiment: str, name: str, process: str, *, told: Mapping[str, Any]) -> None: ...
 
     def take_over(self, experiment: str, name: str) -> list[Metric]: ...
@@ -58,6 +60,12 @@ class Standings(Protocol):
     def status(self, experiment: str) -> Standing: ...
 
 
+class Telling(Protocol):
+    """The log that everybody reads."""
+
+    def log(self, experiment: str | None, role: str, worker: str | None, level: str, message: str) -> None: ...
+
+
 class Source(Protocol):
     """Where metrics come from: a broker, or the folder of a run whose broker is gone."""
 
@@ -66,6 +74,9 @@ class Source(Protocol):
 
     @property
     def experiments(self) -> Standings: ...
+
+    @property
+    def events(self) -> Telling: ...
 
     def close(self) -> None: ...
 

@@ -27,6 +27,8 @@ from heddle.stop import StopFlag
 
 log = logging.getLogger("heddle.track")
 
+ROLE = "tracker"
+"""As which it speaks in the log."""
 AT_ONCE = 200
 BLOCK_MS = 1_000
 EVERY_S = 0.5
@@ -107,6 +109,9 @@ class Tracker:
                 self._follow()
         except GivenUp:
             log.info("leaving %s, the broker does not answer", self.told.where)
+        except (Conflict, TrackerDown) as error:
+            self._tell("error", f"{self.told.kind} ended: {error}")
+            raise
         finally:
             self._backend.close()
             self._leave()
@@ -115,15 +120,22 @@ class Tracker:
     # ---- who feeds it
 
     def _become_the_one(self) -> None:
+        before = self._patience.call("look who feeds it", self._fed_by)
         deadline = self._clock.monotonic() + 1.5 * TTL_MS / 1000
         while (other := self._patience.call("claim the tracker", self._claim)) is not None:
             if self._clock.monotonic() >= deadline:
                 raise Conflict(f"{other} feeds {self.told.kind} {self.told.where} with {self._experiment} already")
             if self._stop.wait(EVERY_S):
                 raise GivenUp("asked to end")
+            before = self._patience.call("look who feeds it", self._fed_by)  # it may have left by now
+        if before:
+            self._tell("warning", f"{self.told.kind}: goes on for tracker={before}, which ended without a word")
 
     def _claim(self) -> str | None:
         return self._broker.trackers.claim(self._experiment, self._name, self._process, told=asdict(self.told))
+
+    def _fed_by(self) -> str:
+        return self._broker.trackers.fed_by(self._experiment, self._name)
 
     def _renew(self) -> bool:
         return self._claim() is None
@@ -160,7 +172,9 @@ class Tracker:
                 self._wait_for(error, failures)
         if not goes_on:
             self._patience.call("begin anew", lambda: trackers.rewind(self._experiment, self._name))
-        log.info("%s %s with %s", "goes on feeding" if goes_on else "feeds", self.told.where, self._experiment)
+        verb = "goes on feeding" if goes_on else "feeds"
+        log.info("%s %s with %s", verb, self.told.where, self._experiment)
+        self._tell("info", f"{verb} {self.told.kind} {self.told.where}")
         self.told = replace(self.told, trouble="")
         self._last, self._unsafe = None, []
 
@@ -170,6 +184,7 @@ class Tracker:
         self._check()
         if str(error) != self.told.trouble:
             log.warning("%s takes nothing, trying on: %s", self.told.kind, error)
+            self._tell("warning", f"{self.told.kind} takes nothing, trying on: {error}")
         self.told = replace(self.told, trouble=str(error))
         if self._stop.wait(retry_delay_s(failures, self._rng.random(), last_s=RETRY_LAST_S)):
             raise GivenUp("asked to end") from error
@@ -255,3 +270,8 @@ class Tracker:
         self._settle()
         self.told = replace(self.told, done=True)
         log.info("has everything: %s, points=%d", self.told.where, self.told.points)
+        self._tell("info", f"{self.told.kind} {self.told.where} has everything points={self.told.points}")
+
+    def _tell(self, level: str, message: str) -> None:
+        """A line in the log that everybody reads, where the broker takes one now."""
+        self._broker.events.log(self._experiment, ROLE, self._process, level, message)
