@@ -95,7 +95,7 @@ def measure_trainers(folder: Path, *, each: int, at_once: int = 3) -> tuple[list
     finally:
         violations = bench.close()
     took = times(trainer_recovery(hit, bench.histories()) for hit in bench.hits["trainer"])
-    return [Measured("a trainer", 10.0, took)], violations
+    return [Measured("a trainer", 10.0, took, loads=True)], violations
 
 
 def _nobody() -> procs.Process:

@@ -11,6 +11,7 @@ import pytest
 from heddle.broker.server import LocalServer, start_server
 from tests.chaos.ends import (
     GRACE_S,
+    PROMISED_S,
     End,
     Moment,
     end_all,
@@ -43,6 +44,7 @@ def check(what: str, ends: list[End]) -> None:
     print(told(what, ends))
     assert problems_of(ends) == []
     assert took(ends, twice=False).worst <= GRACE_S
+    assert took(ends, twice=True).median <= PROMISED_S
 
 
 def left_in(folder: Path, *, besides: set[str]) -> list[str]:

@@ -21,6 +21,7 @@ from heddle.clock import SystemClock
 from heddle.experiment import Experiment
 from heddle.states.experiments import Picture
 from heddle.states.judgement import Judgement
+from tests.chaos.bench import MARGIN
 from tests.e2e.shell import Started, heddle_json, started
 from tests.helpers import eventually
 from tests.worker_kit import COUNTING
@@ -28,8 +29,6 @@ from tests.worker_kit import COUNTING
 TTL_S = 2.0
 LONG_S = 40.0
 """For what has no promise of its own: a machine may be busy with other things."""
-MARGIN = float(os.environ.get("HEDDLE_RECOVERY_MARGIN", "2"))
-"""What is promised holds for an idle machine; 1 asks for the promise itself."""
 SEAT_S, LEAD_S = SEAT_TTL_MS / 1000, LEADER_TTL_MS / 1000
 
 pytestmark = pytest.mark.alone
