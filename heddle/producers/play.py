@@ -270,6 +270,10 @@ class Play(ABC):
                 raise
             if isinstance(error, BadAnswer) and error.env is not None:
                 self._env, self._row = error.env, self._row_of(error.env)
+            if self.doing == "act" and self._reel is not None:  # what it was shown may be to blame
+                rows = [self._row_of(lane) for lane in range(self.plan.lanes)]
+                if (lie := self._numbers.bad_shown(self._reel.arrays, rows)) is not None:
+                    raise self._report.bad_number(lie, self._reel) from error
             failed = self._report.failed(error, self.doing, self._env, self._row, self._reel)
             failed.stuck_env = failed.failure.env if failed.failure.env >= 0 and self._gave_nothing() else None
             raise failed from error

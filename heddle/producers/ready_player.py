@@ -277,10 +277,11 @@ class ReadyPlayer(Play):
     def _is_wanted(self, env: int) -> bool:
         return self._episodes.wanted is None or bool(self._episodes.wanted[env]) or env in self._uncounted
 
+    def _row_of(self, env: int) -> int:
+        return int(self._at[env])
+
     def _gave_nothing(self) -> bool:
         return self._env in self._silent
-
-    # ---- what lasts
 
     def _look(self, now: float) -> None:
         """Raises Mishap when an environment is at one step or reset for longer than the spec allows."""

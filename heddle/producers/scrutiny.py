@@ -3,8 +3,8 @@
 It never plays: the player asks once a batch, or where something is recorded that numpy would not refuse by itself.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,8 @@ class Numbers:
     """What is looked at in every batch of a layout, found out once: with few steps in it the looking costs most."""
 
     def __init__(self, layout: Layout) -> None:
-        self._leaves = every = [*layout.observation_leaves, *layout.action_leaves]
+        self._seen = layout.observation_leaves
+        self._leaves = every = [*self._seen, *layout.action_leaves]
         names = [leaf.name for leaf in every if not leaf.ragged and np.dtype(leaf.space.dtype).kind == "f"]
         named = {column.name for column in layout.columns}
         self._floats = ["reward", *names, *(name for name in ("out.log_prob", "out.value") if name in named)]
@@ -102,6 +103,15 @@ class Numbers:
                 return _first_bad(self._leaves, segments)
         if any(_bad_leaf(leaf, segments) for leaf in self._others):
             return _first_bad(self._leaves, segments)
+        return None
+
+    def bad_shown(self, arrays: Mapping[str, NDArray[Any]], rows: Sequence[int]) -> BadNumber | None:
+        """The same for what a policy is shown in the middle of a segment: of each environment the row it stands at."""
+        for leaf in self._seen:
+            shown = arrays[leaf.name][np.arange(len(rows)), list(rows)][:, None]
+            found = _bad_cell(leaf, shown) if leaf.ragged else _bad_element(leaf, shown)
+            if found is not None:
+                return replace(found, step=rows[found.env])
         return None
 
 
@@ -129,18 +139,19 @@ def _one_range(leaf: Leaf) -> tuple[int, int] | None:
 
 
 def _bad_leaf(leaf: Leaf, segments: Segments) -> BadNumber | None:
-    return _bad_cell(leaf, segments.arrays[leaf.name]) if leaf.ragged else _bad_element(leaf, segments)
+    array = segments.arrays[leaf.name]
+    return _bad_cell(leaf, array) if leaf.ragged else _bad_element(leaf, array, segments)
 
 
-def _bad_element(leaf: Leaf, segments: Segments) -> BadNumber | None:
-    """The first value of a leaf of fixed shape that is not as it must be."""
-    array, limits = segments.arrays[leaf.name], index_range(leaf.space, chosen=is_action(leaf.name))
+def _bad_element(leaf: Leaf, array: NDArray[Any], segments: Segments | None = None) -> BadNumber | None:
+    """The first value of a leaf of fixed shape that is not as it must be; beyond the lengths of `segments` none is."""
+    limits = index_range(leaf.space, chosen=is_action(leaf.name))
     if limits is not None:
         low, high = limits
         if ((array >= low) & (array <= high)).all():
             return None
         bad = ((array < low) | (array > high)).reshape(*array.shape[:2], -1).any(axis=2)
-        bad &= _played(segments, array.shape[1])
+        bad &= np.ones(bad.shape, np.bool_) if segments is None else _played(segments, array.shape[1])
         return _located(leaf.name, array, bad, f"is outside {_span(low, high)}") if bad.any() else None
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return _located(leaf.name, array, ~np.isfinite(array), "is not a finite number")

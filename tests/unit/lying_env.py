@@ -66,6 +66,7 @@ PART_LIES: dict[str, tuple[Lie, str]] = {
     "fraction": (_part(color=1.5), "the observation's color is 1.5, expected one integer"),
     "no number": (_part(color=None), "the observation's color is None, expected one integer"),
     "outside": (_part(color=4), r"gave obs.color = 4, which is outside 1\.\.3"),
+    "below": (_part(color=-1), r"gave obs.color = -1, which is outside 1\.\.3"),
     "missing": (lambda env, answer: ({"color": 1}, *answer[1:]), "the observation has no pair.0"),
     "part nan": (_pair(np.array([np.nan, 0], np.float32), _BYTES), r"gave obs.pair.0 = \[nan, 0\], which is not"),
     "part floats": (_pair(_FINE, np.zeros(2)), "the observation's pair.1 has dtype float64, its space uint8"),
@@ -97,6 +98,23 @@ class Liar(gymnasium.Env[Any, Any]):
     def _show(self) -> Any:
         values = np.full(2, (self._steps % EPISODE) / EPISODE, np.float32)
         return {"color": 2, "pair": (values, np.array([self._steps % 200, 0], np.uint8))} if self._nested else values
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Shows one integer of 0..2, and from step `after` on one above."""
+
+    def __init__(self, after: int = 20) -> None:
+        self.observation_space: Any = spaces.Discrete(3)
+        self.action_space: Any = spaces.Discrete(3)
+        self._after, self._steps = after, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        return 1 + 2 * (self._steps >= self._after), 1.0, self._steps % EPISODE == 0, False, {}
 
 
 class Coroutines:

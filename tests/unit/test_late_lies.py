@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from heddle.errors import EnvError
 from heddle.layout import Layout
+from heddle.policies import make_policy
+from heddle.policies.base import Acted
 from heddle.producers.envs_agents import AgentLanes
 from heddle.producers.mishap import PlayError
 from heddle.producers.play import Play
@@ -30,6 +33,7 @@ from tests.unit.lying_env import (
     PLAIN,
     ROWS_LIES,
     Coroutines,
+    Counting,
     Liar,
     LyingRows,
     Outside,
@@ -127,6 +131,57 @@ def test_so_is_one_in_a_child(make: Maker, lie: str, closing: list[Play]) -> Non
         raise error
     assert (error.failure.episode, error.failure.step) == (1 + (AFTER - 1) // EPISODE, 1 + (AFTER - 1) % EPISODE)
     assert given < AFTER
+
+
+class Picky(Drawn):
+    """Raises, as networks do, when it is shown what is no observation."""
+
+    def act(self, observations: Any, state: Any, noise: Any, *, deterministic: bool = False) -> Acted:
+        color, pair = observations["obs.color"], observations["obs.pair.0"]
+        if not (np.isin(color, (1, 2, 3)).all() and np.isfinite(pair).all()):
+            raise IndexError("index is out of bounds")
+        return super().act(observations, state, noise, deterministic=deterministic)
+
+
+@pytest.mark.parametrize("lie", ["outside", "below", "part nan"])
+@pytest.mark.parametrize("make", [inline, threads, coroutines, isolated, processes])
+def test_a_lie_that_makes_the_policy_raise_is_told_of_the_environment(
+    make: Maker, lie: str, closing: list[Play]
+) -> None:
+    player = make(lie, True, AFTER)
+    player.policy = Picky()
+    closing.append(player)
+    error, given = lied(player)
+    with pytest.raises(PlayError, match=rf"environment \d \(number . of shard 3\) {PART_LIES[lie][1]}"):
+        raise error
+    assert (error.failure.doing, error.failure.cause) == ("step", "answer")
+    assert (error.failure.episode, error.failure.step) == (1 + (AFTER - 1) // EPISODE, 1 + (AFTER - 1) % EPISODE)
+    assert error.problems[0].key != "policy.id" and given < AFTER
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_integer_above_its_space_is_not_the_networks_fault(at_once: bool) -> None:
+    spec = spec_of(env={"num_envs": 2, "id": f"{HERE}:Counting"}, rollout={"steps": 16})
+    policy = make_policy(spec.policy, Discrete(3), Discrete(3))
+    layout = layout_for(policy, steps=16, observation=Discrete(3))
+    if at_once:
+        vector = gymnasium.vector.SyncVectorEnv([lambda: Counting(10_000), lambda: Counting(AFTER)])
+        player: Play = VectorPlayer(plan_of(2), spec, policy, layout, vector=vector)
+    else:
+        player = Player(plan_of(2), spec, policy, layout, envs=[Counting(10_000), Counting(AFTER)])
+    error, _ = lied(player)
+    assert "environment 1 (number 1 of shard 0) gave obs = 3, which is outside 0..2; seed " in str(error)
+    assert error.failure.env == 1 and error.failure.doing == "step"
+
+
+def test_a_policy_that_raises_at_what_is_well_is_blamed_itself() -> None:
+    class Broken(Drawn):
+        def act(self, *given: Any, **named: Any) -> Acted:
+            raise IndexError("index is out of bounds")
+
+    plan, spec, _, layout = scene()
+    with pytest.raises(PlayError, match="failed to act for shard 3 at step 0 of a segment.*IndexError"):
+        Player(plan, spec, Broken(), layout, envs=[Liar(), Liar()]).play(7)
 
 
 @pytest.mark.parametrize("make", [inline, threads, isolated])
