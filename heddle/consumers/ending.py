@@ -45,9 +45,14 @@ def complete(loop: Loop, reason: str) -> Outcome:
 
 
 def stop(loop: Loop) -> Outcome:
-    """Somebody said stop: train once more when what is there is worth it, then end."""
-    why = loop.reached()  # an earlier trainer may have died while it completed
-    return _end(loop, "completed" if why else "stopped", why or "stopped by command")
+    """Somebody said stop: train once more when what is there is worth it, then end.
+
+    The coordinator says it, too, of an experiment that cannot go on: then it failed, for the reason that it wrote.
+    """
+    if why := loop.reached():  # an earlier trainer may have died while it completed
+        return _end(loop, "completed", why)
+    failure = _failure(loop)
+    return _end(loop, "failed" if failure else "stopped", failure or "stopped by command")
 
 
 def fail(loop: Loop, reason: str) -> Outcome:
@@ -66,10 +71,17 @@ def fail(loop: Loop, reason: str) -> Outcome:
     return "failed"
 
 
+def _failure(loop: Loop) -> str:
+    """Why the coordinator stops the experiment; "" where somebody else does, or a trainer has told its end already."""
+    parts = loop.parts
+    status = parts.patience.call("read the status", lambda: parts.broker.experiments.status(parts.experiment))
+    return status.reason if status.state == "stopping" and not status.outcome else ""
+
+
 def _end(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
     parts = loop.parts
     say_stop(parts.broker, parts.experiment, parts.patience, seat_epoch=parts.seat.epoch)
-    _settle_rest(loop, train=outcome == "stopped", save=True)
+    _settle_rest(loop, train=outcome != "completed", save=True)
     parts.publisher.settle(CLOSE_S)
     final = _finish(loop, outcome, reason)
     for _ in range(SETTLE_TRIES):

@@ -107,6 +107,9 @@ def test_a_run_can_fail_at_the_first_error_of_an_environment_although_it_had_giv
     assert re.search(r"seed \d+, episode 1, step 40, last actions .*policy version \d+", told[1])
     assert "Traceback" not in done.stdout + done.stderr
     assert list((folder / "runs").glob("*/checkpoints/*.safetensors")), "the checkpoint of what was trained is kept"
+    (ended,) = (folder / "runs").glob("*/ended.json")
+    kept = json.loads(ended.read_text())
+    assert kept["state"] == "failed" and "the gripper slipped" in kept["reason"]
     assert processes_of(folder) == {}
 
 

@@ -1,5 +1,6 @@
 """The trainer on a real server, with workers that only append: seat, order of writes, rules of updates, endings."""
 
+import json
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -351,6 +352,29 @@ def test_stop_trains_a_remainder_that_is_worth_it(broker: Broker, start: Start, 
     assert broker.experiments.ctl(fleet.experiment).outcome == "stopped"
     assert seen_in(saved(home)) == [(0, 1), (1, 1), (0, 2)]
     assert fleet.flow().entries == 0
+
+
+@pytest.mark.parametrize("why", ["shard 1 is quarantined: boom", ""])
+def test_a_stop_for_a_reason_of_the_coordinators_is_told_as_that_failure(
+    broker: Broker, start: Start, home: Path, why: str
+) -> None:
+    fleet = Fleet(broker, submit(broker)).claim_all()
+    trainer = start(fleet.experiment)
+    version = played(fleet, fleet.version())
+    fleet.give(0, version)
+    # When the coordinator says why, then stop, as it does of one that cannot go on
+    broker.experiments.set_status(fleet.experiment, "stopping", leader_epoch=1, reason=why)
+    broker.experiments.set_command(fleet.experiment, "stop", leader_epoch=1)
+    fleet.release_all()
+    # Then its trainer tells that to whoever asks the broker, the log or the run's folder, and saves what it trained
+    expected = ("failed", why) if why else ("stopped", "stopped by command")
+    assert trainer.join() == (1 if why else 0)
+    ctl = broker.experiments.ctl(fleet.experiment)
+    assert (ctl.outcome, ctl.reason) == expected
+    (told,) = home.rglob("ended.json")
+    ended = json.loads(told.read_text())
+    assert (ended["state"], ended["reason"]) == expected
+    assert seen_in(saved(home)) == [(0, 1), (1, 1), (0, 2)] and fleet.flow().entries == 0
 
 
 def test_a_paused_trainer_reads_and_does_not_train(broker: Broker, start: Start) -> None:
