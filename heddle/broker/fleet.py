@@ -60,15 +60,23 @@ class FleetReader:
         pools: looked at even where no experiment names them.
         beats: heartbeats in one look.
         lines: read the log, too.
+        numbers: of all workers at every look, and of their heartbeats only what is added up (`beats.NUMBERS`).
     """
 
     def __init__(
-        self, broker: Broker, *, pools: Collection[str] = ("default",), beats: int = BEATS, lines: bool = True
+        self,
+        broker: Broker,
+        *,
+        pools: Collection[str] = ("default",),
+        beats: int = BEATS,
+        lines: bool = True,
+        numbers: bool = False,
     ) -> None:
         self._overview = broker.overview
         self._own_pools = tuple(pools)
         self._beats = beats
         self._lines = lines
+        self._numbers = numbers
         self._place: Place | None = None
         self._metric_ids: dict[str, str] = {}
         self._ended: dict[str, Status] = {}
@@ -101,8 +109,9 @@ class FleetReader:
         reads = len(active) + ended
         workers = {}
         for name, pool in pools.items():
-            asked = self._asked(pool, server.now_ms, watched, everything=everything)
-            self._known.setdefault(name, {}).update(self._overview.workers(name, asked, server.now_ms))
+            asked = self._asked(pool, server.now_ms, watched, everything=everything or self._numbers)
+            said = self._overview.workers(name, asked, server.now_ms, numbers=self._numbers)
+            self._known.setdefault(name, {}).update(said)
             reads += len(asked)
             workers[name] = self._now(name, pool, server.now_ms)
         return Fleet(server, found, self._newest_ended(server), pools, workers, reads)

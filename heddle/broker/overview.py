@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heddle.broker import keys, records, statuses
+from heddle.broker.beats import read_beats
 from heddle.broker.connection import Connection
 from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
 from heddle.broker.counts import count
@@ -19,7 +20,7 @@ from heddle.broker.foreign import ours
 from heddle.broker.lines import STREAMS, Event, Place, ask_after, ask_newest, read_after, read_newest
 from heddle.broker.pointers import read_flow, waiting_since
 from heddle.broker.pools import AHEAD_MS, DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
-from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool, read_worker, said_by
+from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool
 from heddle.broker.records import SPEC_FIELDS, Status, entries, integer, read_ctl, read_status, text, texts
 from heddle.broker.seats import Sitter, read_sitter
 from heddle.broker.streams import after, onward
@@ -216,20 +217,11 @@ class Overview:
             found[name] = _pool(name, texts(raw), sorted(text(one) for one in supervisors), workers)
         return found
 
-    def workers(self, pool: str, seen: Mapping[str, int], now_ms: int) -> dict[str, WorkerInfo]:
-        """What some workers of a pool said last. One round trip.
-
-        Args:
-            seen: when each was heard of, from its pool.
-        """
-        pipe = self._conn.pipeline()
-        for worker in seen:
-            pipe.hgetall(keys.worker(worker))
-        replies = pipe.execute(raise_on_error=False) if seen else []
-        return {
-            worker: read_worker(pool, worker, said_by(raw), seen_ms, now_ms)
-            for (worker, seen_ms), raw in zip(seen.items(), replies, strict=True)
-        }
+    def workers(
+        self, pool: str, seen: Mapping[str, int], now_ms: int, *, numbers: bool = False
+    ) -> dict[str, WorkerInfo]:
+        """What some workers of a pool said last, as `read_beats` tells."""
+        return read_beats(self._conn, pool, seen, now_ms, numbers=numbers)
 
 
 def _told(log: Sequence[Any], after: Place | None) -> tuple[list[Event], Place]:

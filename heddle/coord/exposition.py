@@ -65,7 +65,8 @@ class Collector:
     def _look(self) -> list[Series]:
         if self._broker is None or self._reader is None:
             self._broker = self._connect()
-            self._reader = FleetReader(self._broker, lines=False)  # whoever coordinates may not read what is printed
+            # Sums of what was heard long ago are wrong; and whoever coordinates may not read what is printed
+            self._reader = FleetReader(self._broker, lines=False, numbers=True)
         fleet = self._reader.read()
         self._remember(self._broker, fleet)
         phases = self._phases.look(fleet.workers)

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from heddle.broker import Broker, keys
 from heddle.broker.pools import WorkerBeat
-from heddle.broker.presence import HostReport
+from heddle.broker.presence import HostReport, beat_fields
 from heddle.broker.server import LocalServer
 from heddle.coord.exposition import Collector, exposed
 from heddle.errors import MissingExtra
@@ -40,13 +41,38 @@ def read(text: str) -> Samples:
     return found
 
 
-def scrape(broker: Broker, coordinator: str) -> Samples:
-    """What a coordinator's collector tells now."""
-    from prometheus_client import CollectorRegistry, generate_latest
+class Scraped:
+    """A collector that is asked again and again, as a coordinator's is."""
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(lambda: broker, coordinator))
-    return read(generate_latest(registry).decode())
+    def __init__(self, broker: Broker, coordinator: str) -> None:
+        from prometheus_client import CollectorRegistry
+
+        self.cpu_s, self._registry = 0.0, CollectorRegistry(auto_describe=False)
+        self._registry.register(Collector(lambda: broker, coordinator))
+
+    def now(self) -> Samples:
+        """What it tells now; `cpu_s` grows by what this thread took for it."""
+        from prometheus_client import generate_latest
+
+        before = time.thread_time()
+        told = generate_latest(self._registry).decode()
+        self.cpu_s += time.thread_time() - before
+        return read(told)
+
+
+def scrape(broker: Broker, coordinator: str) -> Samples:
+    """What a coordinator's collector tells at its first look."""
+    return Scraped(broker, coordinator).now()
+
+
+def beat_all(broker: Broker, beat: WorkerBeat, count: int) -> None:
+    """Heartbeats of so many workers, written down as their scripts do, in one go."""
+    ids = [f"w-{number:05d}" for number in range(count)]
+    told, now_ms, pipe = beat_fields(beat, 600_000), broker.conn.now_ms(), broker.conn.main.pipeline(transaction=False)
+    for worker in ids:
+        pipe.hset(keys.worker(worker), items=told)
+    pipe.zadd(keys.pool_workers("default"), dict.fromkeys(ids, now_ms))
+    pipe.execute()
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
@@ -137,6 +163,20 @@ def test_there_are_as_many_series_with_hundreds_of_workers_as_with_one(broker: B
     many = scrape(broker, "c-1")
     assert many.keys() == few.keys()
     assert value(many, "heddle_workers", pool="default", state="playing") == 401
+
+
+def test_of_ten_thousand_workers_every_scrape_tells_what_all_of_them_said_last(broker: Broker) -> None:
+    broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
+    scraped, count = Scraped(broker, "c-1"), 10_000
+    names = ("heddle_pool_steps_per_second", "heddle_worker_wait_ratio", "heddle_worker_memory_bytes")
+    for speed, share in ((10.0, 0.25), (0.0, 1.0)):  # as they play, and a moment later, when all of them wait
+        beat = WorkerBeat("w", state="playing", late_s=10.0, late_speed=speed, late_waits=share, rss_bytes=7)
+        beat_all(broker, beat, count)
+        before = scraped.cpu_s
+        told = scraped.now()
+        assert [value(told, name, pool="default") for name in names] == [speed * count, share, 7.0 * count]
+        assert value(told, "heddle_workers", pool="default", state="playing") == count
+        assert scraped.cpu_s - before < 5.0, "seconds of the coordinator's processor for a scrape"
 
 
 def test_counters_go_on_with_the_next_coordinator_and_only_who_leads_tells_them(
