@@ -165,7 +165,9 @@ class History:
                 self.violations.append(f"the seat's epoch fell from {self._seat} to {epoch}")
             self._seat = epoch
         elif kind == "seat" and "trainer" in fields:
-            self.seats.append((int(fields["epoch"]), fields["trainer"]))
+            seat = (int(fields["epoch"]), fields["trainer"])
+            if seat not in self.seats[-1:]:  # a seat that had run out, and that nobody took, is its holder's again
+                self.seats.append(seat)
         elif kind == "policy" and "seat" in fields:
             self._publish(int(tail), int(fields["seat"]))
 

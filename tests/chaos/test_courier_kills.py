@@ -28,6 +28,8 @@ from tests.trainer_kit import Fleet, saved, seen_in, submit
 KILLS = 500 if os.environ.get("HEDDLE_SOAK") else 6
 ROUNDS = 3
 """Of batches a life, at most: each is an update."""
+MOST_WAITING = 12
+"""Batches that wait to be trained again; with more of them a life is too short to get anywhere."""
 
 broker = on_valkey
 home = in_home
@@ -123,6 +125,12 @@ def under_way(fleet: Fleet) -> list[str]:
     return there[max(there)] if there and max(there) > latest else []
 
 
+def feed(fleet: Fleet, version: int) -> None:
+    """There is enough for an update."""
+    if fleet.flow().entries < MOST_WAITING:
+        give_all(fleet, version)
+
+
 def await_under_way(fleet: Fleet, some: int) -> None:
     """Have an update made, until so many chunks of what it made have been sent, and not all that it takes."""
 
@@ -131,7 +139,7 @@ def await_under_way(fleet: Fleet, some: int) -> None:
 
     while len(under_way(fleet)) < some:  # a busy machine may have missed it
         latest = fleet.broker.policies.latest(fleet.experiment)
-        give_all(fleet, latest)
+        feed(fleet, latest)
         eventually(is_there, every_s=0.003, what="a version is under way")
 
 
@@ -158,7 +166,7 @@ def test_killed_with_a_version_under_way_again_and_again_no_version_is_torn_or_g
     for _ in range(KILLS):
         # When a trainer is killed after some updates, with a part of a version on its way
         for _ in range(int(rng.integers(0, ROUNDS))):
-            give_all(fleet, latest)
+            feed(fleet, latest)
             latest = version_after(fleet, latest)
         await_under_way(fleet, int(rng.integers(1, 16)))
         forks.kill(pid)

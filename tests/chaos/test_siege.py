@@ -5,6 +5,7 @@ that cannot, that are slow, and on CartPole that is evaluated, whose server free
 a run with a barrier beside one whose environments play in children. Other numbers: `python -m tests.chaos`.
 """
 
+import os
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,14 @@ def test_delays_resets_and_cuts_in_one_or_both_directions_lose_nothing_and_train
     report = fight(Plan(order, Size(hosts=(1, 1)), ("sync", "isolated")), tmp_path)
     check(report)
     assert sum(report.deeds.values()) >= 24
+
+
+@pytest.mark.skipif(not os.environ.get("HEDDLE_SOAK"), reason="the simulation freezes its server, too; HEDDLE_SOAK=1")
+def test_a_server_that_freezes_beyond_every_lease_again_and_again_costs_no_shard_its_owner_and_no_trainer_its_seat(
+    tmp_path: Path,
+) -> None:
+    order = Order(seed=14, seconds=60, server_freezes=15, ttl_s=2.0)
+    report = fight(Plan(order, Size(hosts=(1,))), tmp_path)
+    check(report)
+    assert count(report, "freeze", of_server=True) == 15
+    assert (report.claims, report.seats) == (4, 1)
