@@ -4,7 +4,7 @@ It never imports Gymnasium and never decides what follows from a breach.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,27 @@ class BadAnswer(Exception):
     def __init__(self, what: str, *, env: int | None = None) -> None:
         super().__init__(what)
         self.env = env
+
+
+_LANE = "_heddle_lane"
+
+
+@contextlib.contextmanager
+def at_lane(lane: int) -> Iterator[None]:
+    """What is raised in it is of one of several environments that are stepped as one: the one with that lane."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(Exception):  # of a class that takes no attributes
+            setattr(error, _LANE, lane)
+        raise
+
+
+def lane_of(error: BaseException) -> int | None:
+    """Of which lane an error is; None where nothing says so."""
+    own = error.env if isinstance(error, BadAnswer) else None
+    lane: int | None = getattr(error, _LANE, None) if own is None else own
+    return lane
 
 
 def first_breach(

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from heddle.errors import EnvError
-from heddle.producers.contract import BadAnswer
+from heddle.producers.contract import BadAnswer, at_lane
 from heddle.producers.envs_agent_spaces import AgentSpaces, nothing_of
 from heddle.producers.envs_spaces import demand_same, describe
 from heddle.producers.kinds import demand_parts, has_ended, number_kind, wanted
@@ -78,7 +78,8 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.idle, self.missed = (np.zeros(self.num_envs, np.bool_) for _ in range(2))
         for place in range(len(self.games)):
             given = seed[place * width] if isinstance(seed, Sequence) else None if seed is None else seed + place
-            self._begin(place, given, options)
+            with at_lane(place * width):
+                self._begin(place, given, options)
         return self._observed(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -96,31 +97,47 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         infos: dict[str, Any] = {}
         self.idle, self.missed = (np.zeros(self.num_envs, np.bool_) for _ in range(2))
         for place, game in enumerate(self.games):
-            if self._over[place]:
-                self._begin(place, None, None)
-                continue
-            first = place * len(self.agents)
-            lanes = {agent: first + index for index, agent in enumerate(self.agents)}
-            playing = list(game.agents)
-            answer = game.step({agent: self._takes.taken(agent, choices[lanes[agent]]) for agent in playing})
-            seen, gained, ended, cut, told = _five(answer)
-            for agent, lane in lanes.items():
-                if agent not in playing:
-                    self._wait(agent, lane, game.agents, seen)
-                    continue
-                self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations"))
-                reward, over = _of(gained, agent, "rewards"), (ended.get(agent, False), cut.get(agent, False))
-                self._demand(agent, lane, reward, over)
-                rewards[lane], (terminated[lane], truncated[lane]) = reward, over
-                if (agent in game.agents) == bool(terminated[lane] or truncated[lane]):
-                    what = "stays in `agents` although it is" if agent in game.agents else "left `agents` without being"
-                    raise BadAnswer(f"agent {agent!r} {what} terminated or truncated")
-                _note(infos, lane, told.get(agent) or {}, self.num_envs)
-            self._over[place] = not game.agents
-            if self._over[place]:
-                own = slice(first, first + len(lanes))
-                self.missed[own] = ~self._came[own]
+            playing = [] if self._over[place] else list(game.agents)
+            with at_lane(self._lane(place, playing[0] if playing else self.agents[0])):
+                if self._over[place]:
+                    self._begin(place, None, None)
+                else:
+                    self._play(place, playing, choices, (rewards, terminated, truncated), infos)
         return self._observed(), rewards, terminated, truncated, infos
+
+    def _lane(self, place: int, agent: str) -> int:
+        return place * len(self.agents) + self.agents.index(agent)
+
+    def _play(
+        self,
+        place: int,
+        playing: Sequence[str],
+        choices: Sequence[Any],
+        into: tuple[Any, Any, Any],
+        infos: dict[str, Any],
+    ) -> None:
+        """One step of the game at `place`; what it gave goes `into` rewards, terminated and truncated, [n] each."""
+        game, (rewards, terminated, truncated) = self.games[place], into
+        first = place * len(self.agents)
+        lanes = {agent: first + index for index, agent in enumerate(self.agents)}
+        answer = game.step({agent: self._takes.taken(agent, choices[lanes[agent]]) for agent in playing})
+        seen, gained, ended, cut, told = _five(answer)
+        for agent, lane in lanes.items():
+            if agent not in playing:
+                self._wait(agent, lane, game.agents, seen)
+                continue
+            self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations", lane))
+            reward, over = _of(gained, agent, "rewards", lane), (ended.get(agent, False), cut.get(agent, False))
+            self._demand(agent, lane, reward, over)
+            rewards[lane], (terminated[lane], truncated[lane]) = reward, over
+            if (agent in game.agents) == bool(terminated[lane] or truncated[lane]):
+                what = "stays in `agents` although it is" if agent in game.agents else "left `agents` without being"
+                raise BadAnswer(f"agent {agent!r} {what} terminated or truncated", env=lane)
+            _note(infos, lane, told.get(agent) or {}, self.num_envs)
+        self._over[place] = not game.agents
+        if self._over[place]:
+            own = slice(first, first + len(lanes))
+            self.missed[own] = ~self._came[own]
 
     def _demand(self, agent: str, lane: int, reward: Any = 0.0, over: tuple[Any, Any] = (False, False)) -> None:
         """Look at what `agent` was shown and given, before numpy takes it for something else."""
@@ -154,7 +171,7 @@ class AgentLanes(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.idle[lane] = agent not in here
         if not self.idle[lane]:
             self._came[lane] = True
-            self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations"))
+            self._seen[lane] = self._shows.shown(agent, _of(seen, agent, "observations", lane))
             self._demand(agent, lane)
 
     def _observed(self) -> Any:
@@ -226,11 +243,11 @@ def _five(answer: Any) -> tuple[Any, ...]:
     return answer
 
 
-def _of(parts: Mapping[str, Any], agent: str, what: str) -> Any:
+def _of(parts: Mapping[str, Any], agent: str, what: str, lane: int) -> Any:
     try:
         return parts[agent]
     except KeyError as error:
-        raise BadAnswer(f"step gave no {what} for agent {agent!r}") from error
+        raise BadAnswer(f"step gave no {what} for agent {agent!r}", env=lane) from error
 
 
 def _note(infos: dict[str, Any], lane: int, told: Mapping[str, Any], lanes: int) -> None:

@@ -17,7 +17,7 @@ from heddle.policies.base import Policy
 from heddle.producers.bounds import Bounds
 from heddle.producers.choices import choices_for
 from heddle.producers.closing import close_env
-from heddle.producers.contract import BadAnswer
+from heddle.producers.contract import BadAnswer, lane_of
 from heddle.producers.endless import Endless
 from heddle.producers.episodes import Episodes
 from heddle.producers.kinds import Spaces
@@ -268,8 +268,8 @@ class Play(ABC):
         except BaseException as error:
             if self.doing is None or not is_users(error):
                 raise
-            if isinstance(error, BadAnswer) and error.env is not None:
-                self._env, self._row = error.env, self._row_of(error.env)
+            if (lane := lane_of(error)) is not None:
+                self._env, self._row = lane, self._row_of(lane)
             if self.doing == "act" and self._reel is not None:  # what it was shown may be to blame
                 rows = [self._row_of(lane) for lane in range(self.plan.lanes)]
                 if (lie := self._numbers.bad_shown(self._reel.arrays, rows)) is not None:

@@ -57,7 +57,8 @@ class Reporter:
         spot = self._spot(doing, env, row, reel)
         failure = self._failure(cause, what, doing, env, spot, trace, output)
         at = f", in call {row + 1} of a segment" if env < 0 and doing == "step" else ""
-        reason = f"{self._name(env)} failed in {doing}{at}: {what}{self._where(failure)}"
+        is_all = not isinstance(error, BadAnswer) or error.env is None  # the game, not one agent of it
+        reason = f"{self._name(env, is_all=is_all)} failed in {doing}{at}: {what}{self._where(failure)}"
         return self._error(reason, failure, _replay(spot), value=self._spec.env.id)
 
     def bad_number(self, problem: BadNumber, reel: Reel) -> PlayError:
@@ -163,12 +164,12 @@ class Reporter:
             **known,
         )
 
-    def _name(self, env: int) -> str:
+    def _name(self, env: int, *, is_all: bool = False) -> str:
         if env < 0:
             last = self._plan.first_env + self._plan.num_envs - 1
             return f"environments {self._plan.first_env} to {last}, which are shard {self._plan.index}, stepped as one,"
         number, agent = divmod(env, self._plan.agents)
-        who = f"agent {agent} of " if self._plan.agents > 1 else ""
+        who = f"agent {agent} of " if self._plan.agents > 1 and not is_all else ""
         variant = variant_of(self._spec, self._plan.first_env + number)
         kind = "" if variant is None else f", variant {variant.name!r}"
         where = f"number {number} of shard {self._plan.index}{kind}"

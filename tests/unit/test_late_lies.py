@@ -1,5 +1,6 @@
 """Environments that break their contract only late are named with the place, and nothing of it is handed out."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -301,3 +302,64 @@ def test_spaces_that_are_made_anew_whenever_they_are_asked_for_are_no_change() -
         assert segments.arrays["length"].tolist() == [16, 16]
         player.recycle(segments)
     assert player.hear() == []
+
+
+class Buggy(Countdown):
+    """`Countdown` that breaks in the second step of its second game, or when its third one begins."""
+
+    def __init__(self, bug: str) -> None:
+        super().__init__(AGENTS)
+        self._bug = bug
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._bug == "reset" and self.episode == 2:
+            raise IndexError("no such level")
+        return super().reset(seed, options)
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        answer = super().step(actions)
+        if (self.episode, self.step_count) != (2, 2):
+            return answer
+        if self._bug == "step":
+            raise IndexError("tag bug")
+        if self._bug == "four":
+            return answer[:4]
+        if self._bug == "missing":
+            del answer[0]["agent_1"]
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("bug", "told", "at"),
+    [
+        ("step", "^environment 1 .number 1 of shard 0. failed in step: IndexError: tag bug", (2, 2)),
+        ("four", "^environment 1 .number 1 of shard 0. failed in step: step returned something else than five", (2, 2)),
+        (
+            "missing",
+            "^agent 1 of environment 1 .* failed in step: step gave no observations for agent 'agent_1'",
+            (2, 2),
+        ),
+        ("reset", "^environment 1 .number 1 of shard 0. failed in step: IndexError: no such level", None),
+    ],
+)
+def test_a_game_that_fails_is_named_among_those_beside_it(bug: str, told: str, at: tuple[int, int] | None) -> None:
+    policy, spec = Drawn(4), spec_with(num_envs=2)
+    layout = layout_for(policy, steps=7, observation=SEEN, action=Discrete(4), info_keys=["alive"])
+    lanes = AgentLanes([Countdown(AGENTS), Buggy(bug)], name="x")
+    plan = ShardPlan(index=0, kind="train", first_env=0, num_envs=2, agents=AGENTS)
+    error, _ = lied(VectorPlayer(plan, spec, policy, layout, vector=lanes))
+    assert re.search(told, error.problems[0].reason), error
+    assert error.failure.env == 1 and error.failure.seed
+    if at is not None:
+        assert (error.failure.episode, error.failure.step) == at
+
+
+def test_a_game_that_cannot_even_begin_is_named_as_well() -> None:
+    policy, spec = Drawn(4), spec_with(num_envs=2)
+    layout = layout_for(policy, steps=7, observation=SEEN, action=Discrete(4), info_keys=["alive"])
+    broken = Buggy("reset")
+    broken.episode = 2
+    lanes = AgentLanes([Countdown(AGENTS), broken], name="x")
+    plan = ShardPlan(index=0, kind="train", first_env=0, num_envs=2, agents=AGENTS)
+    with pytest.raises(PlayError, match="environment 1 .number 1 of shard 0. failed in reset: IndexError: no such"):
+        VectorPlayer(plan, spec, policy, layout, vector=lanes).play(7)
