@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.measure import CLOCK, Row, alternate, spread
 from benchmarks.starting import CARTPOLE, HEDDLE
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 from heddle.broker.server import start_server
 from heddle.client import Client, connect
 from heddle.spec.write import to_toml

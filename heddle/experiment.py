@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle import markup
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 from heddle.broker.records import ENDED, Command, Status
 from heddle.broker.types import ShardState
 from heddle.consumers.patience import Patience

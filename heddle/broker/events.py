@@ -3,11 +3,9 @@
 This module never decides by what it carries: log and metrics are for people, news are hints.
 """
 
-import json
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -15,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
-from heddle.broker.foreign import ours
+from heddle.broker.counts import whole
 from heddle.broker.lines import (
     LOG_ENTRIES,
     LOG_STEP,
@@ -32,19 +30,14 @@ from heddle.broker.lines import (
     read_newest,
     stream_of,
 )
+from heddle.broker.metrics import Columns, Metric, metrics_of
 from heddle.broker.news import NewsListener
-from heddle.broker.records import dump_json, text, time_of
+from heddle.broker.records import text
 from heddle.broker.refusals import check_seat
 from heddle.broker.streams import LAST_ID, NO_MORE_IDS, add, restart
 from heddle.errors import BrokerAmiss, BrokerError, Denied
 
 log = logging.getLogger("heddle.broker")
-
-METRICS_ENTRIES = 100_000
-"""An experiment keeps the metrics of about this many updates."""
-
-MOST_UPDATES = 1 << 53
-"""No trainer makes more: floats hold every whole number up to here."""
 
 BESIDE = 8
 """How many of the newest updates are looked at for the values of the newest."""
@@ -56,22 +49,6 @@ LAST_ENTRIES = 200
 """How far back the last value of a metric is looked for, in updates."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """What was measured in one update; one stream entry holds all of its names, so that they arrive together.
-
-    Attributes:
-        entry_id, time_ms: its place in the stream; server ms.
-        update: of the trainer.
-        values: by name; NaN where it could not be measured.
-    """
-
-    entry_id: str
-    time_ms: int
-    update: int
-    values: Mapping[str, float]
-
-
 class Events:
     """Every call about log, metrics and news, on one connection."""
 
@@ -79,6 +56,7 @@ class Events:
         self._conn = conn
         self._refused: frozenset[str] = frozenset()
         self._passed: dict[tuple[str, str], str] = {}
+        self._columns = Columns()
 
     # ---- log
 
@@ -168,7 +146,8 @@ class Events:
         """
         own = [keys.ctl(experiment), keys.metrics(experiment)]
         epoch = "" if seat_epoch is None else seat_epoch
-        args = [epoch, METRICS_ENTRIES, "update", update, "values", dump_json(values)]
+        fields = self._columns.fields(update, values)
+        args = [epoch, self._columns.most, *fields]
         try:
             reply = self._conn.script("metrics_add", own, args)
         except ResponseError as error:
@@ -214,7 +193,7 @@ class Events:
             if not reply:
                 return []
             page = reply[0][1]
-            if found := ours(key, page, read_metric):
+            if found := metrics_of(key, page):
                 return found
             after_id = text(page[-1][0])  # foreign entries are not the end: what comes behind them is waited for
             if after_id != LAST_ID:
@@ -226,6 +205,10 @@ class Events:
             self._passed.clear()
         self._passed[asked] = after_id
 
+    def metrics_cut(self, experiment: str) -> int:
+        """About how many of the oldest entries the cap has let go of; 0 while all are there."""
+        return whole(self._conn.main.hget(keys.ctl(experiment), "metrics_cut")) or 0
+
     def metrics_last(self, experiment: str) -> dict[str, float]:
         """The last value of every metric, of those measured in the last `LAST_ENTRIES` updates."""
         last: dict[str, float] = {}
@@ -236,13 +219,13 @@ class Events:
     def metrics_recent(self, experiment: str, *, count: int) -> list[Metric]:
         """The metrics of the last updates, oldest first."""
         key = keys.metrics(experiment)
-        return ours(key, self._conn.main.xrevrange(key, count=count), read_metric)[::-1]
+        return metrics_of(key, self._conn.main.xrevrange(key, count=count))[::-1]
 
     def metrics_newest(self, experiment: str) -> Metric | None:
         """The newest of the metrics, with what those shortly before it measured beside; None when there is none."""
         key = keys.metrics(experiment)
         page: Any = self._conn.main.xrevrange(key, count=BESIDE)
-        found = ours(key, page, read_metric)[::-1]
+        found = metrics_of(key, page)[::-1]
         if not found and len(page) == BESIDE:  # all of them by hand
             found = self.metrics_recent(experiment, count=LAST_ENTRIES)
         if not found:
@@ -255,13 +238,3 @@ class Events:
     def listen(self) -> NewsListener:
         """A thread that hears of new policies and commands; the caller starts nothing, but closes it."""
         return NewsListener(self._conn)
-
-
-def read_metric(entry_id: str, fields: Mapping[str, str]) -> Metric:
-    """An entry of a metrics stream as a value. Raises one of `foreign.NO_SENSE` where no trainer of ours wrote it."""
-    update = int(fields["update"])
-    if not 0 <= update <= MOST_UPDATES:
-        raise ValueError(f"update {update}")
-    values = {name: math.nan if value is None else float(value) for name, value in json.loads(fields["values"]).items()}
-    values = {name: value if math.isfinite(value) else math.nan for name, value in values.items()}
-    return Metric(entry_id, time_of(entry_id), update, values)

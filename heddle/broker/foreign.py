@@ -16,7 +16,7 @@ T = TypeVar("T")
 NO_SENSE = (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)
 """What reading bytes raises that none of ours wrote."""
 MOST_STREAMS = 1_000
-_named: set[str] = set()
+_named: set[tuple[str, str]] = set()
 
 
 def ours(stream: str, page: Any, read: Callable[[str, Mapping[str, str]], T]) -> list[T]:
@@ -29,14 +29,16 @@ def ours(stream: str, page: Any, read: Callable[[str, Mapping[str, str]], T]) ->
         try:
             found.append(read(entry_id, fields))
         except NO_SENSE as error:
-            _name(stream, entry_id, error)
+            name(stream, entry_id, f"{type(error).__name__}: {error}")
     return found
 
 
-def _name(stream: str, entry_id: str, error: Exception) -> None:
-    level = logging.DEBUG if stream in _named else logging.WARNING
+def name(stream: str, entry_id: str, why: str, *, what: str = "an entry") -> None:
+    """Say of a stream, once, that something was left out of it; a file's path may stand for a stream."""
+    place = stream, what
+    level = logging.DEBUG if place in _named else logging.WARNING
     if len(_named) >= MOST_STREAMS:
         _named.clear()
-    _named.add(stream)
-    why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    log.log(level, "left out an entry that Heddle did not write stream=%s entry=%s because %s", stream, entry_id, why)
+    _named.add(place)
+    short = " ".join(why.split())[:200]
+    log.log(level, "left out %s that Heddle did not write stream=%s entry=%s because %s", what, stream, entry_id, short)

@@ -13,11 +13,11 @@ from heddle.broker.beats import read_beats
 from heddle.broker.connection import Connection
 from heddle.broker.coordinators import LEADER_FIELDS, Leader, read_leader
 from heddle.broker.counts import count
-from heddle.broker.events import LAST_ENTRIES, Metric, read_metric
+from heddle.broker.events import LAST_ENTRIES
 from heddle.broker.experience_types import Flow
 from heddle.broker.faults import Damaged, NoNumber
-from heddle.broker.foreign import ours
 from heddle.broker.lines import STREAMS, Event, Place, ask_after, ask_newest, read_after, read_newest
+from heddle.broker.metrics import Metric, metrics_of
 from heddle.broker.pointers import read_flow, waiting_since
 from heddle.broker.pools import AHEAD_MS, DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
 from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool
@@ -261,7 +261,7 @@ def _glance(experiment: str, replies: Sequence[Any], *, last: str | None) -> Exp
     status, ctl, spec, flow, waiting, leased, trainer, seat_ms, metrics = replies
     fields, counters, sat = texts(ctl), texts(flow), texts(trainer)
     page = list(metrics) if last is not None else metrics[::-1]
-    measured = ours(keys.metrics(experiment), page, read_metric)
+    measured = metrics_of(keys.metrics(experiment), page)
     return ExperimentGlance(
         status=_status(experiment, status, ctl, spec),
         ctl=read_ctl(fields),

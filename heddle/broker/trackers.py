@@ -13,8 +13,7 @@ from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.connection import MAX_BLOCK_MS, Connection
-from heddle.broker.events import Metric, read_metric
-from heddle.broker.foreign import ours
+from heddle.broker.metrics import Metric, metrics_of
 from heddle.broker.records import dump_json, entries, integer, mapping, text, texts
 from heddle.broker.refusals import gone
 from heddle.broker.tickets import is_groupless
@@ -123,7 +122,7 @@ class Trackers:
     def before(self, experiment: str, entry_id: str) -> list[Metric]:
         """The entries just before one, newest first."""
         page = self._conn.main.xrevrange(keys.metrics(experiment), max=f"({entry_id}", count=BEFORE)
-        return ours(keys.metrics(experiment), page, read_metric)
+        return metrics_of(keys.metrics(experiment), page)
 
     def all(self, experiment: str) -> list[Tracked]:
         """Every tracker of an experiment, by name."""
@@ -146,7 +145,7 @@ class Trackers:
     def _ours(self, experiment: str, name: str, page: Any) -> list[Metric]:
         """What can be read of a page that was given out; the rest is dealt with by being left out."""
         given = [entry_id for entry_id, _ in entries(page)]
-        found = ours(keys.metrics(experiment), page, read_metric)
+        found = metrics_of(keys.metrics(experiment), page)
         if len(found) < len(given):
             self.done(experiment, name, sorted(set(given) - {metric.entry_id for metric in found}))
         return found

@@ -54,10 +54,14 @@ def plot(
     check_metric(series, metric)
     curves = [Curve(one.name, one.curve(metric, axis)) for one in series]
     if output == "json":
-        told = [{"experiment": curve.label, "points": curve.points} for curve in curves]
+        told = [
+            {"experiment": curve.label, "points": curve.points, "cut": one.cut}
+            for curve, one in zip(curves, series, strict=True)
+        ]
         print_json({"metric": metric, "x": axis, "curves": told}, ids=[one.name for one in series])
         return
     draw(curves, x_label=AXES[axis][1], title=metric)
+    _tell_cut(series)
     if picture is not None:
         save(picture, curves, title=metric, x_label=AXES[axis][1], y_label=metric)
 
@@ -84,6 +88,7 @@ def compare(
         return
     curves = [Curve(one.label, tuple(zip(one.x.tolist(), one.mean.tolist(), strict=True))) for one in bands]
     draw(curves, x_label=AXES[axis][1], title=f"{metric}, mean over runs")
+    _tell_cut(series)
     _print_rows(rows, metric)
     _print_differences(series)
     if picture is not None:
@@ -112,6 +117,16 @@ def draw(curves: Sequence[Curve], *, x_label: str, title: str) -> None:
         click.echo(f"  {mark} {curve.label}  {told}")
 
 
+def _tell_cut(series: Sequence[Series]) -> None:
+    for one in series:
+        if one.cut:
+            first = f"{one.points[0][0]:,}" if one.points else "none"
+            click.echo(
+                f"{one.name} begins at update {first}: the broker has let go of {one.cut:,} measurements before it. "
+                f"All are in the run's folder, where its trainer ran: heddle plot runs/{one.name}"
+            )
+
+
 def save(picture: Path, curves: Sequence[Curve], **look: Any) -> None:
     """Write the picture. Raises MissingExtra, HeddleError."""
     try:
@@ -133,6 +148,7 @@ def _row(label: str, runs: Sequence[Series], metric: str) -> dict[str, Any]:
     return {
         "label": label,
         "runs": [one.name for one in runs],
+        "cut": sum(one.cut for one in runs),
         "final": _mean(finals),
         "interval": interval(finals),
         "highest": _mean(best),

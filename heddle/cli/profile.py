@@ -12,7 +12,7 @@ from heddle.cli.options import command, connect, output_option, print_json, redi
 from heddle.cli.tables import print_table, say
 
 if TYPE_CHECKING:
-    from heddle.broker.events import Metric
+    from heddle.broker.metrics import Metric
     from heddle.broker.pools import WorkerInfo
     from heddle.experiment import Experiment
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from heddle.consumers.curve_file import CURVE, SPEC, Points, read_points
+from heddle.broker.metrics import Metric
+from heddle.consumers.curve_file import CURVE, SPEC, Points, read_metrics, read_points
+from heddle.consumers.tracking.points import place_of
 from heddle.errors import BrokerUnreachable, NotFound, UsageError
 from heddle.states.results import interval95
 
@@ -43,11 +45,13 @@ class Series:
         name: its id.
         spec: the resolved spec, dotted key to value; {} when nobody kept it.
         points: (update, values by name), oldest first.
+        cut: so many before them were measured, and are not here: the broker let go of them.
     """
 
     name: str
     spec: Mapping[str, Any]
     points: Points
+    cut: int = 0
 
     def metrics(self) -> list[str]:
         """Every name that was measured, sorted."""
@@ -88,6 +92,8 @@ class Band:
 def find(what: str, client: "Client | None") -> Series:
     """An experiment by id or name of the broker's, else by folder, e.g. runs/cartpole-7f3a2b.
 
+    What the broker has let go of is taken from its folder below `RUNS`, where there is one.
+
     Raises:
         NotFound: neither knows it.
     """
@@ -97,8 +103,8 @@ def find(what: str, client: "Client | None") -> Series:
     if client is not None:
         try:
             experiment = client.experiment(what)
-            points = [(one.update, dict(one.values)) for one in _all_metrics(client, experiment.id)]
-            return Series(experiment.id, flat(json.loads(experiment.spec().canonical_json())), points)
+            points, cut = _measured(client, experiment.id)
+            return Series(experiment.id, flat(json.loads(experiment.spec().canonical_json())), points, cut)
         except NotFound:
             pass
     if folder.is_dir() and len(folder.parts) > 1:
@@ -189,8 +195,24 @@ def interval(values: Sequence[float]) -> float:
     return math.nan if ends is None else (ends[1] - ends[0]) / 2
 
 
-def _all_metrics(client: "Client", experiment: str) -> list[Any]:
-    found: list[Any] = []
+def _measured(client: "Client", experiment: str) -> tuple[Points, int]:
+    """Everything that can be had here, and how many measurements before it cannot."""
+    kept, cut = _all_metrics(client, experiment), client.broker.events.metrics_cut(experiment)
+    earlier = _before(RUNS / experiment / CURVE, kept) if cut or not kept or kept[0].update > 1 else []
+    return [(one.update, dict(one.values)) for one in [*earlier, *kept]], max(0, cut - len(earlier))
+
+
+def _before(path: Path, kept: Sequence[Metric]) -> list[Metric]:
+    """What a run's file says of the time before the first of `kept`; [] where there is none."""
+    try:
+        found = [one for one in read_metrics(path) if one.entry_id]
+        return [one for one in found if not kept or place_of(one.entry_id) < place_of(kept[0].entry_id)]
+    except (OSError, ValueError):  # no such file, or ids that nobody of ours wrote
+        return []
+
+
+def _all_metrics(client: "Client", experiment: str) -> list[Metric]:
+    found: list[Metric] = []
     while page := client.broker.events.metrics_read(experiment, found[-1].entry_id if found else "0"):
         found += page
     return found

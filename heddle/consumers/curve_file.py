@@ -11,11 +11,12 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from heddle.broker.events import Metric
+from heddle.broker import foreign
+from heddle.broker.metrics import Metric, readable
 from heddle.broker.records import dump_json
 from heddle.locks import Held, take
 from heddle.version import __version__
@@ -164,7 +165,8 @@ def read_points(path: Path) -> Points:
 
 
 def read_metrics(path: Path) -> list[Metric]:
-    """Every whole line of a curve file; a line that is cut, or no line of ours, is left out.
+    """Every whole line of a curve file; a line that is cut, or no line of ours, is left out, and of one of ours what is
+    no number.
 
     Lines of an older version tell no entry: its id is "".
 
@@ -172,7 +174,7 @@ def read_metrics(path: Path) -> list[Metric]:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        return [one for line in file if (one := _metric(line)) is not None]
+        return _metrics(path, file)
 
 
 def read_metrics_from(path: Path, at: int) -> tuple[list[Metric], int]:
@@ -180,19 +182,27 @@ def read_metrics_from(path: Path, at: int) -> tuple[list[Metric], int]:
     with path.open("rb") as file:
         file.seek(at)
         whole, _, _ = file.read().rpartition(b"\n")
-    found = [one for line in whole.splitlines() if (one := _metric(line)) is not None]
-    return found, at + len(whole) + (1 if whole else 0)
+    return _metrics(path, whole.splitlines()), at + len(whole) + (1 if whole else 0)
 
 
-def _metric(line: bytes) -> Metric | None:
+def _metrics(path: Path, lines: Iterable[bytes]) -> list[Metric]:
+    found = [one for line in lines if (one := _metric(line)) is not None]
+    for metric, trouble in found:
+        if trouble:
+            foreign.name(str(path), metric.entry_id, trouble, what="a measurement")
+    return [metric for metric, _ in found]
+
+
+def _metric(line: bytes) -> tuple[Metric, str] | None:
+    """A line, and what in it is no number, "" for nothing; None where it is none of ours."""
     try:
         told = json.loads(line.decode("utf-8", "replace"))
         update, entry = int(told.pop(_UPDATE)), str(told.pop(_ENTRY, ""))
         time_ms = int(entry.partition("-")[0] or 0)
-        values = {str(name): math.nan if value is None else float(value) for name, value in told.items()}
-    except (ValueError, TypeError, AttributeError, KeyError):
+        values, trouble = readable(told.items())
+    except foreign.NO_SENSE:
         return None
-    return Metric(entry, time_ms, update, values)
+    return Metric(entry, time_ms, update, values), trouble
 
 
 def _line(update: int, entry: str, values: Mapping[str, float]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from heddle.broker import Broker
 from heddle.broker.experience_types import Flow, Pointer
 from heddle.broker.faults import Damaged
+from heddle.broker.metrics import shortened
 from heddle.clock import Clock
 from heddle.consumers.curve_file import CurveFile
 from heddle.consumers.progress import Progress
@@ -104,11 +105,10 @@ class Report:
         return {"steps_per_second": (env_steps - before) / passed}
 
     def send(self, update: int, metrics: Mapping[str, float]) -> None:
-        """Add metrics under an update. Raises SeatLost, Gone."""
+        """Add metrics under an update, and the same numbers to the file. Raises SeatLost, Gone."""
+        told = {name: shortened(value) for name, value in metrics.items()}
         try:
-            entry = self._broker.events.metrics_add(
-                self._experiment, update, dict(metrics), seat_epoch=self._seat_epoch
-            )
+            entry = self._broker.events.metrics_add(self._experiment, update, told, seat_epoch=self._seat_epoch)
         except BrokerError as error:
             log.debug("cannot send metrics update=%d error=%s", update, error)
             return
@@ -117,7 +117,7 @@ class Report:
             self._broker.damages.note(self._experiment, error)
             return
         self._ahead_s = int(entry.partition("-")[0]) / 1000 - self._clock.monotonic()
-        self._file.add(update, metrics, entry=entry)
+        self._file.add(update, told, entry=entry)
 
     def server_s(self, at: float) -> float | None:
         """The broker's time at a monotonic moment, to within a round trip; None before it took any metrics."""

@@ -6,8 +6,8 @@ It never deletes any: one that cannot be used is passed over, and an older one t
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heddle.broker.events import Metric
 from heddle.broker.experience_types import Flow
+from heddle.broker.metrics import Metric
 from heddle.checkpoint import Checkpoint
 from heddle.consumers.saver import Saver
 from heddle.consumers.setting import Setting

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from heddle import markup
 from heddle.broker import Broker
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 from heddle.broker.records import Status
 from heddle.errors import HeddleError
 from heddle.states.judgement import Judgement

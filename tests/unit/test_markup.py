@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from heddle import markup
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 from heddle.states.judgement import Judgement
 from heddle.states.shown import Curve, Workers, curve_of
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 from heddle.broker.pools import WorkerBeat, WorkerInfo
 from heddle.broker.presence import beat_fields, read_worker
 from heddle.cli.profile import share_of, trainer_shares

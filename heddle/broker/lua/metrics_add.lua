@@ -8,5 +8,9 @@ end
 if ARGV[1] ~= '' and tonumber(redis.call('HGET', KEYS[1], 'seat_epoch') or '0') ~= tonumber(ARGV[1]) then
   return {'FENCED'}
 end
-redis.call('XTRIM', KEYS[2], 'MAXLEN', '~', ARGV[2])
+local cut = redis.call('XTRIM', KEYS[2], 'MAXLEN', '~', ARGV[2])
+if cut > 0 then
+  cut = cut + (tonumber(redis.call('HGET', KEYS[1], 'metrics_cut') or '0') or 0)
+  redis.call('HSET', KEYS[1], 'metrics_cut', string.format('%.0f', cut))
+end
 return {'OK', redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))}

@@ -18,6 +18,7 @@ while true do
     for i = 1, #entry[2], 2 do
       if entry[2][i] == 'update' then
         update = tonumber(entry[2][i + 1])
+        break
       end
     end
     if update and update > tonumber(ARGV[2]) then

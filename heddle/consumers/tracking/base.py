@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 from heddle.consumers.tracking.points import Ending, Place, Point
 from heddle.errors import MissingExtra
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 from heddle.broker.trackers import BEFORE
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.curve_file import CURVE, ENDED, SPEC, is_written, read_metrics_from

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 
 SYSTEM = frozenset(
     {

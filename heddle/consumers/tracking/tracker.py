@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heddle.broker.events import Metric
+from heddle.broker.metrics import Metric
 from heddle.broker.trackers import TTL_MS
 from heddle.clock import Clock, SystemClock
 from heddle.consumers.patience import GivenUp, Patience
