@@ -157,7 +157,7 @@ def test_a_follower_reads_a_foreign_measurement_once(broker: Broker, monkeypatch
     assert events.metrics_read(experiment, first.entry_id) == []
     # When they look again, a page at a time
     seen = list[str]()
-    monkeypatch.setattr(foreign, "_name", lambda _, entry_id, __: seen.append(entry_id))
+    monkeypatch.setattr(foreign, "name", lambda _, entry_id, __: seen.append(entry_id))
     for _ in range(4):
         assert reader.read().experiments[experiment].metrics == ()
     # Then each of them was read once more, and none that was passed before
