@@ -10,7 +10,7 @@ if ARGV[1] ~= '' and tonumber(redis.call('HGET', KEYS[1], 'seat_epoch') or '0') 
 end
 local cut = redis.call('XTRIM', KEYS[2], 'MAXLEN', '~', ARGV[2])
 if cut > 0 then
-  cut = cut + (tonumber(redis.call('HGET', KEYS[1], 'metrics_cut') or '0') or 0)
+  cut = cut + whole(redis.call('HGET', KEYS[1], 'metrics_cut'))
   redis.call('HSET', KEYS[1], 'metrics_cut', string.format('%.0f', cut))
 end
 return {'OK', redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))}
