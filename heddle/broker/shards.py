@@ -23,6 +23,8 @@ log = logging.getLogger("heddle.broker")
 
 BATCH = 500
 """Shards per script call or round trip."""
+FIRST_DUE = 32
+"""Leases that a leader keeps an eye on: many more cost time in each of its rounds."""
 
 
 class Shards(Leases, Failures):
@@ -55,8 +57,12 @@ class Shards(Leases, Failures):
 
     def next_due_ms(self, experiment: str, p: int) -> int | None:
         """Server time at which the first lease is over unless it is renewed; None when none is held."""
-        first = self._conn.main.zrange(keys.due(experiment, p), 0, 0, withscores=True)
-        return moment(first[0][1]) if first else None
+        return min(self.first_due(experiment, p, count=1).values(), default=None)
+
+    def first_due(self, experiment: str, p: int, *, count: int = FIRST_DUE) -> dict[str, int]:
+        """The same of the leases that are over first, by shard; what somebody wrote there by hand is among them."""
+        found: Any = self._conn.main.zrange(keys.due(experiment, p), 0, count - 1, withscores=True)
+        return {text(shard): moment(due_ms) for shard, due_ms in found}
 
     def reap(
         self,

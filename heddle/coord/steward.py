@@ -73,7 +73,7 @@ class Steward:
 
     def _reap(self, watched: Watched, now_ms: int) -> None:
         shards = self._broker.shards
-        watched.saw_due(shards.next_due_ms(watched.experiment, PARTITION), now_ms)
+        watched.saw_due(shards.first_due(watched.experiment, PARTITION), now_ms)
         if watched.next_due_ms is None or watched.next_due_ms > now_ms:
             return
         for _ in range(MOST_REAPS):
@@ -98,7 +98,7 @@ class Steward:
                 break
             now_ms = self._broker.conn.now_ms()
             self._heard(now_ms)  # a thousand workers' shards take seconds: that is no silence of the broker
-        watched.saw_due(shards.next_due_ms(watched.experiment, PARTITION), now_ms)
+        watched.saw_due(shards.first_due(watched.experiment, PARTITION), now_ms)
         if watched.next_due_ms is not None:
             # A lease that is due but was kept (its key still lives for a moment) must not make this loop spin.
             watched.next_due_ms = max(watched.next_due_ms, now_ms + RETRY_REAP_MS)

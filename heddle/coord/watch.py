@@ -4,11 +4,12 @@ It never talks to the broker: all of it can be lost and is read again by the nex
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-from heddle.broker.records import StoredSpec
+from heddle.broker.records import LATEST_MS, StoredSpec
+from heddle.broker.shards import FIRST_DUE
 from heddle.broker.types import Ctl
 from heddle.lease import RENEWALS_PER_TTL
 from heddle.shard import ShardPlan, plan_shards
@@ -55,7 +56,7 @@ class Watched:
         seen: what of ctl made the last look necessary.
         looked_ms, tickets_ms: when its shards and its tickets were last looked at.
         next_due_ms: earliest deadline of a lease, None when there is no lease, or nothing is to be done about it.
-        earliest_ms: the same as the broker had it last.
+        dues, dues_ms: deadlines of the leases that are over first, by shard, as seen last, and when; long ago at first.
         free_since_ms: since when the seat has been seen free after a stop, or its trainer has told the end.
         shards, active: all of them, and those that count, train and eval.
         counts_in_quota: it is neither stopping nor over.
@@ -77,7 +78,8 @@ class Watched:
     looked_ms: int = 0
     tickets_ms: int = 0
     next_due_ms: int | None = None
-    earliest_ms: int | None = None
+    dues: Mapping[str, int] = field(default_factory=dict)
+    dues_ms: int = -LATEST_MS
     free_since_ms: int | None = None
     shards: int = 0
     active: int = 0
@@ -102,18 +104,24 @@ class Watched:
         if max(self.reaps_from_ms - now_ms, step.silent_ms) > longest_gap_ms(self.ttl_ms):
             self.contact_since_ms = self.reaps_from_ms = now_ms
 
-    def saw_due(self, due_ms: int | None, now_ms: int) -> None:
-        """Note the earliest deadline of a lease.
+    def saw_due(self, dues: Mapping[str, int], now_ms: int) -> None:
+        """Note the first deadlines of leases, by shard.
 
-        It only rises, for all are granted for the same time. Where it fell, the broker's clock was behind since,
-        however right it is now, and what was renewed then may end at once. Not where it fell by little against the
-        TTL: then the clock was behind by less than two thirds of it, and of the last third a renewal comes in time.
+        Each only rises, and one that is granted after a look lies a TTL behind that, at least. Where it does not, the
+        broker's clock was behind since, however right it is now, and what was renewed then may end at once. Not where
+        it lacks little against the TTL: then the clock was behind by less than two thirds of it, and of the last third
+        a renewal comes in time.
         """
-        if due_ms is not None and self.earliest_ms is not None:
-            fell_ms = self.earliest_ms - due_ms
-            if fell_ms > max(0, self.ttl_ms // RENEWALS_PER_TTL - 2 * STEP_MS):
-                self.contact_since_ms = now_ms
-        self.earliest_ms = self.next_due_ms = due_ms
+        seen, lacks_ms = self.dues, 0
+        seen_to_ms = max(seen.values()) if len(seen) >= FIRST_DUE else LATEST_MS
+        for shard, due_ms in dues.items():
+            if shard in seen:
+                lacks_ms = max(lacks_ms, seen[shard] - due_ms)
+            elif due_ms < seen_to_ms:  # or it was there before, behind those that were seen
+                lacks_ms = max(lacks_ms, self.dues_ms + self.ttl_ms - due_ms)
+        if lacks_ms > max(0, self.ttl_ms // RENEWALS_PER_TTL - 2 * STEP_MS):
+            self.contact_since_ms = now_ms
+        self.dues, self.dues_ms, self.next_due_ms = dues, now_ms, min(dues.values(), default=None)
 
     def must_look(self, now_ms: int, ctl: Ctl) -> bool:
         """True when something was seen to change, or the last look is old."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from heddle.broker.shards import FIRST_DUE
 from heddle.broker.types import Ctl
 from heddle.coord.leader import Leader
 from heddle.coord.watch import Step, Watched, contact_since, step_between
@@ -209,15 +210,44 @@ def test_a_trainer_that_comes_again_and_again_and_settles_nothing_does_not_keep_
 def test_an_earliest_deadline_that_fell_tells_of_a_clock_that_was_behind_meanwhile() -> None:
     seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
     for due_ms in (5_000, 5_300, 5_300, None, 5_900):
-        seen.saw_due(due_ms, now_ms=4_800)
+        seen.saw_due({} if due_ms is None else {"0": due_ms}, now_ms=4_800)
     assert (seen.contact_since_ms, seen.next_due_ms) == (0, 5_900)
-    seen.saw_due(5_100, now_ms=5_150)  # renewed while the clock was behind, and over now that it is not
+    seen.saw_due({"0": 5_100}, now_ms=5_150)  # renewed while the clock was behind, and over now that it is not
     assert seen.contact_since_ms == 5_150
 
 
 def test_a_deadline_that_fell_by_little_against_the_leases_tells_of_nothing() -> None:
     for fell_ms, since_ms in ((3_133, 0), (3_134, 4_800)):
         seen = Watched("e-1", "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
-        seen.saw_due(14_000, now_ms=4_700)
-        seen.saw_due(14_000 - fell_ms, now_ms=4_800)
+        seen.saw_due({"0": 14_000}, now_ms=4_700)
+        seen.saw_due({"0": 14_000 - fell_ms}, now_ms=4_800)
         assert seen.contact_since_ms == since_ms
+
+
+def test_a_deadline_that_fell_tells_so_also_behind_that_of_a_dead_worker() -> None:
+    seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+    seen.saw_due({"0": 5_000, "1": 5_700}, now_ms=4_900)
+    seen.saw_due({"0": 5_000, "2": 5_910, "1": 5_800}, now_ms=4_950)
+    assert seen.contact_since_ms == 0
+    seen.saw_due({"0": 5_000, "1": 5_040}, now_ms=5_060)  # renewed while the clock was behind
+    assert (seen.contact_since_ms, seen.next_due_ms) == (5_060, 5_000)
+
+
+def test_a_lease_that_is_granted_while_the_clock_is_behind_tells_so() -> None:
+    seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+    seen.saw_due({}, now_ms=4_900)
+    seen.saw_due({"0": 5_950}, now_ms=5_000)
+    assert seen.contact_since_ms == 0
+    seen.saw_due({"0": 5_950, "1": 5_100}, now_ms=5_050)  # as at 4,100, though it was seen to be 5,000
+    assert seen.contact_since_ms == 5_050
+
+
+def test_a_lease_that_comes_into_sight_behind_others_was_not_granted_just_now() -> None:
+    seen = Watched("e-1", "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+    first = {str(shard): 11_000 + shard for shard in range(FIRST_DUE)}
+    seen.saw_due(dict(first), now_ms=10_000)
+    del first["0"]
+    seen.saw_due({**first, "99": 11_000 + FIRST_DUE}, now_ms=10_100)
+    assert seen.contact_since_ms == 0
+    seen.saw_due({**first, "98": 11_000}, now_ms=10_200)
+    assert seen.contact_since_ms == 10_200, "it would have been in sight"

@@ -22,8 +22,8 @@ class Broker:
         self.shards: Any = self
         self.conn: Any = SimpleNamespace(now_ms=lambda: self.at_ms)
 
-    def next_due_ms(self, experiment: str, p: int) -> int | None:
-        return 1 if self.dead else None
+    def first_due(self, experiment: str, p: int) -> dict[str, int]:
+        return {"0": 1} if self.dead else {}
 
     def reap(self, experiment: str, p: int, *, limit: int, asked_ms: int, **about: object) -> list[Reaped]:
         self.asked.append(asked_ms)
