@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from heddle.broker import keys
+from heddle.broker import keys, numbers
 from heddle.broker.connection import Connection
+from heddle.broker.counts import count
 from heddle.broker.faults import Damaged
+from heddle.broker.numbers import OddNumber
 from heddle.broker.records import integer, text
 from heddle.broker.refusals import check_leader
 from heddle.errors import BrokerError, Denied
@@ -59,7 +61,7 @@ class Damages:
         found = self._of_another_kind(_whole(experiment))
         if any(key.name == keys.ctl(experiment) for key in found):
             return found
-        shards = integer(self._conn.main.hget(keys.ctl(experiment), "shards"))
+        shards = count(self._conn.main.hget(keys.ctl(experiment), "shards"))
         return found + self._of_another_kind(_of_shards(experiment, range(shards)))
 
     def mend(self, experiment: str, found: Sequence[Key], *, leader_epoch: int, ttl_ms: int) -> int:
@@ -79,6 +81,24 @@ class Damages:
         reply = self._conn.script("damage_mend", [*own, *(key.name for key in found)], args)
         check_leader(experiment, text(reply[0]))
         return integer(reply[1])
+
+    def numbers(self, experiment: str) -> list[OddNumber]:
+        """The fields of its hashes that should hold numbers and do not."""
+        return numbers.find(self._conn, experiment)
+
+    def write_anew(self, experiment: str, odd: OddNumber, *, leader_epoch: int) -> bool:
+        """Write such a number, as the leader; False where somebody did meanwhile.
+
+        Raises:
+            ValueError: nobody can tell what it was.
+            LeaderLost, Gone: nothing was written.
+        """
+        if odd.instead is None:
+            raise ValueError(f"cannot be told from elsewhere: {odd.field} of {odd.key}")
+        args: list[Any] = [leader_epoch, odd.field, odd.value, odd.instead]
+        reply = self._conn.script("damage_number", [keys.ctl(experiment), odd.key], args)
+        check_leader(experiment, text(reply[0]))
+        return text(reply[1]) == "1"
 
     def _of_another_kind(self, asked: Sequence[Key]) -> list[Key]:
         found = []

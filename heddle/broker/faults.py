@@ -55,6 +55,10 @@ class NoNumber(Damaged, ValueError):
     """Somebody put something else in the place of a number."""
 
 
+class Odd(NoNumber):
+    """A number that somebody's hand made none was read as nothing: it can be written anew, and nobody is harmed."""
+
+
 OPTIONS = re.compile(r"\?(?=[a-z_]+=)")
 
 

@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.calls import Pipe
+from heddle.broker.counts import count
 from heddle.broker.records import integer, text
 from heddle.broker.streams import NO_MORE_IDS
 from heddle.broker.tickets import Tickets
@@ -64,13 +65,13 @@ class Leases(Tickets):
             eval_policy=integer(reply[7]),
             snapshot=reply[8] or None,
             kind=reply[9],  # type: ignore[arg-type]
-            attempts=integer(reply[10]),
+            attempts=count(reply[10]),
             sync=reply[11] == "1",
-            deaths=integer(reply[12]),
+            deaths=count(reply[12]),
             no_snapshot=reply[13],
             plane=reply[14],
             suspect=reply[15] == "1",
-            company=integer(reply[16]),
+            company=count(reply[16]),
         )
 
     def renew(

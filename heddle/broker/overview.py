@@ -21,7 +21,7 @@ from heddle.broker.metrics import Metric, metrics_of
 from heddle.broker.pointers import read_flow, waiting_since
 from heddle.broker.pools import AHEAD_MS, DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
 from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool
-from heddle.broker.records import SPEC_FIELDS, Status, entries, integer, read_ctl, read_status, text, texts
+from heddle.broker.records import SPEC_FIELDS, Status, entries, read_ctl, read_status, text, texts
 from heddle.broker.seats import Sitter, read_sitter
 from heddle.broker.streams import after, onward
 from heddle.broker.types import Ctl
@@ -268,10 +268,10 @@ def _glance(experiment: str, replies: Sequence[Any], *, last: str | None) -> Exp
         flow=read_flow(counters, len(waiting)),
         sitter=read_sitter(sat, int(seat_ms)),
         leased=int(leased),
-        shards=integer(fields.get("shards")),
+        shards=count(fields.get("shards")),
         waiting=waiting_since(waiting),
-        seats=integer(sat.get("seats")),
-        totals={name: integer(counters.get(name)) for name in TOTALS},
+        seats=count(sat.get("seats")),
+        totals={name: count(counters.get(name)) for name in TOTALS},
         metrics=tuple(one for one in measured if one.entry_id != last),
         read_to=onward(last or "0", [text(entry_id) for entry_id, _ in page]),
     )

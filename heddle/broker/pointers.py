@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from heddle.broker import keys
+from heddle.broker.counts import count
 from heddle.broker.experience_types import Amount, Flow, Pointer
 from heddle.broker.records import integer, moment
 
@@ -140,7 +141,7 @@ def read_flow(counters: Mapping[str, str], waiting: int) -> Flow:
         rolled_back=amount("rolled_back"),
         discarded=amount("discarded"),
         forgotten=amount("forgotten"),
-        foreign=integer(counters.get("foreign")),
-        mapped=integer(counters.get("mapped")),
+        foreign=count(counters.get("foreign")),
+        mapped=count(counters.get("mapped")),
         rolled_back_by=integer(counters.get("rolled_back_by")),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from heddle.broker import keys
 from heddle.broker.connection import Connection
+from heddle.broker.counts import count
 from heddle.broker.records import integer, text, texts
 from heddle.broker.refusals import gone
 
@@ -153,9 +154,9 @@ def read_sitter(fields: Mapping[str, str], left_ms: int) -> Sitter:
     return Sitter(
         trainer=fields.get("trainer", ""),
         left_ms=max(0, left_ms),
-        since_ms=integer(fields.get("since")),
-        seen_ms=integer(fields.get("seen")),
-        gone_ms=integer(fields.get("left")),
+        since_ms=count(fields.get("since")),
+        seen_ms=count(fields.get("seen")),
+        gone_ms=count(fields.get("left")),
         doing=fields.get("doing", ""),
-        doing_ms=integer(fields.get("doing_ms")),
+        doing_ms=count(fields.get("doing_ms")),
     )

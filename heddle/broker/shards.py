@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heddle.broker import keys
+from heddle.broker import keys, numbers
 from heddle.broker.counts import count as number_of
 from heddle.broker.failures import Failures
 from heddle.broker.faults import Damaged
@@ -97,10 +97,18 @@ class Shards(Leases, Failures):
         self._issue(experiment, p, [found.shard for found in reaped if found.state == "queued"], urgent=True)
         return reaped
 
-    def shards(self, experiment: str, p: int, *, heard: Callable[[int], object] | None = None) -> list[ShardState]:
+    def shards(
+        self,
+        experiment: str,
+        p: int,
+        *,
+        heard: Callable[[int], object] | None = None,
+        odd: Callable[[int], object] | None = None,
+    ) -> list[ShardState]:
         """Every shard by index. Raises Gone.
 
         Args:
+            odd: told each shard of which a number was read as nothing, for somebody's hand has made it none.
             heard: told the server's time on the way, every `BATCH` shards: so many take seconds.
         """
         count, command = self._conn.main.hmget(keys.ctl(experiment, p), "shards", "command")
@@ -119,17 +127,17 @@ class Shards(Leases, Failures):
             if heard is not None and is_timed:
                 seconds, micros = replies.pop()
                 heard(int(seconds) * 1000 + int(micros) // 1000)
-            found += [
-                _state(shard, texts(replies[2 * i]), int(replies[2 * i + 1]))
-                for i, shard in enumerate(some)
-                if replies[2 * i]
-            ]
+            for i, shard in enumerate(some):
+                if fields := texts(replies[2 * i]):
+                    found.append(_state(shard, fields, int(replies[2 * i + 1])))
+                    if odd is not None and numbers.is_odd(fields):
+                        odd(shard)
         return found
 
     def past_epochs(self, experiment: str, p: int, shard: int) -> list[int]:
         """Epochs of the last owners of a shard before this one, newest first; each is the server ms of its claim."""
         previous = text(self._conn.main.hget(keys.shard(experiment, p, shard), "previous"))
-        return [epoch for owner in previous.split() if (epoch := int(owner.partition(":")[0]))]
+        return [epoch for owner in previous.split() if (epoch := number_of(owner.partition(":")[0]))]
 
     def waiting(self, experiment: str, p: int) -> dict[int, int]:
         """Shards that wait for room in the stream, and the server ms since when."""
@@ -264,7 +272,7 @@ class Shards(Leases, Failures):
             check_leader(experiment, answer[0])
             if answer[0] == "OK":
                 stepping, is_apart = (said == "1" for said in answer[5:7])
-                owner = (answer[2], integer(answer[3]))
+                owner = (answer[2], number_of(answer[3]))
                 reaped.append(Reaped(shard, *owner, answer[1], answer[4], experiment, p, stepping, is_apart))
         return reaped
 
@@ -274,24 +282,24 @@ def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
     return ShardState(
         shard=shard,
         kind=fields.get("kind", "train"),  # type: ignore[arg-type]
-        first_env=integer(fields.get("first_env")),
-        num_envs=integer(fields.get("num_envs")),
+        first_env=number_of(fields.get("first_env")),
+        num_envs=number_of(fields.get("num_envs")),
         state=fields.get("state", ""),
         worker=fields.get("worker", "") if leased else "",
-        epoch=integer(fields.get("epoch")),
-        attempts=integer(fields.get("attempts")),
+        epoch=number_of(fields.get("epoch")),
+        attempts=number_of(fields.get("attempts")),
         seq=integer(fields.get("seq")),
-        steps=integer(fields.get("steps")),
+        steps=number_of(fields.get("steps")),
         given=integer(fields.get("given")),
-        deaths=integer(fields.get("deaths")),
-        failures=integer(fields.get("failures", "").partition(":")[0] or "0"),
+        deaths=number_of(fields.get("deaths")),
+        failures=number_of(fields.get("failures", "").partition(":")[0]),
         stepping=fields.get("stepping") == "1",
-        parked_bytes=integer(fields.get("parked")),
+        parked_bytes=number_of(fields.get("parked")),
         lease_ms=max(0, lease_ms) if leased else 0,
         last_error=fields.get("error", ""),
-        since_ms=integer(fields.get("since")),
-        accepted_ms=integer(fields.get("accepted")),
+        since_ms=number_of(fields.get("since")),
+        accepted_ms=number_of(fields.get("accepted")),
         last_worker=fields.get("worker", ""),
-        snapshot_seq=integer(fields.get("snapshot", "").rpartition(":")[2] or "0"),
+        snapshot_seq=number_of(fields.get("snapshot", "").rpartition(":")[2]),
         no_snapshot=fields.get("no_snapshot", ""),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from heddle.broker import damage, keys
+from heddle.broker import damage, keys, numbers
 from heddle.broker.connection import Connection
 from heddle.broker.damage import Damages
 from heddle.broker.faults import Damaged, NoNumber
@@ -47,4 +47,5 @@ def read(conn: Connection, experiment: str, replies: Sequence[Any]) -> Status | 
         known = read_status(experiment, written, texts(ctl), named)
         return replace(known, damaged=str(status)) if isinstance(status, Damaged) else known
     except NoNumber as error:
-        return hurt_status(experiment, damage.told_of_field(experiment, error), command=command, spec={})
+        reason = numbers.told(experiment, numbers.find(conn, experiment)) or damage.told_of_field(experiment, error)
+        return hurt_status(experiment, reason, command=command, spec={})

@@ -153,7 +153,7 @@ def list_again(conn: Connection, experiment: str) -> bool:
         raise left_ms if isinstance(left_ms, Exception) else is_there
     if not is_there or left_ms != -1:  # a removal took its ctl first; a submission takes the TTL off last
         return False
-    score = 0 if isinstance(created_ms, Damaged) else integer(created_ms)
+    score = 0 if isinstance(created_ms, Damaged) else count(created_ms)
     conn.main.zadd(keys.EXPERIMENTS, {experiment: score}, nx=True)
     if conn.main.exists(keys.ctl(experiment)):
         return True
@@ -182,7 +182,7 @@ def _announce_once(conn: Connection, experiment: str, created_ms: int | None) ->
     if text(queued_as[0]) not in ("queued", ""):
         return
     if created_ms is None:
-        created_ms = integer(conn.main.hget(keys.spec(experiment), "created"))
+        created_ms = count(conn.main.hget(keys.spec(experiment), "created"))
     conn.main.zadd(keys.EXPERIMENTS, {experiment: created_ms}, nx=True)
     entry = text(queued_as[1])
     if not entry or not conn.main.xrange(keys.QUEUE, entry, entry):

@@ -5,13 +5,18 @@ It never touches another experiment, and never guesses what a key held: what can
 
 import logging
 
-from heddle.broker import Broker
+from heddle.broker import Broker, numbers
 from heddle.broker.damage import told, told_of_field
-from heddle.broker.faults import Damaged, NoNumber
+from heddle.broker.faults import Damaged, NoNumber, Odd
 from heddle.coord.telling import Teller
 from heddle.errors import Gone
 
 log = logging.getLogger("heddle.coordinator")
+
+MOST_UNFOUND = 4
+"""So often is damage looked for in vain before the experiment ends over it."""
+UNFOUND_MS = 60_000
+"""Within so long; a worker that meets it comes back after 1, 2 and 4 s."""
 
 
 class Healer:
@@ -21,6 +26,7 @@ class Healer:
         self._broker = broker
         self._tell = tell
         self._epoch = epoch
+        self._unfound: dict[str, list[int]] = {}
 
     def heal(self, experiment: str, error: Damaged, *, ttl_ms: int) -> bool:
         """Have it go on without what was damaged, or fail with the reason. True when it goes on.
@@ -33,14 +39,8 @@ class Healer:
             LeaderLost, BrokerError: nothing was changed.
         """
         try:
-            found = self._broker.damages.find(experiment)
-            reason = told(experiment, found)
-            if not reason and not found and is_of_a_field(error):
-                reason = told_of_field(experiment, error)
+            reason = self._made_anew(experiment, error, ttl_ms)
             if not reason:
-                self._broker.damages.mend(experiment, found, leader_epoch=self._epoch, ttl_ms=ttl_ms)
-                names = ", ".join(key.name for key in found)
-                self._tell.note(experiment, "mended", keys=names, because="somebody put something else there")
                 return True
             self._broker.experiments.set_status(experiment, "failed", leader_epoch=self._epoch, reason=reason)
             self._tell.note(experiment, "failed", reason=reason)
@@ -49,6 +49,32 @@ class Healer:
         except Damaged as more:  # what it would be written to; whoever looks at it is told, see `Experiments.status`
             log.warning("left as it is experiment=%s because %s, and %s", experiment, error, more)
         return False
+
+    def _made_anew(self, experiment: str, error: Damaged, ttl_ms: int) -> str:
+        """Write anew what was damaged; why the experiment cannot go on where something cannot be, else ""."""
+        damages = self._broker.damages
+        found, odd = damages.find(experiment), damages.numbers(experiment)
+        reason = told(experiment, found) or numbers.told(experiment, odd)
+        if not (reason or found or odd or isinstance(error, Odd)) and is_of_a_field(error) and self._recurs(experiment):
+            reason = told_of_field(experiment, error)
+        if reason:
+            return reason
+        damages.mend(experiment, found, leader_epoch=self._epoch, ttl_ms=ttl_ms)
+        if found:
+            names = ", ".join(key.name for key in found)
+            self._tell.note(experiment, "mended", keys=names, because="somebody put something else there")
+        for one in odd:
+            if damages.write_anew(experiment, one, leader_epoch=self._epoch):
+                where = {"key": one.key, "field": one.field, "was": repr(one.shown), "now": one.instead}
+                self._tell.note(experiment, "mended", **where, because="somebody wrote what is no number")
+        return ""
+
+    def _recurs(self, experiment: str) -> bool:
+        """True when damage is met again and again where none is found: once it may have been told late."""
+        now_ms = self._broker.conn.now_ms()
+        times = [at_ms for at_ms in self._unfound.get(experiment, ()) if 0 <= now_ms - at_ms < UNFOUND_MS]
+        self._unfound[experiment] = [*times, now_ms]
+        return len(times) + 1 >= MOST_UNFOUND
 
 
 def is_of_a_field(error: Damaged) -> bool:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from heddle.broker import Broker
-from heddle.broker.faults import Damaged
+from heddle.broker.faults import Damaged, Odd
 from heddle.broker.records import ENDED
 from heddle.broker.types import Ctl
 from heddle.coord import planner
@@ -119,7 +119,10 @@ class Steward:
         if status.damaged:
             raise Damaged(status.damaged)
         ctl = self._broker.experiments.ctl(experiment)
-        states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
+        odd: list[int] = []
+        states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard, odd=odd.append)
+        if odd:
+            raise Odd(f"numbers of shards that are none: {odd[:5]}")
         if len(states) < len(watched.plans):  # the broker forgot them: it was killed right after they were made
             known = {state.shard for state in states}
             self.create_shards(experiment, [p for p in watched.plans if p.index not in known], watched.pool, now_ms)

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from heddle.broker import Broker, keys
+from heddle.broker.faults import Damaged
+from heddle.broker.numbers import MADE_ANEW
 from heddle.broker.pools import AHEAD_MS, WorkerBeat
 from heddle.broker.presence import BEAT_FIELDS
 from heddle.broker.records import LATEST_MS
@@ -14,7 +16,7 @@ from heddle.cli.main import run
 from heddle.coord.leader import Leader
 from heddle.errors import BrokerAmiss
 from tests import worker_kit
-from tests.broker_kit import LEADER, admit, claim_next
+from tests.broker_kit import LEADER, POOL, admit, append, claim_next, reap, run_out
 from tests.trainer_kit import SPEC
 from tests.worker_kit import fresh
 
@@ -87,6 +89,67 @@ def test_a_worker_that_says_nonsense_hides_no_other(any_broker: Broker, field: s
     first, second = any_broker.pools.workers()
     assert (first.alive, first.died, second.alive) == (False, "signal SIGKILL", True)
     assert set(any_broker.pools.pulses("default", ["w1", "w2"])) == {"w1", "w2"}
+
+
+@pytest.mark.parametrize("field", MADE_ANEW)
+def test_a_number_of_a_shard_that_somebody_made_none_keeps_nobody_from_it(any_broker: Broker, field: str) -> None:
+    for place, value in enumerate(("abc", "nan", "-1", "9" * 400, "")):
+        _is_played_all_the_same(any_broker, f"e-{place}", field, value)
+
+
+def _is_played_all_the_same(broker: Broker, experiment: str, field: str, value: str) -> None:
+    # Given a shard of which somebody spoils a number before each verb
+    name = keys.shard(admit(broker, shards=1, experiment=experiment), 0, 0)
+
+    def spoil() -> None:
+        broker.conn.main.hset(name, field, value)
+
+    spoil()
+    claim = claim_next(broker)
+    assert (claim.lease.experiment, claim.seq, claim.attempts) == (experiment, 0, 1) and claim.lease.epoch > 0
+    spoil()
+    assert [shard.shard for shard in broker.shards.shards(experiment, 0)] == [0]
+    if field != "epoch":  # which fences its owner
+        # Then each does what it does
+        assert append(broker, claim.lease, 1).status == "OK"
+        spoil()
+        assert append(broker, claim.lease, 1).status == "DUP"
+        (renewed,) = broker.shards.renew(experiment, 0, [(claim.lease, True)], ttl_ms=1_000)
+        assert renewed.status == "OK"
+        spoil()
+        assert broker.shards.release(claim.lease, accepted=1)
+        claim = claim_next(broker, "w2")
+        assert claim.seq == 1
+        spoil()
+    # And it is taken from an owner that is gone: neither is it quarantined, nor is counted what never was parked
+    run_out(broker, claim.lease)
+    assert reap(broker, experiment) == [0]
+    assert broker.shards.shards(experiment, 0)[0].state == "queued"
+    assert broker.experience.flow(experiment, 0).parked == 0
+    assert broker.shards.drop_tickets(experiment, 0, POOL) == 1
+
+
+@pytest.mark.parametrize("value", ["abc", "nan", "-1", ""])
+def test_a_limit_that_somebody_made_none_quarantines_nothing(any_broker: Broker, value: str) -> None:
+    experiment = admit(any_broker, shards=1, barren_deaths=value, env_failures=value, lifts=value, far=value)
+    lease = claim_next(any_broker).lease
+    any_broker.shards.renew(experiment, 0, [(lease, True)], ttl_ms=1_000)
+    run_out(any_broker, lease)
+    assert reap(any_broker) == [0]
+    assert any_broker.shards.release(claim_next(any_broker).lease, error="it failed", barren=True)
+    (shard,) = any_broker.shards.shards(experiment, 0)
+    assert (shard.state, shard.deaths) == ("queued", 2)
+
+
+@pytest.mark.parametrize("field", ["seq", "given"])
+def test_of_a_batch_nothing_is_written_where_what_it_goes_by_is_no_number(any_broker: Broker, field: str) -> None:
+    experiment = admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    any_broker.conn.main.hset(keys.shard(experiment, 0, 0), field, "abc")
+    with pytest.raises(Damaged):
+        append(any_broker, lease, 1)
+    assert any_broker.conn.main.xlen(keys.experience(experiment, 0)) == 0
+    assert any_broker.experience.flow(experiment, 0).appended.batches == 0
 
 
 SOUND = WorkerBeat(

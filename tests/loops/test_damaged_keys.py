@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from heddle.broker import Broker, keys
+from heddle.broker import Broker, keys, numbers
+from heddle.broker.counts import whole
 from heddle.broker.damage import Damages
 from heddle.broker.faults import Damaged
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
 from heddle.coord.coordinator import Coordinator
+from heddle.coord.healing import MOST_UNFOUND
 from heddle.coord.leader import Leader
 from heddle.errors import Conflict, NotFound, SpecError, UsageError
 from heddle.launch.giving_up import progress_of
@@ -71,10 +73,17 @@ MADE_ANEW: dict[str, Callable[[str], str]] = {
 SELDOM = ("lease", "dead", "failure", "trackers")
 """Nobody asks these, or not for their contents, while all goes well."""
 NUMBERS = {
-    "ctl max_entries": (keys.ctl, "max_entries"),
     "ctl policy": (keys.ctl, "policy"),
     "flow entries": (NEEDED["flow"], "entries"),
     "shard seq": (NEEDED["shard"], "seq"),
+    "shard given": (NEEDED["shard"], "given"),
+}
+WRITTEN_ANEW = {
+    "ctl rev": (keys.ctl, "rev"),
+    "ctl seat_epoch": (keys.ctl, "seat_epoch"),
+    "shard attempts": (NEEDED["shard"], "attempts"),
+    "shard claim_seq": (NEEDED["shard"], "claim_seq"),
+    "shard epoch": (NEEDED["shard"], "epoch"),
 }
 
 
@@ -138,7 +147,7 @@ def fleet(valkey_server: LocalServer, tmp_path: Path) -> Iterator[Fleet]:
 
 def _damages() -> dict[str, Damage]:
     found = {name: _another_kind(key) for name, key in {**NEEDED, **MADE_ANEW}.items()}
-    return found | {name: _no_number(key, field) for name, (key, field) in NUMBERS.items()}
+    return found | {name: _no_number(key, field) for name, (key, field) in {**NUMBERS, **WRITTEN_ANEW}.items()}
 
 
 def test_damaged_keys_of_one_experiment_are_its_own_trouble_and_no_role_dies_of_them(fleet: Fleet) -> None:
@@ -156,6 +165,8 @@ def test_damaged_keys_of_one_experiment_are_its_own_trouble_and_no_role_dies_of_
     for name, experiment in hurt.items():
         if name in MADE_ANEW:
             _goes_on(fleet, name, experiment)
+        elif name in WRITTEN_ANEW:
+            _counts_again(fleet, name, experiment)
         else:
             _has_failed(fleet, name, experiment)
     # And the sound one goes on, with the same worker and the same coordinator
@@ -190,6 +201,24 @@ def _goes_on(fleet: Fleet, name: str, experiment: str) -> None:
     eventually(lambda: fleet.broker.experiments.status(experiment).state == "running", what=f"{name} runs")
 
 
+def _counts_again(fleet: Fleet, name: str, experiment: str) -> None:
+    key, field = WRITTEN_ANEW[name][0](experiment), WRITTEN_ANEW[name][1]
+
+    def counts() -> bool:
+        fleet.keep_trained(experiment)
+        return whole(fleet.broker.conn.main.hget(key, field)) is not None
+
+    eventually(counts, timeout_s=60, every_s=0.1, what=f"{name} is a number again")
+    before = fleet.trained(experiment)
+
+    def has_gone_on() -> bool:
+        fleet.keep_trained(experiment)
+        return fleet.trained(experiment) > before
+
+    eventually(has_gone_on, timeout_s=60, every_s=0.1, what=f"{name} goes on")
+    eventually(lambda: fleet.broker.experiments.status(experiment).state == "running", what=f"{name} runs")
+
+
 def _has_failed(fleet: Fleet, name: str, experiment: str) -> None:
     eventually(lambda: fleet.broker.experiments.status(experiment).ended, timeout_s=60, every_s=0.05, what=name)
     status = fleet.broker.experiments.status(experiment)
@@ -197,6 +226,9 @@ def _has_failed(fleet: Fleet, name: str, experiment: str) -> None:
     assert f"--resume {experiment}" in status.reason, (name, status.reason)
     if name in NEEDED:
         assert f"{NEEDED[name](experiment)} is no " in status.reason, (name, status.reason)
+    else:
+        key, field = NUMBERS[name]
+        assert f"field {field} of {key(experiment)} is 'x'" in status.reason, (name, status.reason)
     facts, picture = look_at(fleet.broker, experiment)
     assert (picture.experiment.state, picture.experiment.why) == ("failed", facts.status.reason), name
 
@@ -307,6 +339,86 @@ def test_an_experiment_without_its_ctl_is_removed_whole(fleet: Fleet) -> None:
         broker.experiments.resolve(experiment)
 
 
+ANEW: dict[Callable[[str], str], list[str]] = {
+    keys.ctl: [name for name, make in numbers.CTL.items() if make is not None],
+    NEEDED["flow"]: [name for name, make in numbers.FLOW.items() if make is not None],
+    keys.status: list(numbers.STATUS),
+    keys.trainer: list(numbers.TRAINER),
+    NEEDED["shard"]: list(numbers.MADE_ANEW),
+}
+
+
+@pytest.mark.parametrize("value", ["abc", "nan", "1e999"])
+def test_a_number_that_somebody_made_none_is_named_with_its_key_and_written_anew(
+    valkey_server: LocalServer, value: str
+) -> None:
+    # Given an experiment that is looked after, with two shards one of which is held
+    with fresh(valkey_server.url) as broker:
+        raw = broker.conn.main
+        experiment = worker_kit.submit(broker, **{**SPEC, "env": {**SPEC["env"], "num_envs": 2}})
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        ticket = broker.shards.read_ticket("default", "w1", block_ms=0)
+        assert ticket is not None
+        broker.shards.claim(ticket, worker="w1", nonce="n1", ttl_ms=60_000)
+        for key, fields in ANEW.items():
+            name = key(experiment)
+            raw.hset(name, mapping=dict.fromkeys(fields, value))
+            # When the leader looks, at the latest once somebody met it
+            if key is not NEEDED["shard"]:
+                broker.damages.note(experiment, Damaged("hash value is not an integer"))
+            leader.tick(broker.conn.now_ms() + 60_000)
+            # Then each is a number again, and named with what it was
+            told = [event.message for event in broker.events.read(experiment, count=200)]
+            for field in fields:
+                assert whole(raw.hget(name, field)) is not None, field
+                named = f"mended key={name} field={field} was={value!r} now="
+                assert [line for line in told if line.startswith(named)], (named, told)
+        # And what can be told from elsewhere is what it was
+        leader.tick(broker.conn.now_ms() + 120_000)
+        ctl = broker.experiments.ctl(experiment)
+        assert (ctl.active, ctl.max_entries, ctl.protocol, ctl.damaged) == (2, 1024, keys.PROTOCOL, "")
+        assert raw.hget(keys.ctl(experiment), "shards") == b"2"
+        assert broker.experiments.status(experiment).state == "running"
+        assert experiment in leader.experiments
+
+
+def test_damage_that_was_told_late_ends_nothing_and_one_that_stays_does(valkey_server: LocalServer) -> None:
+    # Given an experiment of which somebody met a damaged field that is whole by now
+    with fresh(valkey_server.url) as broker:
+        experiment = worker_kit.submit(broker, **SPEC)
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        met = Damaged("hash value is not an integer")
+        for _ in range(MOST_UNFOUND - 1):
+            broker.damages.note(experiment, met)
+            leader.tick(broker.conn.now_ms())
+            assert broker.experiments.status(experiment).state == "running"
+            assert broker.experiments.ctl(experiment).damaged == ""
+        # When it is met once more, then it is no late word
+        broker.damages.note(experiment, met)
+        leader.tick(broker.conn.now_ms())
+        status = broker.experiments.status(experiment)
+        assert status.state == "failed" and f"--resume {experiment}" in status.reason
+
+
+def test_without_a_coordinator_a_lost_number_is_named_and_one_that_is_only_shown_hides_nothing(
+    valkey_server: LocalServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fresh(valkey_server.url) as broker:
+        experiment, raw = worker_kit.submit(broker, **SPEC), broker.conn.main
+        raw.hset(keys.status(experiment), mapping={"since": "abc", "started": "nan"})
+        raw.hset(keys.spec(experiment), "created", "abc")
+        raw.hset(keys.ctl(experiment), mapping={"active": "abc", "leader_epoch": "inf"})
+        assert broker.experiments.status(experiment).state == "queued"
+        assert run(["ls", "--redis-url", valkey_server.url]) == 0
+        raw.hset(keys.ctl(experiment), "policy", "abc")
+        status = broker.experiments.status(experiment)
+        assert f"field policy of {keys.ctl(experiment)} is 'abc'" in status.reason
+        for words in (["ls"], ["status", experiment], ["why", experiment]):
+            assert run([*words, "--redis-url", valkey_server.url]) == 0, (words, capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("values", ["nan", "0", "[]"])
 def test_measurements_written_by_hand_end_no_trainer_and_no_command(
     fleet: Fleet, values: str, capsys: pytest.CaptureFixture[str]
@@ -330,10 +442,10 @@ def test_measurements_written_by_hand_end_no_trainer_and_no_command(
 def test_what_ends_by_damage_is_let_go_by_its_workers_told_once_and_can_be_stopped(
     fleet: Fleet, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Given an experiment that is played, and in whose ctl somebody writes a rev that is none
+    # Given an experiment that is played, and in whose ctl somebody writes a rev and a version that are none
     experiment, broker = fleet.submit("revised"), fleet.broker
     eventually(lambda: fleet.trained(experiment) > 0, timeout_s=60)
-    broker.conn.main.hset(keys.ctl(experiment), "rev", value)
+    broker.conn.main.hset(keys.ctl(experiment), mapping={"rev": value, "min_policy": value})
     # Then it ends, and is told to stop: nobody plays it any more
     hget = broker.conn.main.hget
     eventually(lambda: hget(keys.ctl(experiment), "command") == b"stop", timeout_s=60, what="it is told to stop")

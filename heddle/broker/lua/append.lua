@@ -16,7 +16,9 @@ local ctl = redis.call('HMGET', KEYS[1], 'command', 'policy', 'eval_policy', 'sy
 if not ctl[1] then
   return {'GONE', 'stop', '0', '0', '0', '0', '0', 0, ''}
 end
-local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'claim_seq', 'seq', 'given', 'parked', 'snapshot')
+local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'nonce', 'claim_seq', 'seq', 'given', 'parked', 'snapshot',
+  'steps')
+s[5], s[8], s[10] = whole(s[5]), whole(s[8]), whole(s[10]) -- by somebody's hand they may be anything
 local f = redis.call('HMGET', KEYS[6], 'entries', 'bytes')
 local seq, last, given, size = tonumber(ARGV[5]), tonumber(s[6] or '0'), tonumber(ARGV[16]), tonumber(ARGV[14])
 local mapped = (ARGV[19] or '') ~= ''
@@ -28,7 +30,7 @@ end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 local function reply(status, before)
-  local plane = tonumber(ctl[9] or '0') > now and '' or ctl[8] or '' -- a reader far away needs the bytes here
+  local plane = whole(ctl[9]) > now and '' or ctl[8] or '' -- a reader far away needs the bytes here
   return {status, ctl[1], ctl[2] or '0', ctl[3] or '0', string.format('%.0f', last), string.format('%.0f', room),
     string.format('%.0f', room_bytes), before or 0, plane}
 end
@@ -47,7 +49,7 @@ local function discard() -- counts a batch once, however often it is sent again
   add(KEYS[6], 'discarded_steps', ARGV[13])
 end
 if s[1] ~= 'leased' or s[2] ~= ARGV[2] or s[3] ~= ARGV[3] or s[4] ~= ARGV[4] then
-  local owners = table.concat({s[3] or '0', s[4] or '', s[5] or '0', s[6] or '0'}, ':')
+  local owners = table.concat({s[3] or '0', s[4] or '', string.format('%.0f', s[5]), s[6] or '0'}, ':')
   local known, oldest = 0, 0
   owners = owners .. ' ' .. (redis.call('HGET', KEYS[2], 'previous') or '')
   for epoch, nonce, from, to in string.gmatch(owners, '(%d+):([^: ]*):(%d+):(%d+)') do
@@ -67,6 +69,7 @@ local function unpark(parked)
     add(KEYS[6], 'parked', parked - tonumber(s[8]))
   end
 end
+local gave = s[7] + 0 -- where that is no number all ends here, before anything is written
 if redis.call('PEXPIRE', KEYS[3], ARGV[6]) == 0 then
   redis.call('HSET', KEYS[3], 'worker', ARGV[2], 'epoch', ARGV[3])
   redis.call('PEXPIRE', KEYS[3], ARGV[6])
@@ -133,10 +136,9 @@ local entry = redis.call('XADD', KEYS[5], '*', 'shard', ARGV[1], 'epoch', ARGV[3
 local identity = table.concat({ARGV[1], ARGV[3], ARGV[4], ARGV[5]}, ':')
 redis.call('HSET', (string.gsub(KEYS[6], 'flow$', 'accepted')), identity, entry) -- no entry counts that is not in here
 redis.call('HSET', KEYS[2], 'seq', ARGV[5], 'deaths', '0', 'company', '0',
-  'accepted', string.format('%.0f', now), 'given',
-  string.format('%.0f', math.max(given, tonumber(s[7]))), unpack(ARGV[7] ~= '' and {'stepping', ARGV[7]} or {}))
+  'accepted', string.format('%.0f', now), 'steps', string.format('%.0f', s[10] + tonumber(ARGV[13])), 'given',
+  string.format('%.0f', math.max(given, gave)), unpack(ARGV[7] ~= '' and {'stepping', ARGV[7]} or {}))
 redis.call('ZREM', KEYS[7], ARGV[1])
-add(KEYS[2], 'steps', ARGV[13])
 add(KEYS[6], 'entries', 1)
 add(KEYS[6], 'bytes', size)
 add(KEYS[6], 'steps', ARGV[13])

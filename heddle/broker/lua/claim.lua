@@ -18,6 +18,9 @@ if s[1] ~= 'queued' and not again then
 end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+for _, i in ipairs({3, 9, 10}) do -- by somebody's hand they may be anything
+  s[i] = string.format('%.0f', whole(s[i]))
+end
 local epoch, attempts = s[3], s[9]
 if not again then
   epoch = string.format('%.0f', math.max(tonumber(s[3]) + 1, now))
@@ -35,5 +38,5 @@ redis.call('HSET', KEYS[3], 'worker', ARGV[2], 'epoch', epoch)
 redis.call('PEXPIRE', KEYS[3], ARGV[4])
 redis.call('ZADD', KEYS[4], string.format('%.0f', now + tonumber(ARGV[4])), ARGV[1])
 return {'OK', epoch, s[5], s[6], ctl[1], ctl[2] or '0', ctl[3] or '0', ctl[4] or '0', s[7] or '', s[8], attempts, ctl[5] or '0',
-  s[12] or '0', s[13] or '', tonumber(ctl[7] or '0') > now and '' or ctl[6] or '',
-  s[14] and tonumber(s[5]) - tonumber(s[14]) < tonumber(ARGV[5]) and '1' or '', s[15] or '0'}
+  s[12] or '0', s[13] or '', whole(ctl[7]) > now and '' or ctl[6] or '',
+  s[14] and tonumber(s[5]) - whole(s[14]) < tonumber(ARGV[5]) and '1' or '', s[15] or '0'}

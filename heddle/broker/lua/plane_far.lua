@@ -9,7 +9,7 @@ end
 local t = redis.call('TIME')
 local till = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000) + tonumber(ARGV[1])
 redis.call('HDEL', KEYS[1], '-')
-if till > tonumber(redis.call('HGET', KEYS[1], 'far') or '0') then
+if till > whole(redis.call('HGET', KEYS[1], 'far')) then
   redis.call('HSET', KEYS[1], 'far', string.format('%.0f', till))
 end
 return 'OK'

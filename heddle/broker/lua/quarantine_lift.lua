@@ -24,7 +24,7 @@ end
 local t = redis.call('TIME')
 local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
 redis.call('HDEL', KEYS[1], '-')
-redis.call('HSET', KEYS[1], 'lifts', string.format('%.0f', tonumber(ctl[2] or '0') + 1))
+redis.call('HSET', KEYS[1], 'lifts', string.format('%.0f', whole(ctl[2]) + 1))
 redis.call('HSET', KEYS[3], 'state', 'queued', 'deaths', '0', 'stuck', '', 'failures', '', 'stepping', '0', 'since', now)
 redis.call('HDEL', KEYS[3], 'suspect', 'company')
 redis.call('HSET', KEYS[4], ARGV[1], '- ' .. now)

@@ -32,6 +32,7 @@ if ARGV[6] ~= '' and at - tonumber(ARGV[6]) > tonumber(ARGV[7]) then
 end
 local s = redis.call('HMGET', KEYS[2], 'state', 'worker', 'epoch', 'seq', 'claim_seq', 'stepping', 'parked', 'deaths', 'error', 'snapshot', 'failures',
   'suspect')
+s[7], s[8] = whole(s[7]), whole(s[8]) -- by somebody's hand they may be anything
 if s[1] ~= 'leased' then
   redis.call('ZREM', KEYS[4], ARGV[1])
   return {'NO'}
@@ -48,27 +49,28 @@ redis.call('ZREM', KEYS[7], ARGV[1])
 if tonumber(s[7] or '0') > 0 then
   redis.call('HINCRBY', KEYS[6], 'parked', string.format('%.0f', -tonumber(s[7])))
 end
-local deaths, said = tonumber(s[8] or '0'), s[9] or ''
+local deaths, said = s[8], s[9] or ''
 local apart = ctl[5] == '1'
 local stepped = s[6] == '1' and not (apart and s[4] ~= s[5])
 local state = ctl[1] == 'stop' and 'stopped' or 'queued'
 if s[4] == s[5] and stepped then
   deaths, said = deaths + 1, apart and ARGV[10] or ARGV[5]
-  if deaths >= tonumber(ARGV[4] ~= '' and ARGV[4] or ctl[3] or '5') then
+  local most = whole(ARGV[4] ~= '' and ARGV[4] or ctl[3])
+  if deaths >= (most > 0 and most or 5) then
     state = 'quarantined'
   end
 elseif s[4] == s[5] and apart then
-  redis.call('HINCRBY', KEYS[2], 'company', 1)
+  redis.call('HSET', KEYS[2], 'company', string.format('%.0f', whole(redis.call('HGET', KEYS[2], 'company')) + 1))
 end
-local within, most_failures = apart and '' or ARGV[8] or '', tonumber(ctl[4] or '0')
-local suspect = s[12] and within ~= '' and tonumber(s[4]) - tonumber(s[12]) < tonumber(within)
+local within, most_failures = apart and '' or ARGV[8] or '', whole(ctl[4])
+local suspect = s[12] and within ~= '' and whole(s[4]) - whole(s[12]) < tonumber(within)
 local blamed = within ~= '' and (ARGV[9] == '1' or (stepped and (s[4] == s[5] or suspect)))
 if within ~= '' and not blamed then
   redis.call('HSET', KEYS[2], 'suspect', s[4])
 end
 if blamed then
   local count, before = string.match(s[11] or '', '^(%d+):(%d+)$')
-  local follows = count and tonumber(s[4]) - tonumber(before) < tonumber(within)
+  local follows = count and whole(s[4]) - tonumber(before) < tonumber(within)
   local failures = follows and tonumber(count) + 1 or 1
   redis.call('HSET', KEYS[2], 'failures', string.format('%.0f:%s', failures, s[4]))
   said = ARGV[5]

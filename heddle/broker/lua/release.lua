@@ -17,6 +17,7 @@ if s[1] ~= 'leased' or s[2] ~= ARGV[2] or s[3] ~= ARGV[3] or s[4] ~= ARGV[4] the
   return {'FENCED'}
 end
 local known = tonumber(s[7] or '0')
+s[5], s[6] = whole(s[5]), whole(s[6]) -- by somebody's hand they may be anything
 if ARGV[9] ~= '' and (known < tonumber(ARGV[9]) or (tonumber(ARGV[7]) > 0 and known > tonumber(ARGV[9]))) then
   return {'GAP', s[7] or '0'} -- above it: one of those it forgot came again by a late copy of its append
 end
@@ -35,13 +36,14 @@ if tonumber(ARGV[7]) > 0 then
   end
   redis.call('HSET', KEYS[2], 'reported', table.concat(reported, ' ', 1, math.min(#reported, 8)))
 end
-local deaths = tonumber(s[6] or '0') + tonumber(ARGV[6])
-local state, most, stuck = 'queued', tonumber(ctl[2] or '5'), 0
+local deaths = s[6] + tonumber(ARGV[6])
+local state, most, stuck = 'queued', whole(ctl[2]), 0
+most = most > 0 and most or 5
 if ARGV[10] ~= '' then
   local env, count = string.match(s[10] or '', '^(%d+):(%d+)$')
   stuck = env == ARGV[10] and tonumber(count) + 1 or 1
 end
-local failures, most_failures, within = 0, tonumber(ctl[3] or '0'), ARGV[11] or ''
+local failures, most_failures, within = 0, whole(ctl[3]), ARGV[11] or ''
 if ARGV[5] ~= '' then
   local count, at = string.match(s[11] or '', '^(%d+):(%d+)$')
   failures = count and (within == '' or known - tonumber(at) < tonumber(within)) and tonumber(count) + 1 or 1

@@ -9,7 +9,7 @@ local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'shards', 's
 if not ctl[1] then
   return {'GONE'}
 end
-if tonumber(ARGV[1]) < (tonumber(ctl[2] or '0') or 0) then
+if tonumber(ARGV[1]) < whole(ctl[2]) then
   return {'FENCED'}
 end
 local ends = {completed = true, stopped = true, failed = true}

@@ -1,0 +1,200 @@
+"""Numbers: the fields of an experiment's hashes that somebody's hand has made no number, and what each is instead.
+
+It never writes. What cannot be told from elsewhere is not guessed: that would lose or repeat steps without a word.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from heddle.broker import keys
+from heddle.broker.connection import Connection
+from heddle.broker.counts import count, whole
+from heddle.broker.faults import Damaged, NoNumber
+from heddle.broker.records import StoredSpec, integer, read_spec, text, texts
+
+BATCH = 500
+"""Shards per round trip."""
+MOST_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class OddNumber:
+    """A field that should hold a number and does not.
+
+    Attributes:
+        key, field: where it is.
+        value: what it holds, as the server has it.
+        instead: what to write there; None where nobody can tell.
+    """
+
+    key: str
+    field: str
+    value: bytes
+    instead: str | None
+
+    @property
+    def shown(self) -> str:
+        """What it holds, for people."""
+        return text(self.value)[:MOST_SHOWN]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What numbers follow from.
+
+    Attributes:
+        now_ms: of the server.
+        shards: hashes of all of them, by index.
+        spec: as it was submitted; None where that cannot be read.
+        seat_epoch: of who holds the seat; 0 for nobody.
+    """
+
+    now_ms: int
+    shards: Sequence[Mapping[str, bytes]]
+    spec: StoredSpec | None
+    seat_epoch: int
+
+
+_Instead = Callable[[_Known], str] | None
+
+
+def _nothing(_: _Known) -> str:
+    return "0"
+
+
+def _now(known: _Known) -> str:
+    """Above every epoch and rev that there was, and since when nobody remembers."""
+    return str(known.now_ms)
+
+
+def _of_spec(known: _Known, *, section: str, name: str, default: int) -> str:
+    return str(round(known.spec.number(section, name, default)) if known.spec is not None else default)
+
+
+def _active(known: _Known, *, kind: str) -> str:
+    """As the planner counts them; it looks again right after."""
+    counted = [one for one in known.shards if one.get("kind") == kind.encode()]
+    return str(sum(one.get("state") != b"quarantined" for one in counted))
+
+
+def _parked(known: _Known) -> str:
+    return str(sum(count(one.get("parked")) for one in known.shards))
+
+
+CTL: dict[str, _Instead] = {
+    "rev": _now,
+    "active": partial(_active, kind="train"),
+    "active_eval": partial(_active, kind="eval"),
+    "seat_epoch": lambda known: str(known.seat_epoch or known.now_ms),
+    "shards": lambda known: str(len(known.shards)),
+    "max_entries": partial(_of_spec, section="limits", name="max_entries", default=1024),
+    "max_bytes": partial(_of_spec, section="limits", name="max_bytes", default=512 << 20),
+    "barren_deaths": partial(_of_spec, section="faults", name="barren_deaths", default=5),
+    "env_failures": partial(_of_spec, section="faults", name="env_failures", default=10),
+    "protocol": lambda _: str(keys.PROTOCOL),
+    "lifts": _nothing,
+    "far": _nothing,
+    "policy": None,
+    "min_policy": None,
+    "eval_policy": None,
+}
+BOOKS = ("appended", "trained", "evaluated", "stale", "dead", "dropped", "rolled_back", "forgotten")
+FLOW: dict[str, _Instead] = {
+    **dict.fromkeys((*BOOKS, *(f"{name}_steps" for name in BOOKS), "entries", "bytes", "steps", "rolled_back_by")),
+    **dict.fromkeys(
+        ("reaped", "vouched", "quarantined", "foreign", "mapped", "discarded", "discarded_steps"), _nothing
+    ),
+    "parked": _parked,
+}
+STATUS: dict[str, _Instead] = dict.fromkeys(("since", "started", "ended"), _now)
+TRAINER: dict[str, _Instead] = {"seats": _nothing}
+MADE_ANEW: dict[str, Callable[[_Known], str]] = {
+    **dict.fromkeys(("attempts", "deaths", "company", "accepted", "mark", "parked", "claim_seq", "steps"), _nothing),
+    **dict.fromkeys(("since", "epoch"), _now),
+}
+"""Of a shard: whoever meets them reads them as nothing until then. A `claim_seq` of 0 covers all that its owner sent;
+an epoch that is none has no owner any more, and the next one is higher."""
+SHARD: dict[str, _Instead] = {**MADE_ANEW, "seq": None, "given": None}
+
+
+def is_odd(fields: Mapping[str, str]) -> bool:
+    """Whether a shard's hash holds something else where one of `MADE_ANEW` should be."""
+    return any(whole(fields[name]) is None for name in MADE_ANEW if name in fields)
+
+
+def find(conn: Connection, experiment: str) -> list[OddNumber]:
+    """The fields of an experiment that should hold numbers and do not; keys of another kind are passed over."""
+    single = {
+        keys.ctl(experiment): CTL,
+        keys.flow(experiment, 0): FLOW,
+        keys.status(experiment): STATUS,
+        keys.trainer(experiment): TRAINER,
+    }
+    hashes = dict(zip(single, _hashes(conn, single), strict=True))
+    shards = _shards(conn, experiment)
+    spec, seat = _hashes(conn, [keys.spec(experiment), keys.seat(experiment)])
+    known = _Known(
+        now_ms=conn.now_ms(),
+        shards=list(shards.values()),
+        spec=read_spec(experiment, texts(spec)) if spec else None,
+        seat_epoch=count(seat.get("epoch")),
+    )
+    named = [(key, single[key], fields) for key, fields in hashes.items()]
+    named += [(key, SHARD, fields) for key, fields in shards.items()]
+    return [
+        OddNumber(key, field, fields[field], None if make is None else make(known))
+        for key, numbers, fields in named
+        for field, make in numbers.items()
+        if field in fields and _is_none(fields[field], is_counted=field in MADE_ANEW and numbers is SHARD)
+    ]
+
+
+def told(experiment: str, found: Iterable[OddNumber]) -> str:
+    """What is wrong with an experiment that cannot go on, and what to do, for people; "" when nothing is."""
+    lost = [one for one in found if one.instead is None]
+    if not lost:
+        return ""
+    said = ", ".join(f"field {one.field} of {one.key} is {one.shown!r}" for one in lost[:3])
+    more = f" (and {len(lost) - 3} more)" if len(lost) > 3 else ""
+    return (
+        f"somebody put something else in the place of its numbers, and what they were is lost: {said}{more}; "
+        f"go on from its checkpoints in a new run: heddle enqueue exp.toml --resume {experiment}"
+    )
+
+
+def _is_none(value: bytes, *, is_counted: bool) -> bool:
+    if is_counted:
+        return whole(value) is None
+    try:
+        integer(value)
+    except NoNumber:
+        return True
+    return False
+
+
+def _shards(conn: Connection, experiment: str) -> dict[str, dict[str, bytes]]:
+    """By key, as far as there are any: how many there should be may be one of the numbers that are none."""
+    found: dict[str, dict[str, bytes]] = {}
+    while True:
+        page = [keys.shard(experiment, 0, len(found) + place) for place in range(BATCH)]
+        some = dict(zip(page, _hashes(conn, page), strict=True))
+        for key, fields in some.items():
+            if not fields:
+                return found
+            found[key] = fields
+
+
+def _hashes(conn: Connection, names: Iterable[str]) -> list[dict[str, bytes]]:
+    """Whole hashes; {} for what is none. Raises BrokerError."""
+    pipe: Any = conn.pipeline()
+    for name in names:
+        pipe.hgetall(name)
+    found = []
+    for reply in pipe.execute(raise_on_error=False):
+        if isinstance(reply, Exception) and not isinstance(reply, Damaged):
+            raise reply
+        fields = {} if isinstance(reply, Damaged) else reply
+        found.append({text(name): value for name, value in fields.items()})
+    return found
