@@ -11,6 +11,7 @@ import click
 
 from heddle.cli.completion import experiment_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
+from heddle.cli.progress import progress
 from heddle.cli.tables import say
 from heddle.errors import Conflict
 
@@ -222,9 +223,11 @@ def rm(experiments: Sequence[str], group: str | None, yes: bool, redis_url: str 
         active = [(one.id, status.state) for one in found if not (status := one.status()).ended]
         if active and not yes:
             _confirm(active)
-        for one in found:
-            one.remove(force=bool(active))
-            click.echo(f"removed {one.id}")
+        with progress("removing") as shown:
+            for place, one in enumerate(found, start=1):
+                shown.tell(f"{one.id}, {place:,} of {len(found):,}")
+                one.remove(force=bool(active))
+                shown.say(f"removed {one.id}")
 
 
 def _confirm(active: Sequence[tuple[str, str]]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from heddle.cli.options import epilog, output_option, print_json
+from heddle.cli.progress import progress
 from heddle.cli.root import Group
 from heddle.cli.tables import print_facts
 
@@ -53,7 +54,14 @@ def to_minari(folder: str, target: str, dataset_id: str | None, cut: bool) -> No
     """Write DIR as a Minari dataset: minari.MinariDataset(TARGET) opens it."""
     from heddle.consumers.data.minari import export
 
-    episodes, steps = export(Path(folder), Path(target), dataset_id=dataset_id, with_cut=cut)
+    with progress(f"writing {target}:") as shown:
+        episodes, steps = export(
+            Path(folder),
+            Path(target),
+            dataset_id=dataset_id,
+            with_cut=cut,
+            tell=lambda done, of: shown.tell(f"{done:,} of {of:,} episodes"),
+        )
     click.echo(f"{target}: {episodes:,} episodes, {steps:,} steps")
 
 
@@ -65,4 +73,6 @@ def from_minari(source: str, folder: str) -> None:
     from heddle.cli.record import line_of
     from heddle.launch.from_minari import import_minari
 
-    click.echo(line_of(import_minari(source, Path(folder)), folder))
+    with progress(f"reading {source}:") as shown:
+        made = import_minari(source, Path(folder), tell=lambda done, of: shown.tell(f"{done:,} of {of:,} episodes"))
+    click.echo(line_of(made, folder))

@@ -6,11 +6,13 @@ It needs no broker and never changes the checkpoint.
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 
 from heddle.cli.options import command, output_option, print_json
+from heddle.cli.progress import progress
 from heddle.cli.tables import number, print_table, say
 
 FRESH = 0x66726573
@@ -146,7 +148,9 @@ def play(
     policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
     policy.set_weights(found.weights)
     root = seed if seed is not None else fresh_seed(spec.experiment.seed)
-    result = play_episodes(policy, spec, episodes=episodes, seed=root, deterministic=deterministic, max_steps=max_steps)
+    how: dict[str, Any] = {"episodes": episodes, "seed": root, "deterministic": deterministic, "max_steps": max_steps}
+    with progress(f"playing {path.name}:") as shown:
+        result = play_episodes(policy, spec, **how, tell=lambda done: shown.tell(f"{done:,} of {episodes:,} episodes"))
     sides = Sides.of(spec.policy)
     groups = {name[:-1]: mean for name, mean in sides.mean_returns(result.returns, result.agents, "").items()}
     returns, steps = sides.counting((result.returns, result.lengths.astype(np.int64), result.agents))

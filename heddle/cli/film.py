@@ -14,14 +14,12 @@ import click
 
 from heddle.cli.evaluate import find_checkpoint, fresh_seed
 from heddle.cli.options import command, folder_to_fill, output_option, print_json
+from heddle.cli.progress import progress
 from heddle.cli.tables import print_table, say
 from heddle.errors import UsageError
 
 if TYPE_CHECKING:
     from heddle.producers.recording import Recording
-
-FRAMES_A_LOOK = 15
-"""A terminal is told of every so many frames."""
 
 
 @command(
@@ -94,22 +92,16 @@ def showing(episodes: int) -> Iterator[Callable[[int, int], None]]:
     """Tells on standard error how far it is: in one line of a terminal, else a line for each episode."""
     seen = -1
     is_live = sys.stderr.isatty()
+    with progress("filming") as shown:
 
-    def tell(done: int, frames: int) -> None:
-        nonlocal seen
-        if is_live and frames % FRAMES_A_LOOK == 0:
-            click.echo(
-                f"\r\x1b[Kepisode {min(done + 1, episodes)} of {episodes}, {frames:,} frames", nl=False, err=True
-            )
-        elif not is_live and done != seen:
-            click.echo(f"filming: {done} of {episodes} episodes, {frames:,} frames", err=True)
-        seen = done
+        def tell(done: int, frames: int) -> None:
+            nonlocal seen
+            shown.tell(f"episode {min(done + 1, episodes)} of {episodes}, {frames:,} frames")
+            if not is_live and done != seen:
+                click.echo(f"filming: {done} of {episodes} episodes, {frames:,} frames", err=True)
+            seen = done
 
-    try:
         yield tell
-    finally:
-        if is_live:
-            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def as_json(made: "Recording", checkpoint: Path, seed: int) -> dict[str, object]:

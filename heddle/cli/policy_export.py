@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heddle.cli.options import epilog, existing_file, output_option, print_json
+from heddle.cli.progress import progress
 from heddle.cli.root import Command
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def export(checkpoint: Path, kind: str, file: Path, group: str | None, output: s
     found, policy = load_policy(path, group)
     temporary = file.with_name(f".{file.stem}.tmp{file.suffix}")
     try:
-        told = _write(found, policy, kind, temporary)
+        with progress(f"writing {file.name} as {kind} and checking its answers"):
+            told = _write(found, policy, kind, temporary)
         temporary.replace(file)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error

@@ -4,7 +4,7 @@ It needs Minari, downloads nothing and leaves the dataset as it is. Actions beco
 those of Discrete and MultiDiscrete spaces counted from 0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,14 @@ from heddle.version import __version__
 COMMIT_STEPS = 100_000
 
 
-def import_minari(source: str, folder: Path) -> Manifest:
+Tell = Callable[[int, int], None]
+
+
+def import_minari(source: str, folder: Path, *, tell: Tell = lambda _done, _of: None) -> Manifest:
     """Write the Minari dataset `source`, a folder or the id of one that is on this machine, as a recording.
+
+    Args:
+        tell: told how many episodes are read, and how many there are, again and again.
 
     Raises:
         MissingExtra: Minari is not installed.
@@ -55,7 +61,7 @@ def import_minari(source: str, folder: Path) -> Manifest:
             raise Conflict(f"{folder} holds a recording already; give another folder with --to")
         spaces = {"observation": to_json(observation), "action": to_json(action)}
         store.begin(Manifest({**provenance, "recorded_by": __version__}, spaces, columns_of(layout), tap=""))
-        return _fill(store, layout, dataset)
+        return _fill(store, layout, dataset, tell)
     finally:
         store.close()
 
@@ -71,7 +77,7 @@ def _open(source: str) -> Any:
         raise NotFound(f"cannot open the Minari dataset {source}: {' '.join(str(error).split())}") from error
 
 
-def _fill(store: Store, layout: Layout, dataset: Any) -> Manifest:
+def _fill(store: Store, layout: Layout, dataset: Any, tell: Tell) -> Manifest:
     manifest = store.manifest
     assert manifest is not None
     pieces: list[Piece] = []
@@ -79,6 +85,7 @@ def _fill(store: Store, layout: Layout, dataset: Any) -> Manifest:
         pieces.append(piece)
         manifest.state.episode += 1
         manifest.state.cut += piece.end == "cut"
+        tell(manifest.state.episode, int(dataset.total_episodes))
         if sum(one.steps for one in pieces) >= COMMIT_STEPS:
             store.commit(pieces, [], {})
             pieces = []

@@ -3,6 +3,7 @@
 It never trains and needs no broker.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +64,7 @@ def evaluate(
     num_envs: int = 16,
     deterministic: bool = True,
     max_steps: int | None = None,
+    tell: Callable[[int], None] = lambda _done: None,
     clock: Clock | None = None,
 ) -> Evaluation:
     """Play `episodes` fresh episodes, an equal number in each environment.
@@ -72,6 +74,7 @@ def evaluate(
         num_envs: environments at once, at most.
         max_steps: of an environment without the end of an episode, behind which it is not waited for; by default as
             the spec says.
+        tell: told how many episodes have ended, again and again.
 
     Raises:
         EnvError: the environment cannot be made or fails, or no episode ended within those steps.
@@ -93,6 +96,7 @@ def evaluate(
                 returns[lane].append(float(arrays["episode_return"][row, step]))
                 lengths[lane].append(int(arrays["episode_length"][row, step]))
             told += player.hear()
+            tell(sum(map(len, returns)))
     finally:
         player.close()
     if not any(returns):

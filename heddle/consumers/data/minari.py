@@ -41,8 +41,18 @@ Rows = Callable[[str], NDArray[Any]]
 """[T, ...] or [T + 1, ...] of a leaf."""
 
 
-def export(folder: Path, target: Path, *, dataset_id: str | None = None, with_cut: bool = True) -> tuple[int, int]:
+def export(
+    folder: Path,
+    target: Path,
+    *,
+    dataset_id: str | None = None,
+    with_cut: bool = True,
+    tell: Callable[[int, int], None] = lambda _done, _of: None,
+) -> tuple[int, int]:
     """Write the recording in `folder` as a Minari dataset; how many episodes and steps.
+
+    Args:
+        tell: told how many episodes are written, and how many there are, again and again.
 
     It is there whole or not at all: what a process that died left beside `target` is cleared by the next one.
 
@@ -65,6 +75,7 @@ def export(folder: Path, target: Path, *, dataset_id: str | None = None, with_cu
                 continue
             steps += _write_episode(made / str(number), number, pieces, observation, action)
             number += 1
+            tell(number, manifest.episodes)
         size = sum(path.stat().st_size for path in made.rglob("*.parquet"))
         metadata |= {"total_episodes": number, "total_steps": steps, "dataset_size": round(size / 1e6, 1)}
         write_json(made / "metadata.json", metadata)

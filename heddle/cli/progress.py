@@ -1,0 +1,88 @@
+"""Progress: one line on a terminal's standard error that says how far long work is, and is gone when it ends.
+
+It never writes where nobody looks: a file or a pipe gets nothing. Work that tells of itself only sets a text; a thread
+draws it.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from heddle.cli.tables import duration, terminal_columns
+from heddle.clock import Clock, SystemClock
+
+FIRST_S = 0.5
+"""What is done by then shows nothing."""
+EVERY_S = 0.2
+CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """How far a piece of work is; from any thread.
+
+    Args:
+        what: the work, e.g. "playing".
+    """
+
+    def __init__(self, what: str, clock: Clock | None = None) -> None:
+        self._what = what
+        self._text = ""
+        self._clock = clock or SystemClock()
+        self._began = self._clock.monotonic()
+        self._drawn = False
+        self._lock = threading.Lock()
+
+    def tell(self, text: str) -> None:
+        """So far it is now, e.g. "12 of 100 episodes"."""
+        self._text = text
+
+    def say(self, text: str) -> None:
+        """A line on standard output, in place of ours, which comes back by itself."""
+        with self._lock:
+            self._clear()
+            click.echo(text)
+
+    def end(self) -> None:
+        """Take the line away."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._drawn:
+            click.echo(CLEAR, nl=False, err=True)
+        self._drawn = False
+
+    def draw(self) -> None:
+        """Write the line anew."""
+        lasted = duration(round(1000 * (self._clock.monotonic() - self._began)))
+        line = ", ".join(part for part in (f"{self._what} {self._text}".strip(), lasted) if part)
+        columns = terminal_columns(to_stderr=True) or 80
+        with self._lock:
+            click.echo(f"{CLEAR}{line[: columns - 1]}", nl=False, err=True)
+            self._drawn = True
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Progress]:
+    """Shown while inside, once it has taken a moment, where standard error is a terminal."""
+    shown, ended = Progress(what), threading.Event()
+
+    def run() -> None:
+        wait_s = FIRST_S
+        while not ended.wait(wait_s):
+            shown.draw()
+            wait_s = EVERY_S
+
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    if sys.stderr.isatty():
+        thread.start()
+    try:
+        yield shown
+    finally:
+        ended.set()
+        if thread.is_alive():
+            thread.join()
+        shown.end()
