@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from heddle.cli.completion import experiment_names
+from heddle.cli.completion import experiment_names, group_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 from heddle.cli.progress import progress
 from heddle.cli.tables import say
@@ -32,7 +32,9 @@ several_argument = click.argument("experiments", metavar="[EXP]...", nargs=-1, s
 
 def group_option(function: F) -> F:
     """--group, instead of EXP."""
-    return click.option("--group", metavar="NAME", help="All experiments of a group, such as a sweep's.")(function)
+    return click.option(
+        "--group", metavar="NAME", shell_complete=group_names, help="All experiments of a group, such as a sweep's."
+    )(function)
 
 
 def check_one_of(experiment: object, group: str | None) -> None:

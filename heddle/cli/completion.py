@@ -39,6 +39,20 @@ def pool_names(ctx: click.Context, _parameter: click.Parameter, incomplete: str)
     return _within(ctx, _pools, incomplete)
 
 
+def group_names(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of groups."""
+    return _within(ctx, _groups, incomplete)
+
+
+def run_names(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of runs whose checkpoints are here, newest first; files and folders where none begins like that."""
+    from heddle.client import RUNS
+    from heddle.launch.local_runs import runs_in
+
+    found = [run.folder.name for run in runs_in(RUNS) if run.folder.name.startswith(incomplete)]
+    return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
+
+
 def _within(
     ctx: click.Context, ask: Callable[[str, str], list[tuple[str, str]]], incomplete: str
 ) -> list[CompletionItem]:
@@ -72,6 +86,13 @@ def _experiments(url: str, _incomplete: str) -> list[tuple[str, str]]:
 
     with open_broker(url, role="cli") as broker:
         return [(status.experiment, status.state) for status in broker.experiments.ls()]
+
+
+def _groups(url: str, _incomplete: str) -> list[tuple[str, str]]:
+    from heddle.broker import open_broker
+
+    with open_broker(url, role="cli") as broker:
+        return [(name, "") for name in dict.fromkeys(one.group for one in broker.experiments.ls() if one.group)]
 
 
 def _shards(url: str, incomplete: str) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
+from heddle.cli.completion import run_names
 from heddle.cli.options import command, output_option, print_json
 from heddle.cli.progress import progress
 from heddle.cli.tables import number, print_table, say
@@ -41,7 +42,7 @@ class Score:
     "eval",
     example="heddle eval runs/cartpole-7f3a2b\nheddle eval runs/cartpole-7f3a2b/checkpoints/best.safetensors",
 )
-@click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True)
+@click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True, shell_complete=run_names)
 @click.option("--episodes", type=click.IntRange(1), default=20, show_default=True, help="How many to play.")
 @click.option("--seed", type=click.IntRange(0), help="Root of their random streams; fresh ones when not given.")
 @click.option("--stochastic", is_flag=True, help="Draw actions instead of taking the likeliest.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from heddle.cli.completion import run_names
 from heddle.cli.evaluate import find_checkpoint, fresh_seed
 from heddle.cli.options import command, folder_to_fill, output_option, print_json
 from heddle.cli.progress import progress
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     "heddle record runs/cartpole-7f3a2b --episodes 1 --seed 7 --to cartpole.gif\n"
     "heddle record runs/cartpole-7f3a2b/checkpoints/best.safetensors --to best.mp4 -o json",
 )
-@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=run_names)
 @click.option("--episodes", type=click.IntRange(1), default=3, show_default=True, help="How many to play.")
 @click.option("--to", "target", metavar="FILE", help="An .mp4 or a .gif; by itself one of the run's name, here.")
 @click.option("--seed", type=click.IntRange(0), help="Root of their random streams; fresh ones when not given.")

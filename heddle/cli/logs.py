@@ -6,6 +6,7 @@ It never changes anything.
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +25,7 @@ from heddle.cli.options import (
     remember_output,
 )
 from heddle.cli.tables import BELOW, broken, terminal_columns
-from heddle.cli.why import clock_time
+from heddle.cli.why import clock_time, spans_days
 from heddle.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -135,14 +136,16 @@ def logs(
     experiment = named or experiment
     with connect(redis_url) as client:
         found = client.experiment(experiment).id if experiment else None
-        after_ms = client.broker.conn.now_ms() - int(1000 * since) if since is not None else 0
+        now_ms = client.broker.conn.now_ms()
+        after_ms = now_ms - int(1000 * since) if since is not None else 0
         wanted = Wanted(found, worker, role or "", level, grep, after_ms)
-        show = SHOWS.get(form, _show)
         end = client.broker.events.end()
         shown = client.broker.events.find(wanted.matches, count=count) if count else []
         if form == "json":
             print_json({"lines": [asdict(event) for event in shown]})
             return
+        dated = spans_days((event.time_ms for event in shown), now_ms)
+        show = SHOWS.get(form, partial(_show, dated=dated, began_ms=now_ms))
         for event in shown:
             show(event)
         if not shown and count:
@@ -179,10 +182,12 @@ def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *
             clock.sleep(FOLLOW_S)
 
 
-def _show(event: "Event") -> None:
+def _show(event: "Event", *, dated: bool, began_ms: int) -> None:
+    """One line; with its date where some are of another day than that on which this began."""
     who = " ".join(part for part in (event.role, event.worker) if part)
     about = f" [{event.experiment}]" if event.experiment else ""
-    head = f"{clock_time(event.time_ms)} {event.level:<7} {who}{about}"
+    dated = dated or spans_days([event.time_ms], began_ms)
+    head = f"{clock_time(event.time_ms, dated=dated)} {event.level:<7} {who}{about}"
     columns = terminal_columns()  # none with -o wide
     lines = [f"{head} {event.message}"] if columns is None else broken(f"{head} ", event.message, columns, BELOW)
     coloured = click.style(head, fg=COLOURS.get(event.level, "cyan"))

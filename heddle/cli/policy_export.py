@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heddle.cli.completion import run_names
 from heddle.cli.options import epilog, existing_file, output_option, print_json
 from heddle.cli.progress import progress
 from heddle.cli.root import Command
@@ -23,7 +24,7 @@ EXAMPLE = "heddle policy export runs/cartpole-7f3a2b --format onnx --to policy.o
 
 
 @click.command("export", cls=Command, epilog=epilog(EXAMPLE))
-@click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(path_type=Path))
+@click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(path_type=Path), shell_complete=run_names)
 @click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option("--to", "file", metavar="FILE", callback=existing_file, required=True, help="Where to.")
 @click.option("--group", metavar="NAME", help="Of the group of agents that has this policy.")

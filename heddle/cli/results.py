@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heddle.cli.completion import group_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 from heddle.cli.tables import duration, print_table
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @command("results", example="heddle results\nheddle results lr\nheddle results lr --metric best_return -o json")
-@click.argument("group", metavar="[GROUP]", required=False)
+@click.argument("group", metavar="[GROUP]", required=False, shell_complete=group_names)
 @click.option("--metric", metavar="NAME", help="What to compare; eval_return, or return without evaluations.")
 @output_option
 @redis_option

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from heddle.cli.completion import experiment_names
+from heddle.cli.completion import experiment_names, pool_names
 from heddle.cli.json_out import prints_are_logged, relay
 from heddle.cli.options import command, find_url, folder_to_fill, redis_option
 from heddle.cli.root import set_up_logs
@@ -101,7 +101,7 @@ def coordinator(metrics_port: int | None, metrics_bind: str, redis_url: str | No
 
 
 @command("worker", example="heddle worker --pool default --redis-url redis://host:6379/0")
-@click.option("--pool", default="default", show_default=True, help="The pool it joins.")
+@click.option("--pool", default="default", show_default=True, shell_complete=pool_names, help="The pool it joins.")
 @redis_option
 def worker(pool: str, redis_url: str | None) -> None:
     """Play shards until told to end: one worker process. `heddle workers start -n N` keeps N of them running."""

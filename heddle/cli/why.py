@@ -3,6 +3,7 @@
 It never changes anything.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,14 @@ def _tell(story: "Story", output: str) -> None:
     for failure in story.failures[:1]:
         click.echo(f"  {_before(failure)}")
     click.echo("\nwhat happened")
+    dated = spans_days((moment.time_ms for moment in story.moments), story.now_ms)
     rows = [
-        (f"  {clock_time(moment.time_ms)}", f"{duration(story.now_ms - moment.time_ms)} ago", moment.who, moment.what)
+        (
+            f"  {clock_time(moment.time_ms, dated=dated)}",
+            f"{duration(story.now_ms - moment.time_ms)} ago",
+            moment.who,
+            moment.what,
+        )
         for moment in story.moments
     ]
     print_table(("  TIME", "AGE", "WHO", "WHAT"), rows, empty="  nothing that the log remembers")
@@ -110,10 +117,20 @@ def _before(failure: "Failure") -> str:
     return 'its last actions died with its worker; isolation = "process" in [env] keeps them'
 
 
-def clock_time(time_ms: int) -> str:
-    """Server ms as the time of day here; of a time that is none, as an entry's that somebody added by hand, dashes."""
+def clock_time(time_ms: int, *, dated: bool = False) -> str:
+    """Server ms as the time of day here, behind its date where that is wanted; of a time that is none, as an entry's
+    that somebody added by hand, dashes."""
     from heddle.broker.records import LATEST_MS
 
     if time_ms >= LATEST_MS:
         return "--:--:--.---"
-    return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+    form = "%Y-%m-%d %H:%M:%S.%f" if dated else "%H:%M:%S.%f"
+    return datetime.fromtimestamp(time_ms / 1000).strftime(form)[:-3]
+
+
+def spans_days(times_ms: Iterable[int], now_ms: int) -> bool:
+    """Whether any of these is of another day here than now: a time of day alone would not say when it was."""
+    from heddle.broker.records import LATEST_MS
+
+    today = datetime.fromtimestamp(now_ms / 1000).date()
+    return any(datetime.fromtimestamp(one / 1000).date() != today for one in times_ms if one < LATEST_MS)

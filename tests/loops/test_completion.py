@@ -18,6 +18,7 @@ from tests.e2e.shell import environment
 from tests.loops.test_cli_broker import Say, broker, say
 from tests.trainer_kit import submit
 from tests.unit.test_cli_mistakes import leaves
+from tests.unit.test_film import checkpoint
 
 __all__ = ["broker", "say"]
 
@@ -47,8 +48,17 @@ def test_a_shell_is_offered_the_names_that_the_broker_has(
     assert completed(url, "repro", f"{made}/", cwd=tmp_path)[0] == f"{made}/0"
     assert completed(url, "workers", "drain", "host", cwd=tmp_path) == ["host-1w1-aa"]
     assert completed(url, "workers", "ls", "--pool", "def", cwd=tmp_path) == ["default"]
+    assert completed(url, "top", "--pool", "def", cwd=tmp_path) == ["default"]
+    grouped = submit(broker, experiment={"name": "seeded", "group": "sweep-1"})
+    assert completed(url, "results", "sw", cwd=tmp_path) == ["sweep-1"] and grouped
     assert completed(url, "status", "nobody", cwd=tmp_path) == []
     assert "top" in completed(url, "t", cwd=tmp_path)
+
+
+def test_runs_that_left_checkpoints_here_are_offered_where_one_is_played(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "runs")
+    for command in ("record", "eval"):
+        assert completed("redis://127.0.0.1:1/0", command, "fi", cwd=tmp_path) == ["film-aaaaaa"]
 
 
 def test_a_broker_that_is_away_or_never_answers_has_no_names_and_holds_nobody_up(tmp_path: Path) -> None:

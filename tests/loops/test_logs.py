@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -122,3 +123,18 @@ with prints_are_heard(sys.argv[1], "worker", "lonely"), prints_are_logged():
     said = [(event.experiment, event.message) for event in broker.events.find(lambda one: one.worker == "lonely")]
     assert said == [("pole-1", "a line"), ("pole-1", "the arm is")]
     assert "the arm is" in done.stdout
+
+
+def test_lines_of_another_day_make_all_lines_say_the_date(
+    broker: Broker, capsys: pytest.CaptureFixture[str], valkey_server: LocalServer
+) -> None:
+    day_ms = 24 * 3600 * 1000
+    broker.events.log(None, "worker", "w-1", "info", "today")
+    assert run(["logs", "--redis-url", valkey_server.url]) == 0
+    assert re.match(r"\d\d:\d\d:\d\d\.\d{3} ", capsys.readouterr().out)
+    broker.events.log_all([Line(None, "worker", "w-1", "info", "before", ago_ms=2 * day_ms)])
+    assert run(["logs", "--redis-url", valkey_server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ", line) for line in lines)
+    assert run(["why", "worker", "w-1", "--redis-url", valkey_server.url]) == 0
+    assert len(re.findall(r"\n  \d{4}-\d\d-\d\d \d\d:", capsys.readouterr().out)) == 2

@@ -11,6 +11,7 @@ from heddle.broker.presence import WorkerBeat, WorkerInfo
 from heddle.broker.types import ShardState
 from heddle.cli.top.keys import Order, View, press
 from heddle.cli.top.layout import fit, score, short
+from heddle.cli.top.making import cpu_share
 from heddle.cli.top.rows import ExperimentRow, PoolRow, Snapshot, WorkerRow, as_json
 from heddle.cli.top.screens import screen
 from heddle.cli.top.terminal import Terminal, split_keys
@@ -147,6 +148,30 @@ def test_an_opened_experiment_shows_its_shards_and_who_lost_them() -> None:
     shown = text(View(screen="experiment", subject="a-1"), 120, 40)
     for word in ("50 of 100 (50%)", "appended 9 = trained 6", "playing", "before: its worker ended", "line 29"):
         assert word in shown, word
+
+
+def test_an_opened_experiment_says_which_trainer_it_has_what_that_takes_and_why_shards_were_taken() -> None:
+    told = replace(
+        snapshot().experiments[0],
+        trainer=Judgement("trainer gpu-7-4711-9f2c01", "training", since_ms=NOW - 2000),
+        cpu=0.93,
+        latest={"rss_bytes": 512.0 * (1 << 20)},
+        moved=5,
+        moved_by={"leases that ran out": 2, "workers that were seen to end": 3},
+    )
+    lines = screen(View(screen="experiment", subject="a-1"), replace(snapshot(), experiments=(told,)), 120, 40)
+    shown = " ".join(" ".join(line.plain for line in lines).split())
+    assert "gpu-7-4711-9f2c01 (pid 4711 on gpu-7) training for 2.0s, 93% of a core, 512 MiB of memory" in shown
+    assert "5 taken: 2 for leases that ran out and 3 for workers that were seen to end" in shown
+
+
+def test_processor_time_of_a_trainer_is_of_late_and_of_one_process() -> None:
+    def points(*pairs: tuple[float, float]) -> list[tuple[int, dict[str, float]]]:
+        return [(n, {"wall_seconds": wall, "cpu_seconds": cpu}) for n, (wall, cpu) in enumerate(pairs)]
+
+    assert cpu_share(points((10, 5), (12, 6), (14, 8))) == 0.75
+    assert cpu_share(points((10, 5), (12, 1))) is None, "another one trains now"
+    assert cpu_share(points((10, 5))) is None and cpu_share([(1, {"return": 1.0})]) is None
 
 
 def test_a_slow_shard_is_named_in_the_list_below_it_and_on_its_experiments_screen() -> None:

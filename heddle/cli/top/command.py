@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from heddle.cli.completion import experiment_names
+from heddle.cli.completion import experiment_names, pool_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
 from heddle.cli.tables import duration, number, print_table, say
 
@@ -28,7 +28,14 @@ WORKERS_SHOWN = 20
 @command("top", example="heddle top\nheddle top cartpole\nheddle top --plain --interval 10\nheddle top --once -o json")
 @click.argument("experiment", metavar="[EXP]", required=False, shell_complete=experiment_names)
 @click.option("--interval", type=click.FloatRange(0.2, 3600), default=1.0, show_default=True, help="Seconds.")
-@click.option("--pool", "pools", multiple=True, metavar="POOL", help="Show it even if no experiment names it.")
+@click.option(
+    "--pool",
+    "pools",
+    multiple=True,
+    metavar="POOL",
+    shell_complete=pool_names,
+    help="Show it even if no experiment names it.",
+)
 @click.option("--filter", "containing", default="", metavar="TEXT", help="Only rows that contain it.")
 @click.option("--plain", is_flag=True, help="Lines instead of a screen: for logs and where there is no terminal.")
 @click.option("--once", is_flag=True, help="Look once, print tables and end.")

@@ -82,9 +82,27 @@ def _numbers(one: ExperimentRow, snapshot: Snapshot, width: int) -> list[Text]:
         lines += _fact("waits", _waits(one), width)
         lines += _fact("slow", one.slow.line, width, "yellow") if one.slow is not None else []
         lines += _fact("batches", accounting_line(one.flow), width)
-    moved = f"{one.moved} taken from workers that died" if one.moved else "none moved"
+    lines += _fact("trainer", _trainer(one, snapshot.now_ms), width)
+    by = " and ".join(f"{count} for {why}" for why, count in one.moved_by.items() if count)
+    moved = f"{one.moved} taken{f': {by}' if by else ''}" if one.moved else "none taken"
     lines += _fact("shards", f"{one.leased} of {one.shards} played, {moved}", width)
     return lines
+
+
+def _trainer(one: ExperimentRow, now_ms: int) -> str:
+    """Which one it is, where, what it does, and what it takes of its host."""
+    judged = one.trainer
+    if judged is None:
+        return "none" if one.ended else "not looked at yet"
+    if judged.state == "absent":
+        return f"none: {judged.why}" if not one.ended else "none"
+    name = judged.subject.removeprefix("trainer ")
+    host, pid = (*name.rsplit("-", 2), "", "")[:2]
+    where = f" (pid {pid} on {host})" if pid.isdecimal() else ""
+    since = f" for {duration(now_ms - judged.since_ms)}" if judged.since_ms else ""
+    takes = [f"{one.cpu:.0%} of a core"] if one.cpu is not None else []
+    takes += [f"{size(one.latest['rss_bytes'])} of memory"] if one.latest.get("rss_bytes") else []
+    return ", ".join([f"{name}{where} {judged.state}{since}", *takes])
 
 
 def _waits(one: ExperimentRow) -> str:

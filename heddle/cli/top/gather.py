@@ -13,7 +13,7 @@ from heddle.broker.lines import PRINTED, Event, in_time
 from heddle.broker.overview import ExperimentGlance
 from heddle.broker.types import ShardState
 from heddle.cli.history import History
-from heddle.cli.top.making import ended_row, judged_workers, pool_row, wait_shares
+from heddle.cli.top.making import cpu_share, ended_row, judged_workers, pool_row, wait_shares
 from heddle.cli.top.rows import ExperimentRow, Snapshot
 from heddle.clock import Clock, SystemClock
 from heddle.errors import Gone, NotFound
@@ -30,7 +30,8 @@ SLOW_S = 5.0
 """What changes rarely is asked for this often."""
 EVENTS_KEPT = 500
 """Of events, and of what user code prints as well: neither pushes out the other."""
-MOVED = ("reaped", "vouched")
+MOVED = {"reaped": "leases that ran out", "vouched": "workers that were seen to end"}
+"""Totals of shards that were taken from their owner, and why they were."""
 
 
 @dataclass(slots=True)
@@ -163,6 +164,9 @@ class Gatherer:
             leased=glance.leased,
             shards=glance.shards,
             moved=sum(glance.totals[name] for name in MOVED),
+            moved_by={why: glance.totals[name] for name, why in MOVED.items()},
+            trainer=kept.picture.trainer if kept.picture is not None else None,
+            cpu=cpu_share(kept.points),
             trainer_waits=trainer_waits,
             workers_wait=workers_wait,
             age_ms=seen.now_ms - status.created_ms,

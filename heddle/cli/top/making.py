@@ -3,7 +3,8 @@
 It never reads the broker or a clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from heddle.broker.fleet import Fleet
 from heddle.broker.overview import PoolGlance
@@ -23,6 +24,18 @@ def wait_shares(latest: Mapping[str, float], workers: int) -> tuple[float | None
         return None, None
     theirs = latest.get("worker_wait_seconds", 0.0) / (whole * max(1, workers))
     return min(1.0, waited / whole), min(1.0, theirs)
+
+
+def cpu_share(points: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
+    """Share of a core that a trainer used between the first and the last of these updates.
+
+    None where that was not measured, or another process trained meanwhile: it counts from 0.
+    """
+    measured = [(v["wall_seconds"], v["cpu_seconds"]) for _, v in points if {"wall_seconds", "cpu_seconds"} <= v.keys()]
+    if len(measured) < 2 or any(later[1] < one[1] for one, later in pairwise(measured)):
+        return None
+    lasted = measured[-1][0] - measured[0][0]
+    return (measured[-1][1] - measured[0][1]) / lasted if lasted > 0 else None
 
 
 def judged_workers(fleet: Fleet, seen: Sight) -> dict[str, list[WorkerRow]]:

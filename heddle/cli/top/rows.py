@@ -37,6 +37,9 @@ class ExperimentRow:
         result: what it left when it ended.
         doing: what its trainer does.
         slow: shards that it waits for, None for none.
+        trainer: how its trainer is; None before it was looked at.
+        cpu: share of a core that the trainer used of late, None where it was not measured.
+        moved_by: how often a shard was taken, by why.
     """
 
     experiment: str
@@ -62,6 +65,9 @@ class ExperimentRow:
     result: Mapping[str, Any] = field(default_factory=dict)
     doing: str = ""
     slow: SlowShards | None = None
+    trainer: Judgement | None = None
+    cpu: float | None = None
+    moved_by: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def last_return(self) -> float | None:
@@ -276,6 +282,9 @@ def _experiment_json(row: ExperimentRow, now_ms: int) -> dict[str, Any]:
         "shards": row.shards,
         "leased": row.leased,
         "reassigned": row.moved,
+        "reassigned_by": dict(row.moved_by),
+        "trainer": row.trainer.in_short(now_ms) | {"subject": row.trainer.subject} if row.trainer else None,
+        "trainer_cpu": row.cpu,
         "trainer_waits": row.trainer_waits,
         "workers_wait": row.workers_wait,
         "slow_shards": row.slow.as_json() if row.slow is not None else [],
