@@ -22,6 +22,7 @@ import torch
 from heddle.batch import checksum, encode, spot_check
 from heddle.broker import Broker, keys
 from heddle.broker.experience_types import Flow
+from heddle.broker.pools import WorkerBeat
 from heddle.broker.records import text
 from heddle.broker.types import AppendMeta, AppendReply, Claim
 from heddle.checkpoint import Checkpoint, newest
@@ -142,6 +143,23 @@ def submit(broker: Broker, *, resume_from: str | None = None, **sections: dict[s
     broker.experiments.set_active(made.id, leader_epoch=1, active=kinds.count("train"), active_eval=kinds.count("eval"))
     broker.shards.queue_tickets(made.id, 0, [plan.index for plan in plans], "default")
     return made.id
+
+
+def run_well(broker: Broker, experiment: str, *workers: str) -> int:
+    """As it is while all is well: a coordinator leads, a trainer trains on the policy it published, workers play.
+
+    Returns:
+        The epoch of its seat.
+    """
+    broker.conn.main.hset(keys.status(experiment), "state", "running")
+    assert broker.coordinators.claim_leader("c-1", ttl_ms=600_000) is not None
+    epoch = broker.seats.claim_seat(experiment, "t-1", ttl_ms=600_000)
+    assert epoch is not None
+    broker.experiments.set_command(experiment, "run")
+    broker.policies.publish(experiment, epoch, 1, b"w", update=0)
+    for worker in workers:
+        broker.pools.heartbeat(WorkerBeat(worker, pid=7, host="box", state="playing", shards=1), ttl_ms=600_000)
+    return epoch
 
 
 class Fleet:

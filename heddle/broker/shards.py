@@ -293,6 +293,7 @@ def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
         given=integer(fields.get("given")),
         deaths=number_of(fields.get("deaths")),
         failures=number_of(fields.get("failures", "").partition(":")[0]),
+        failed_seq=number_of(fields.get("failures", "").partition(":")[2]),
         stepping=fields.get("stepping") == "1",
         parked_bytes=number_of(fields.get("parked")),
         lease_ms=max(0, lease_ms) if leased else 0,

@@ -1,6 +1,6 @@
 """What producers, consumers and coordinators exchange with the broker about shards: plain values.
 
-This module never talks to a server. Epochs and versions are ints, times are server milliseconds unless said otherwise.
+It never talks to a server. Epochs and versions are ints, times are server milliseconds unless said otherwise.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,7 @@ class Ticket:
 
     Attributes:
         experiment, partition, shard: which one.
-        pool: whose stream it came from.
-        entry_id: its id there.
+        pool, entry_id: whose stream it came from, and its id there.
         age_ms: since it was issued.
         urgent: its last owner died: it may be taken above quota at once.
     """
@@ -234,7 +233,7 @@ class ShardState:
         last_worker: who held it last, or holds it.
         snapshot_seq: the batch after which its snapshot was taken; 0 without one.
         no_snapshot: why its environments cannot be snapshotted; "" when they can, or nobody tried.
-        failures: in a row, of its environments or of the policy in them, whether batches came between or not.
+        failures, failed_seq: of its environments or policy, in a row, batches between or not; `seq` at the last one.
     """
 
     shard: int
@@ -259,6 +258,7 @@ class ShardState:
     snapshot_seq: int = 0
     no_snapshot: str = ""
     failures: int = 0
+    failed_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def _look(client: "Client", found: "Experiment") -> _Look:
 
     broker = client.broker
     facts, picture = look_at(broker, found.id)
-    recent = recent_metrics(broker, found.id, count=RECENT) if facts.status.state == "running" else []
+    recent = recent_metrics(broker, found.id, count=RECENT) if picture.experiment.state == "running" else []
     return _Look(
         facts=facts,
         picture=picture,
@@ -173,7 +173,7 @@ def _for_people(look: _Look) -> list[tuple[str, object]]:
         ("version", now.policy),
         ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),
         *((name, number(latest[name])) for name in ("return", "eval_return", "steps_per_second") if name in latest),
-        ("waits", _waits(latest)),
+        ("waits", _waits(latest, len(facts.room))),
         ("slow", f"{slow.line}; what to do: heddle why {facts.id}" if slow else ""),
         *(("stepping", told) for told in stepping_lines(facts)),
         ("stream", _stream(facts)),
@@ -207,12 +207,15 @@ def _recorded(found: "Experiment") -> str:
     return source.path if source is not None else ""
 
 
-def _waits(latest: Mapping[str, float]) -> str:
+def _waits(latest: Mapping[str, float], for_room: int) -> str:
     """Who waited for whom before the last update; "" before the first."""
     if not {"wait_seconds", "worker_wait_seconds"} <= latest.keys():
         return ""
     trainer, workers = latest["wait_seconds"], latest["worker_wait_seconds"]
-    return f"last update: trainer {trainer:.2f} s for experience, workers {workers:.2f} s for room or a policy"
+    told = f"last update: trainer {trainer:.2f} s for experience"
+    if for_room:  # what batches of the last update tell is older than the stream is deep
+        return f"{told}; {for_room} {'shard waits' if for_room == 1 else 'shards wait'} for room now"
+    return f"{told}, workers {workers:.2f} s for room or a policy"
 
 
 def _stream(facts: "Facts") -> str:

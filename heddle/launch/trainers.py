@@ -96,7 +96,7 @@ class TrainerHost(RoleHost):
             self._speaking.forget("trainer", experiment)
         if ending is None:
             return
-        broker.events.log(experiment, "trainer", None, "error", ending.why)
+        broker.events.log(experiment, "trainer", None, "error", ending.why.removeprefix(f"trainer {experiment} "))
         repeats = self._repeats.setdefault(experiment, Repeats())
         if has_given_up(broker, experiment, self._id, self.directory, repeats, ending):
             self.log.error("gave up experiment=%s after=%d because %s", experiment, repeats.count, ending.why)

@@ -28,11 +28,13 @@ MUCH = 0.5
 UNEVEN = 1.6
 """Shards whose batches take so many times the mean to play are worth a word..."""
 LEAST_S = 0.01
-"""...and so long at least: batches tell whole milliseconds..."""
+"""...and so long at least: batches tell whole milliseconds; where that explains what the trainer waits, and..."""
 FEW, MOST_TIMES = 3, 0.8
 """...where it is the same few, of so much of the updates: else it is chance."""
 
 FASTER = "a faster learner (trainer.device, trainer.threads, fewer passes), or fewer workers for the same speed"
+EVEN = "look at the environment of that shard (heddle why EXP/{shard}), rollout.max_seconds, or sync = false"
+"""What helps where all wait for a few shards; more workers do not."""
 MORE = "more workers (heddle workers scale N), or look at what theirs spend their time on: heddle profile EXP"
 
 
@@ -116,6 +118,11 @@ class Uneven:
     mean: float
 
     @property
+    def do(self) -> str:
+        """What helps."""
+        return EVEN.format(shard=self.shards[0])
+
+    @property
     def line(self) -> str:
         """In words."""
         names = ", ".join(map(str, self.shards))
@@ -169,7 +176,8 @@ def find_bottleneck(points: Points) -> Bottleneck | None:
     )
     slowest = sorted((_slow(update, values) for update, values in told), key=lambda one: -one.total)
     uneven = find_uneven(told) if who == "workers" else None
-    verdict += f"; {uneven.line}" if uneven is not None else ""
+    if uneven is not None:
+        verdict, do = f"{verdict}; {uneven.line}", uneven.do
     return Bottleneck(len(told), stages, learning, waiting, who, verdict, do, tuple(slowest), uneven)
 
 
@@ -194,7 +202,7 @@ def _slow(update: int, values: Values) -> Slow:
 
 
 def find_uneven(points: Points) -> Uneven | None:
-    """Shards that take much longer to play than the others, whether anybody waits for them or not; None for none."""
+    """Shards that take so much longer to play than the others that the trainer waits for them; None for none."""
     longest = [
         (int(one["longest_shard"]), one["longest_rollout_seconds"]) for _, one in points if "longest_shard" in one
     ]
@@ -205,4 +213,6 @@ def find_uneven(points: Points) -> Uneven | None:
     shards = sorted(shard for shard, count in counted if count * 2 * FEW >= len(longest))
     took = [seconds for shard, seconds in longest if shard in shards]
     seconds, mean = sum(took) / len(took), _mean(points, "rollout_seconds") or 0.0
-    return Uneven(tuple(shards), seconds, mean) if seconds >= max(LEAST_S, UNEVEN * mean) else None
+    if seconds < max(LEAST_S, UNEVEN * mean) or seconds - mean < MUCH * (_mean(points, "wait_seconds") or 0.0):
+        return None
+    return Uneven(tuple(shards), seconds, mean)

@@ -13,7 +13,7 @@ from heddle.broker.types import ShardState
 from heddle.states.facts import Facts
 from heddle.states.judgement import Judgement, ids, newest, unknown
 from heddle.states.roles import MORE_MEMORY, judge_broker, judge_leader, judge_pool, judge_trainer
-from heddle.states.shards import judge_shard
+from heddle.states.shards import MEND, failing, judge_shard
 from heddle.states.workers import judge_worker
 
 STALL_MS = 5_000
@@ -172,8 +172,9 @@ def _not_played(facts: Facts, picture: Picture, *, long_idle: bool) -> Judgement
             why = f"waits for workers: {picture.pool.why}"
             dead = newest(picture.workers.values(), "dead")
             return _waits(facts, "workers", why, picture.pool.do, since_ms, (picture.pool, *dead))
-        first = for_workers[0]
-        why = f"no shard is played: the first {first.why}"
+        failed = next((shard for shard, one in train if one in for_workers and failing(shard)), None)
+        first = picture.shards[failed.shard] if failed else for_workers[0]
+        why = f"no shard is played: {f'shard {failed.shard}' if failed else 'the first'} {first.why}"
         return _waits(facts, "workers", why, first.do, since_ms, (first,))
     moved_ms = max(max(shard.accepted_ms, shard.since_ms) for shard, _ in train)
     if not long_idle or facts.sight.now_ms - moved_ms < _patience_ms(facts):
@@ -201,7 +202,12 @@ def _running(facts: Facts, picture: Picture) -> Judgement:
         for one in _of(shards, "waiting")
         if one.waits_for == "workers" and one.since_ms and now - one.since_ms > max(LONG_WAIT_MS, facts.ttl_ms)
     ]
-    reasons = [one for one in (picture.trainer, picture.leader) if one.state == "absent"]
+    again = [one for one, judged in shards if judged.state == "playing" and one.failures > 1 and failing(one)]
+    reasons = [
+        Judgement(f"shard {facts.id}/{one.shard}", "playing", f"shard {one.shard} {failing(one)}", MEND)
+        for one in again
+    ]
+    reasons += [one for one in (picture.trainer, picture.leader) if one.state == "absent"]
     reasons += [picture.pool] if facts.shards and not picture.pool.is_green else []
     broker = judge_broker(facts)
     reasons += [broker] if broker is not None else []

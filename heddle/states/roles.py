@@ -32,7 +32,8 @@ def judge_trainer(facts: Facts) -> Judgement:
         if facts.sight.seen_for_ms < SEAT_TTL_MS:
             return unknown(subject, BROKER_WAS_AWAY, since_ms=sitter.seen_ms)
         why = f"trainer {sitter.trainer} does not renew its seat: it ended, is frozen or is cut off"
-        return Judgement(subject, "absent", why, start, since_ms=sitter.seen_ms)
+        do = f"`heddle up` and `heddle run` replace theirs within half a minute; else {start}"
+        return Judgement(subject, "absent", why, do, since_ms=sitter.seen_ms)
     since_ms = sitter.seen_ms - sitter.doing_ms
     if sitter.doing in ("update", "checkpoint", "start") and sitter.doing_ms > _patience_ms(facts):
         what = {"update": "its update", "checkpoint": "its checkpoint", "start": "its start"}[sitter.doing]

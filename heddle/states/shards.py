@@ -15,6 +15,17 @@ LONG_QUEUED_MS = 3_000
 """With workers and a coordinator there a queued shard is claimed within two seconds or so."""
 
 
+MEND = "mend that: after faults.env_failures of them in a row it is set aside (quarantined)"
+
+
+def failing(shard: ShardState) -> str:
+    """How its environments failed, again and again maybe; "" where they did not, or a batch was accepted since."""
+    count = shard.failures
+    if not count or not shard.last_error or shard.seq > shard.failed_seq:
+        return ""
+    return f"failed {'once' if count == 1 else f'{count} times in a row'}: {shard.last_error}"
+
+
 def judge_shard(
     shard: ShardState, facts: Facts, *, workers: Mapping[str, Judgement], trainer: Judgement, leader: Judgement
 ) -> Judgement:
@@ -38,6 +49,7 @@ def judge_shard(
 def _queued(shard: ShardState, facts: Facts, *, workers: Mapping[str, Judgement], leader: Judgement) -> Judgement:
     subject, since_ms = f"shard {facts.id}/{shard.shard}", shard.since_ms
     pool, able = facts.pool.name, [one for one in workers.values() if one.state in ("alive", "waiting")]
+    failed = failing(shard)
     because: tuple[Judgement, ...] = ()
     do = ""
     if not able:
@@ -46,6 +58,8 @@ def _queued(shard: ShardState, facts: Facts, *, workers: Mapping[str, Judgement]
         because = newest(workers.values(), "stalled", "dead")
     elif leader.state == "absent" and facts.sight.now_ms - since_ms > LONG_QUEUED_MS:
         why, do, because = "waits for a worker, and its ticket may be lost", leader.do, (leader,)
+    elif failed:
+        why, do = f"{failed}; it waits for a worker that tries again", MEND
     else:
         why = f"waits for a worker: {len(able)} are there, and one takes it within seconds unless its environment"
         why += " failed with each of them"

@@ -40,8 +40,10 @@ class SlowShards:
     @property
     def played(self) -> str:
         """Who plays them, to be added to what is said of them; "" where nobody knows."""
-        who = [f"{shard} by {worker}" for shard, worker in self.players.items() if worker]
-        return f", played: {', '.join(who)}" if who else ""
+        who = [(shard, worker) for shard, worker in self.players.items() if worker]
+        if len(self.players) == 1:
+            return f", played by {who[0][1]}" if who else ""
+        return f", played by {', '.join(f'{worker} ({shard})' for shard, worker in who)}" if who else ""
 
     def as_json(self) -> list[dict[str, Any]]:
         """As plain values, one for each."""

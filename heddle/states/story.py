@@ -12,13 +12,13 @@ from heddle.broker import Broker
 from heddle.broker.failure_types import Failure
 from heddle.broker.lines import LOG_ENTRIES, PRINTED, Event
 from heddle.errors import NotFound
-from heddle.states.bottleneck import find_bottleneck
+from heddle.states.bottleneck import Points, find_bottleneck
 from heddle.states.experiments import Picture
 from heddle.states.facts import Facts
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at
 from heddle.states.read import PARTITION, sight
-from heddle.states.slow import RECENT, slow_of
+from heddle.states.slow import RECENT, SlowShards, slow_of, slow_shards
 from heddle.states.workers import judge_worker
 
 
@@ -47,8 +47,8 @@ class Story:
         judgement: how it is.
         moments: what happened, oldest first.
         failures: of a shard's environments, newest first.
-        time: where the batches of the last updates spent theirs, who the others wait for, and what to do; "" where
-            that is not known, or it is over.
+        time: where the batches of the last updates spent theirs, who the others wait for, and what to do, of a shard
+            where it is one of those; "" where that is not known, and where the experiment is not simply running.
     """
 
     now_ms: int
@@ -81,7 +81,7 @@ def story_of_experiment(broker: Broker, experiment: str, *, count: int) -> Story
     ]
     moments = [Moment(time_ms, "broker", what) for time_ms, what in marks if time_ms]
     happened = _newest([*moments, *map(_moment, events)], count)
-    return Story(facts.sight.now_ms, picture.experiment, happened, time=_time_of(broker, facts))
+    return Story(facts.sight.now_ms, picture.experiment, happened, time=_time_of(broker, facts, picture))
 
 
 def story_of_shard(broker: Broker, experiment: str, shard: int, *, count: int) -> Story:
@@ -108,7 +108,13 @@ def story_of_shard(broker: Broker, experiment: str, shard: int, *, count: int) -
         Moment(epoch, "broker", f"claimed epoch={epoch} by somebody of whom the log tells no more")
         for epoch in forgotten
     ]
-    return Story(facts.sight.now_ms, picture.shards[shard], _newest(moments, count), tuple(failures))
+    slow = _slow_shards(broker, facts, picture)
+    time = (
+        f"{slow.uneven.line}: the others wait for it; {slow.uneven.do.replace('EXP', facts.id)}"
+        if slow and shard in slow.players
+        else ""
+    )
+    return Story(facts.sight.now_ms, picture.shards[shard], _newest(moments, count), tuple(failures), time)
 
 
 def story_of_worker(broker: Broker, worker: str, *, count: int) -> Story:
@@ -132,12 +138,20 @@ def story_of_worker(broker: Broker, worker: str, *, count: int) -> Story:
 # ---- inside
 
 
-def _time_of(broker: Broker, facts: Facts) -> str:
+def _recent(broker: Broker, facts: Facts, picture: Picture) -> Points:
+    """The last updates; none where it is not running, or not well: they say nothing of what is wrong now."""
+    if picture.experiment.state != "running":
+        return []
+    return [(one.update, one.values) for one in broker.events.metrics_recent(facts.id, count=RECENT)]
+
+
+def _slow_shards(broker: Broker, facts: Facts, picture: Picture) -> SlowShards | None:
+    return slow_shards(_recent(broker, facts, picture), facts.shards)
+
+
+def _time_of(broker: Broker, facts: Facts, picture: Picture) -> str:
     """Where batches spend their time now, in words, with who plays the shards that others wait for."""
-    if facts.status.ended:
-        return ""
-    recent = broker.events.metrics_recent(facts.id, count=RECENT)
-    found = find_bottleneck([(one.update, one.values) for one in recent])
+    found = find_bottleneck(_recent(broker, facts, picture))
     if found is None:
         return ""
     slow = slow_of(found, facts.shards)

@@ -13,7 +13,7 @@ from heddle.errors import BrokerUnreachable, Gone, NotFound
 from heddle.states.story import story_of_experiment, story_of_shard, story_of_worker
 from tests.broker_kit import append, claim_next
 from tests.contract.specs import submitted
-from tests.trainer_kit import submit
+from tests.trainer_kit import run_well, submit
 
 
 def whats(story: Any) -> list[str]:
@@ -148,13 +148,22 @@ def test_of_a_run_that_waits_for_a_slow_environment_the_shard_its_player_and_wha
     broker: Broker, played: str
 ) -> None:
     # Given a run whose updates wait for one shard
-    claim_next(broker, "w-slow")
+    slow = claim_next(broker, "w-slow").lease.shard
     waits = {"rollout_seconds": 0.3, "append_seconds": 0.0, "queue_seconds": 0.7, "update_seconds": 0.1}
-    waits |= {"wait_seconds": 0.9, "longest_shard": 1.0, "longest_rollout_seconds": 1.1}
+    waits |= {"wait_seconds": 0.9, "longest_shard": float(slow), "longest_rollout_seconds": 1.1}
+    epoch = run_well(broker, played, "w-slow")
     for update in range(1, 6):
         broker.events.metrics_add(played, update, waits)
     # Then
     told = story_of_experiment(broker, played, count=5).time
     assert "the slowest workers are the bottleneck; the trainer learns 10% of its time and waits 90%" in told
-    assert "shard 1 takes 1.10 s to play a batch, the mean is 0.30 s, played: 1 by w-slow" in told
-    assert f"heddle profile {played}" in told
+    line = f"shard {slow} takes 1.10 s to play a batch, the mean is 0.30 s"
+    assert f"{line}, played by w-slow" in told
+    assert f"heddle why {played}/{slow}" in told and "rollout.max_seconds" in told
+    # And of that shard it is told, too, and of no other
+    assert story_of_shard(broker, played, slow, count=5).time.startswith(f"{line}: the others wait for it; look at")
+    assert story_of_shard(broker, played, 1 - slow, count=5).time == ""
+    # When its trainer is gone, then what batches took before does not matter
+    assert broker.seats.release_seat(played, epoch)
+    assert story_of_experiment(broker, played, count=5).time == ""
+    assert story_of_shard(broker, played, slow, count=5).time == ""

@@ -20,7 +20,7 @@ from heddle.broker.server import LocalServer, start_server
 from heddle.cli.main import run
 from tests.broker_kit import claim_next
 from tests.helpers import eventually
-from tests.trainer_kit import submit
+from tests.trainer_kit import run_well, submit
 
 ROOT = Path(__file__).resolve().parents[2]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -160,11 +160,12 @@ def test_a_slow_shard_and_who_plays_it_are_named_by_top_and_by_status(
 ) -> None:
     # Given a run whose updates wait for one shard
     owner = claim_next(broker, "w-slow").lease.shard
+    epoch = run_well(broker, experiment, "w-slow")
     waits = {"rollout_seconds": 0.3, "append_seconds": 0.0, "queue_seconds": 0.7, "update_seconds": 0.1}
     waits |= {"wait_seconds": 0.9, "longest_shard": float(owner), "longest_rollout_seconds": 1.1}
     for update in range(2, 8):
         broker.events.metrics_add(experiment, update, waits)
-    said = f"shard {owner} takes 1.10 s to play a batch, the mean is 0.30 s, played: {owner} by w-slow"
+    said = f"shard {owner} takes 1.10 s to play a batch, the mean is 0.30 s, played by w-slow"
     # Then every way of asking says so
     assert run(["status", experiment]) == 0
     out = capsys.readouterr().out
@@ -178,6 +179,15 @@ def test_a_slow_shard_and_who_plays_it_are_named_by_top_and_by_status(
     assert run(["top", "-o", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["experiments"]
     assert row["slow_shards"] == named
+    # And when the trainer is gone, then that is who is waited for
+    assert broker.seats.release_seat(experiment, epoch)
+    assert run(["top", "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["experiments"]
+    assert (row["slow_shards"], row["state"]) == ([], "waiting")
+    assert run(["top", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert "for trainer" in out and "slow shard" not in out
+    assert broker.seats.claim_seat(experiment, "t-2", ttl_ms=600_000) is not None
     # And none is named when it is another one each time
     for update in range(8, 58):
         broker.events.metrics_add(experiment, update, waits | {"longest_shard": float(update)})

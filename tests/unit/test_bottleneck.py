@@ -76,16 +76,27 @@ def test_the_slowest_batches_come_first_with_the_stage_they_were_longest_in() ->
 
 
 def test_a_shard_that_plays_much_longer_than_the_others_is_named() -> None:
-    points = [(n, values(queue=5.0, wait_seconds=9.0) | {"longest_rollout_seconds": 0.9}) for n in range(3)]
+    points = [(n, values(queue=5.0, wait_seconds=0.9) | {"longest_rollout_seconds": 0.9}) for n in range(3)]
     found = find_bottleneck(points)
     assert found is not None
     assert found.verdict.endswith("; shard 3 takes 0.90 s to play a batch, the mean is 0.10 s")
+    assert "heddle why EXP/3" in found.do and "more workers" not in found.do, "more workers do not help"
     two = find_bottleneck([(n, one | {"longest_shard": float(n % 2)}) for n, one in points * 4])
     assert two is not None
     assert "; shards 0, 1 take 0.90 s" in two.verdict
     chance = find_bottleneck([(n, one | {"longest_shard": float(n)}) for n, one in enumerate([points[0][1]] * 8)])
     assert chance is not None
     assert "shard" not in chance.verdict, "each time another one is chance"
+
+
+def test_no_shard_is_called_slow_whose_time_does_not_explain_what_is_waited() -> None:
+    # Given one that takes 20 ms where the others take 10, while the trainer waits half a second for something else
+    took = values(rollout=0.01, queue=5.0, wait_seconds=0.5) | {"longest_rollout_seconds": 0.02}
+    found = find_bottleneck([(update, took) for update in range(50)])
+    assert found is not None and found.uneven is None
+    assert "shard" not in found.verdict
+    # When that is what it waits for, then it is
+    assert find_uneven([(update, took | {"wait_seconds": 0.02}) for update in range(50)]) is not None
 
 
 def test_no_shard_is_called_slow_where_playing_takes_less_than_batches_tell() -> None:

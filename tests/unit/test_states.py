@@ -503,6 +503,28 @@ def test_after_the_broker_was_away_nobody_is_blamed_before_he_could_be_heard_of(
     assert (later.experiment.state, later.trainer.state, later.shards[0].state) == ("stalled", "absent", "stalled")
 
 
+@pytest.mark.parametrize("is_leased", [False, True])
+def test_a_shard_that_fails_again_and_again_is_named_with_its_failure_before_who_waits(is_leased: bool) -> None:
+    """It is queued for a moment, and claimed again for another; the others of a barrier wait for it."""
+    failed: dict[str, Any] = {"failures": 8, "last_error": "KeyError: 'x' at slow.py:20"}
+    failed |= {"state": "leased" if is_leased else "queued", "failed_seq": 5, "since_ms": NOW - 300}
+    done = (replace(shard(0), given=7), replace(shard(1), given=7))
+    picture = judge(facts(ctl={"sync": True}, shards=(*done, replace(shard(2), **failed))))
+    line = picture.experiment.line(NOW)
+    assert "shard 2 failed 8 times in a row: KeyError: 'x' at slow.py:20" in line
+    assert "mend that" in line and "within seconds" not in line
+    assert picture.experiment.state == ("degraded" if is_leased else "waiting")
+    assert is_leased or "failed 8 times in a row" in picture.shards[2].why
+    # When a batch of it was accepted since, then that is over
+    over = replace(shard(2), **failed | {"seq": 6})
+    assert "KeyError" not in judge(facts(ctl={"sync": True}, shards=(*done, over))).experiment.line(NOW)
+
+
+def test_a_trainer_that_does_not_renew_its_seat_is_replaced_by_its_host() -> None:
+    told = judge(facts(sitter=lost_seat(12_000), updated_ms=NOW - 12_100)).trainer.do
+    assert "`heddle up`" in told and "replace" in told and f"heddle trainer {EXP}" in told
+
+
 def test_the_chain_of_reasons_goes_down_to_who_is_to_blame() -> None:
     hung = worker(doing="step", subject=f"{EXP}/1", still_ms=12_000, limit_ms=60_000)
     chain = [(depth, reason.subject, reason.state) for depth, reason in experiment(workers=(hung,)).chain()]

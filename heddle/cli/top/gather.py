@@ -171,7 +171,7 @@ class Gatherer:
             workers_wait=workers_wait,
             age_ms=seen.now_ms - status.created_ms,
             doing=glance.sitter.doing,
-            slow=kept.slow if status.state == "running" else None,
+            slow=kept.slow if judged.state == "running" else None,
         )
 
     def _begin(self, experiment: str) -> _Kept:

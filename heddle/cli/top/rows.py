@@ -16,6 +16,8 @@ from heddle.states.judgement import Judgement
 from heddle.states.slow import SlowShards
 
 Value = float | str
+AWAY = ("absent", "stalled")
+"""A trainer that is so is what everybody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class ExperimentRow:
     @property
     def waits(self) -> str:
         """Who waits for whom, and how much of the time; the shards that all wait for."""
+        if any(one.subject.startswith("trainer") and one.state in AWAY for one in self.judged.because[:1]):
+            return "for trainer"
         shares = {"trainer": self.trainer_waits or 0.0, "workers": self.workers_wait or 0.0}
         who = max(shares, key=lambda name: shares[name])
         if self.flow is not None and self.flow.waiting:
