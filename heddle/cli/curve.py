@@ -200,6 +200,7 @@ def save_picture(
     goal: float | None = None,
     shades: Sequence[Shade] = (),
     colours: Sequence[str] = PALETTE,
+    below: Sequence[str] = (),
 ) -> None:
     """Write curves as .png, .svg or .pdf, or as a page (.html) that holds the drawing.
 
@@ -207,6 +208,7 @@ def save_picture(
         goal: a level to mark with a dashed line.
         shades: the interval of each curve.
         colours: of the curves in turn.
+        below: pieces of HTML that stand below the drawing of a page.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -229,7 +231,7 @@ def save_picture(
     axes.legend(frameon=False, loc="best", fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".html":
-        path.write_text(_page(figure, title), encoding="utf-8")
+        path.write_text(_page(figure, title, below), encoding="utf-8")
     else:
         figure.savefig(path, metadata={"Software": "heddle"} if path.suffix.lower() == ".png" else None)
 
@@ -248,11 +250,12 @@ def _draw_curves(axes: Any, curves: Sequence[Curve], shades: Sequence[Shade], co
             axes.fill_between(shade.x, shade.low, shade.high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _page(figure: "Figure", title: str) -> str:
-    """A page that holds the drawing itself and asks for nothing."""
+def _page(figure: "Figure", title: str, below: Sequence[str]) -> str:
+    """A page that holds the drawing itself, what stands below it, and asks for nothing."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg")
     svg = drawn.getvalue()
     style = "body{margin:2rem auto;max-width:60rem;font-family:sans-serif}svg{width:100%;height:auto}"
+    style += "table{margin-top:1.5rem;border-spacing:1rem .2rem}"
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{style}</style>'
-    return f"<!doctype html><html><head>{head}</head><body>{svg[svg.index('<svg') :]}</body></html>\n"
+    return f"<!doctype html><html><head>{head}</head><body>{svg[svg.index('<svg') :]}{''.join(below)}</body></html>\n"

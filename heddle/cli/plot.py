@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from heddle import markup
 from heddle.cli.completion import experiment_names
 from heddle.cli.curve import Curve, Shade, braille_cells, save_picture, short
 from heddle.cli.options import command, output_option, print_json, redis_option
@@ -20,6 +21,8 @@ from heddle.cli.tables import print_table
 from heddle.errors import MissingExtra, UsageError
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
+NO_DIFFERENCE = "their specs differ in nothing but names and seeds"
+Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 PICTURES = (".png", ".svg", ".pdf", ".html")
 
 metric_option = click.option("--metric", default="return", show_default=True, help="What is drawn; any metric's name.")
@@ -87,23 +90,32 @@ def compare(
         print_json(told, ids=[one.name for one in series])
         return
     curves = [Curve(one.label, tuple(zip(one.x.tolist(), one.mean.tolist(), strict=True))) for one in bands]
-    draw(curves, x_label=AXES[axis][1], title=f"{metric}, mean over runs")
+    draw(curves, x_label=AXES[axis][1], title=f"{metric}, mean over runs", notes=[_interval_of(one) for one in bands])
     _tell_cut(series)
-    _print_rows(rows, metric)
-    _print_differences(series)
+    finals, differing = _final_table(rows, metric), _difference_table(series)
+    click.echo("")
+    print_table(*finals, empty="nothing to compare")
+    if len(series) > 1:
+        click.echo("")
+        print_table(*differing, empty=NO_DIFFERENCE)
     if picture is not None:
         save(
             picture,
             curves,
-            title=metric,
+            title=f"{metric}, mean and 95 % interval over runs" if len(series) > len(bands) else metric,
             x_label=AXES[axis][1],
             y_label=metric,
             shades=[_shade(one) for one in bands],
+            below=[markup.table(*finals, empty=""), markup.table(*differing, empty=NO_DIFFERENCE)],
         )
 
 
-def draw(curves: Sequence[Curve], *, x_label: str, title: str) -> None:
-    """Curves on the terminal, each in its colour, with a legend that says the last and the best value."""
+def draw(curves: Sequence[Curve], *, x_label: str, title: str, notes: Sequence[str] = ()) -> None:
+    """Curves on the terminal, each in its colour, with a legend that says the last and the best value.
+
+    Args:
+        notes: more to say of each.
+    """
     coloured = sys.stdout.isatty()
     width = max(20, min(100, shutil.get_terminal_size().columns - 12)) if coloured else 72
     click.echo(title)
@@ -114,7 +126,8 @@ def draw(curves: Sequence[Curve], *, x_label: str, title: str) -> None:
         values = [y for _, y in curve.points if math.isfinite(y)]
         told = f"last {short(values[-1])}, highest {short(max(values))}" if values else "nothing measured"
         mark = click.style("━━", fg=_colour(place)) if coloured else f"{place + 1}."
-        click.echo(f"  {mark} {curve.label}  {told}")
+        note = f", {notes[place]}" if place < len(notes) else ""
+        click.echo(f"  {mark} {curve.label}  {told}{note}")
 
 
 def _tell_cut(series: Sequence[Series]) -> None:
@@ -158,26 +171,28 @@ def _row(label: str, runs: Sequence[Series], metric: str) -> dict[str, Any]:
     }
 
 
-def _print_rows(rows: Sequence[dict[str, Any]], metric: str) -> None:
-    click.echo("")
+def _final_table(rows: Sequence[dict[str, Any]], metric: str) -> Table:
+    """The final numbers of each setting, for people."""
     shown = []
     for row in rows:
         half = f" ± {short(row['interval'])}" if math.isfinite(row["interval"]) else ""
         numbers = [short(row[name]) for name in ("highest", "env_steps", "wall_s", "steps_per_second")]
         shown.append((row["label"], len(row["runs"]), f"{short(row['final'])}{half}", *numbers))
-    header = ("SETTING", "RUNS", f"LAST {metric.upper()}", "HIGHEST", "STEPS", "SECONDS", "STEPS/S")
-    print_table(header, shown, empty="nothing to compare")
+    return ("SETTING", "RUNS", f"LAST {metric.upper()}", "HIGHEST", "STEPS", "SECONDS", "STEPS/S"), shown
 
 
-def _print_differences(series: Sequence[Series]) -> None:
-    found = differences(series)
-    if len(series) < 2:
-        return
-    click.echo("")
-    if not found:
-        click.echo("their specs differ in nothing but names and seeds")
-        return
-    print_table(("KEY", *(one.name for one in series)), [(key, *values) for key, values in found.items()], empty="")
+def _difference_table(series: Sequence[Series]) -> Table:
+    """What the specs differ in, side by side."""
+    rows = [(key, *values) for key, values in differences(series).items()]
+    return ("KEY", *(one.name for one in series)), rows
+
+
+def _interval_of(one: Band) -> str:
+    """What the ± of a setting is, in figures at its end."""
+    if not math.isfinite(half := float(one.half[-1])):
+        return "one run, so without an interval"
+    mean = float(one.mean[-1])
+    return f"95 % interval of the mean over {len(one.runs)} runs {short(mean - half)} to {short(mean + half)}"
 
 
 def _mean(values: Sequence[float]) -> float:

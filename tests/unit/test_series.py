@@ -183,6 +183,11 @@ def test_compare_prints_the_final_table_and_what_differs(
     assert run(["compare", *folders, "--to", "c.png"]) == 0
     out = capsys.readouterr().out
     assert "lr=0.001" in out and "2     15 ± 63.5" in out and "trainer.lr" in out and "wrote c.png" in out
+    assert "95 % interval of the mean over 2 runs -48.5 to 78.5" in out and "one run, so without an interval" in out
+    assert run(["compare", *folders, "--to", "c.html"]) == 0
+    capsys.readouterr()
+    page = Path("c.html").read_text(encoding="utf-8")
+    assert page.count("<table>") == 2 and "trainer.lr" in page and "15 ± 63.5" in page and "SETTING" in page
     assert run(["compare", *folders, "-o", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [len(group["runs"]) for group in told["groups"]] == [2, 1] and list(told["differences"]) == ["trainer.lr"]
