@@ -36,11 +36,12 @@ def ls(experiment: str, output: str, redis_url: str | None) -> None:
     from heddle.spec.variants import mix
     from heddle.states.look import look_at
     from heddle.states.stepping import stepping_lines
+    from heddle.states.story import slow_now
 
     with connect(redis_url) as client:
         found = client.experiment(experiment)
         facts, picture = look_at(client.broker, found.id)
-        spec = found.spec()
+        spec, slow = found.spec(), slow_now(client.broker, facts, picture)
     variants = {plan.index: mix(spec, plan.first_env, plan.num_envs) for plan in plan_shards(spec)}
     now_ms = facts.sight.now_ms
     pairs = [(shard, picture.shards[shard.shard]) for shard in facts.shards]
@@ -59,7 +60,7 @@ def ls(experiment: str, output: str, redis_url: str | None) -> None:
     rows = [
         (shard.shard, shard.kind, judged.state, shard.worker or "-", shard.epoch, shard.seq, shard.attempts)
         + ((variants.get(shard.shard, ""),) if spec.env.variants else ())
-        + (judged.line(now_ms) or shard.last_error,)
+        + (judged.line(now_ms) or (slow.uneven.line if slow and shard.shard in slow.players else shard.last_error),)
         for shard, judged in pairs
     ]
     more = ("VARIANTS",) if spec.env.variants else ()

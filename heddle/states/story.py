@@ -10,6 +10,7 @@ from typing import Any
 
 from heddle.broker import Broker
 from heddle.broker.failure_types import Failure
+from heddle.broker.faults import Damaged
 from heddle.broker.lines import LOG_ENTRIES, PRINTED, Event
 from heddle.errors import NotFound
 from heddle.states.bottleneck import Points, find_bottleneck
@@ -108,7 +109,7 @@ def story_of_shard(broker: Broker, experiment: str, shard: int, *, count: int) -
         Moment(epoch, "broker", f"claimed epoch={epoch} by somebody of whom the log tells no more")
         for epoch in forgotten
     ]
-    slow = _slow_shards(broker, facts, picture)
+    slow = slow_now(broker, facts, picture)
     time = (
         f"{slow.uneven.line}: the others wait for it; {slow.uneven.do.replace('EXP', facts.id)}"
         if slow and shard in slow.players
@@ -135,6 +136,11 @@ def story_of_worker(broker: Broker, worker: str, *, count: int) -> Story:
     return Story(seen.now_ms, judgement, _newest(map(_moment, events), count))
 
 
+def slow_now(broker: Broker, facts: Facts, picture: Picture) -> SlowShards | None:
+    """The shards that the others wait for; None for none, and where the experiment is not simply running."""
+    return slow_shards(_recent(broker, facts, picture), facts.shards)
+
+
 # ---- inside
 
 
@@ -142,11 +148,10 @@ def _recent(broker: Broker, facts: Facts, picture: Picture) -> Points:
     """The last updates; none where it is not running, or not well: they say nothing of what is wrong now."""
     if picture.experiment.state != "running":
         return []
-    return [(one.update, one.values) for one in broker.events.metrics_recent(facts.id, count=RECENT)]
-
-
-def _slow_shards(broker: Broker, facts: Facts, picture: Picture) -> SlowShards | None:
-    return slow_shards(_recent(broker, facts, picture), facts.shards)
+    try:
+        return [(one.update, one.values) for one in broker.events.metrics_recent(facts.id, count=RECENT)]
+    except Damaged:  # the coordinator mends it, and tells
+        return []
 
 
 def _time_of(broker: Broker, facts: Facts, picture: Picture) -> str:

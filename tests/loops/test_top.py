@@ -179,6 +179,9 @@ def test_a_slow_shard_and_who_plays_it_are_named_by_top_and_by_status(
     assert run(["top", "-o", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["experiments"]
     assert row["slow_shards"] == named
+    assert run(["shards", experiment]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "1.10 s to play a batch" in line]
+    assert [line.split()[0] for line in lines] == [str(owner)]
     # And when the trainer is gone, then that is who is waited for
     assert broker.seats.release_seat(experiment, epoch)
     assert run(["top", "-o", "json"]) == 0
