@@ -23,7 +23,7 @@ from heddle.spaces import Space
 from heddle.spec import ExperimentSpec
 from heddle.spec.derive import REPLAYING
 from heddle.spec.learner_checks import METHODS
-from heddle.spec.objects import import_object, is_object_name
+from heddle.spec.objects import import_object, is_object_name, user_errors
 from heddle.spec.plan import needs, size_problems
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
     except SpecError as error:
         raise SpecError([*error.problems, *problems]) from error
     problems += _training_problems(spec, policy)
+    if not problems and is_object_name(spec.trainer.learner):
+        with guard(what="was not made", key="trainer.learner", value=spec.trainer.learner):
+            problems += _made_problems(spec, policy)
     problems += _data_problems(spec, observation, action, policy)
     layout = rollout_layout(observation, action, policy, spec.rollout)
     weights = _bytes_of(policy) + _past_bytes(spec, policy)
@@ -166,6 +169,22 @@ def _learner_problems(spec: ExperimentSpec) -> list[Problem]:
     return [Problem("trainer.learner", name, reason, hint)] if reason else []
 
 
+def _made_problems(spec: ExperimentSpec, policy: Policy) -> list[Problem]:
+    """Whether a learner of the user's can be made, and is one; on the device that it would have, where that is here."""
+    try:
+        from heddle.consumers.learners import make_learner, resolve_device
+    except ImportError:
+        return []
+    device = resolve_device(spec.trainer.device)
+    if device.type not in ("cpu", resolve_device("auto").type):
+        return []
+    try:
+        make_learner(spec, policy, device=device, seed=spec.experiment.seed)
+    except EnvError as error:
+        return list(error.problems)
+    return []
+
+
 def _no_learner(target: Any, kwargs: Mapping[str, object]) -> str:
     """Why `target` makes no learner, as far as that can be told without calling it; "" where it may."""
     if not callable(target):
@@ -218,8 +237,22 @@ def _lacking(learner: str, policy: Policy) -> str:
         return "has no torch module"
     if missing := [name for name in ("observation", "action") if not hasattr(policy, name)]:
         return f"lacks {', '.join(missing)}"
+    if kinds := _odd_kinds(policy):
+        return f"needs float32 parameters to be trained, found {kinds}"
     if learner not in extras:
         return "" if "log_prob" in policy.outputs else "does not report log_prob with its actions"
     if extras[learner] not in policy.get_weights():
         return f"has no {extras[learner]} among its weights"
     return "is no SacPolicy" if learner == "sac" and not isinstance(policy, SacPolicy) else ""
+
+
+def _odd_kinds(policy: Any) -> str:
+    """Which kinds of parameters, other than float32, a policy of the user's would have trained; "" for none."""
+    if type(policy).__module__.startswith("heddle.") and not hasattr(policy, "net"):
+        return ""  # one of ours: its torch twin takes a while to make, and is float32
+    try:
+        parameters = list(policy.module().parameters())
+    except user_errors():  # told by whoever trains it
+        return ""
+    kinds = {str(item.dtype) for item in parameters if item.requires_grad}
+    return ", ".join(sorted(kinds)) if kinds - {"torch.float32"} else ""

@@ -36,12 +36,13 @@ class TorchPolicy:
         name: as the spec names it, for messages.
 
     Raises:
-        EnvError: the module's answer does not fit the spaces. It is asked once, here.
+        EnvError: numpy cannot hold its parameters, or its answer, for which it is asked once, does not fit the spaces.
     """
 
     outputs: Mapping[str, OutputSpec] = {"log_prob": SCALAR, "value": SCALAR}
 
     def __init__(self, net: nn.Module, observation: Space, action: Space, *, name: str) -> None:
+        _demand_held(net, name=name)
         self.net = net.cpu().eval()  # acting draws no dropout and leaves running statistics alone
         self.observation, self.action, self.name = observation, action, name
         self._leaves = leaves(observation)
@@ -106,6 +107,19 @@ class TorchPolicy:
             raise EnvError(reason, key="policy.id", value=self.name, hint=hint) from error
         if problem := answer_problem(answer, self.heads, self.state, call="forward"):
             raise EnvError(problem, key="policy.id", value=self.name, hint=hint)
+
+
+def _demand_held(net: nn.Module, *, name: str) -> None:
+    """Weights travel as numpy arrays, which know fewer kinds of numbers than torch.
+
+    Raises:
+        EnvError: a parameter or buffer is of a kind that numpy lacks.
+    """
+    for part, tensor in net.state_dict().items():
+        if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+            reason = f"needs float32 parameters, {part} is {tensor.dtype}, which numpy has not"
+            hint = "keep the module in float32; its forward may compute in another, as torch.autocast does"
+            raise EnvError(reason, key="policy.id", value=name, hint=hint)
 
 
 def _float32(tensor: Tensor) -> NDArray[np.float32]:

@@ -1,13 +1,16 @@
 """`init`, `validate`, `plan`, and the spec that ships with the demo."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from heddle.cli.demo import cartpole_toml
 from heddle.cli.main import run
+from heddle.consumers.learners.none import NoLearner
 from heddle.errors import SpecError
 from heddle.launch.check import LEAST_S, trial_s
 from heddle.launch.trying import try_out
@@ -15,6 +18,7 @@ from heddle.producers.isolation.process import START_S
 from heddle.spaces import Discrete
 from heddle.spec import load_spec
 from tests.data_kit import record_cartpole
+from tests.unit.policy_zoo import Linear
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -212,8 +216,36 @@ class HalfLearner:
         return {}
 
 
-def learner_of(spec: object, policy: object, *, device: object, seed: int, knob: int = 0) -> object:
-    return HalfLearner(spec, policy, device=device, seed=seed)
+def learner_of(spec: Any, policy: Any, *, device: Any, seed: int, knob: int = 0) -> object:
+    return (NoLearner if knob else HalfLearner)(spec, policy, device=device, seed=seed)
+
+
+class NoMinimum:
+    """A learner but for `min_steps`."""
+
+    def __init__(self, spec: object, policy: object, *, device: object, seed: int) -> None:
+        """Nothing to keep."""
+
+    def update(self, *given: object) -> dict[str, float]:
+        return {}
+
+    get_weights = set_weights = state = load = update
+
+
+class Anyhow(Linear):
+    """`Linear` in whatever kind of numbers it is made of."""
+
+    def forward(self, observations: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        hidden = self.body(observations["obs"].to(self.body.weight.dtype))
+        return {"logits": self.head(hidden), "value": self.critic(hidden)}
+
+
+def doubled(observation: Any, action: Any) -> torch.nn.Module:
+    return Anyhow(observation, action).double()
+
+
+def halved(observation: Any, action: Any) -> torch.nn.Module:
+    return Anyhow(observation, action).to(torch.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +256,8 @@ def learner_of(spec: object, policy: object, *, device: object, seed: int, knob:
         ("os:sep", "", "is a str, expected a class or function"),
         ("collections:OrderedDict", "", "is no learner: the class lacks get_weights, set_weights, state, load"),
         ("tests.unit.test_cli_specs:HalfLearner", "", "the class lacks get_weights, set_weights, state, load"),
+        ("tests.unit.test_cli_specs:learner_of", "", "is no learner: HalfLearner lacks min_steps, get_weights"),
+        ("tests.unit.test_cli_specs:NoMinimum", "", "is no learner: NoMinimum lacks min_steps"),
         ("tests.unit.test_cli_specs:learner_of", "nob = 1", "got an unexpected keyword argument 'nob'"),
     ],
 )
@@ -247,6 +281,9 @@ def test_a_function_that_makes_a_learner_is_taken() -> None:
         ("bc", "random", "cannot be trained by bc: RandomPolicy has no torch module"),
         ("bc", "tests.unit.policy_zoo:AlwaysRight", "cannot be trained by bc: AlwaysRight has no torch module"),
         ("dqn", "tests.unit.policy_zoo:AlwaysRight", "cannot be trained by dqn: AlwaysRight has no torch module"),
+        ("ppo", "tests.unit.test_cli_specs:doubled", "needs float32 parameters to be trained, found torch.float64"),
+        ("ppo", "tests.unit.test_cli_specs:halved", "needs float32 parameters, .* is torch.bfloat16, which numpy"),
+        ("none", "tests.unit.test_cli_specs:halved", "needs float32 parameters, .* is torch.bfloat16, which numpy"),
         ("dqn", "tests.unit.policy_zoo:Plain", "cannot be trained by dqn: Plain has no epsilon among its weights"),
         ("sac", "tests.unit.policy_zoo:Plain", "cannot be trained by sac: Plain has no random among its weights"),
     ],
