@@ -5,6 +5,7 @@ It never speaks to the broker, and never gives up on a role by itself: how often
 
 import logging
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ log = logging.getLogger("heddle.launch")
 
 URL_ENV = "HEDDLE_REDIS_URL"
 SHOWN_LINES = 3
+STAMP = re.compile(r"^\d\d:\d\d:\d\d (?:INFO +)?")
+"""Of a line of a child's own log: ours has a time of its own."""
 MOST_REMEMBERED = 100
 
 
@@ -169,7 +172,7 @@ class Role:
         self.restarts += 1
         delay_s = restart_delay_s(self.failures, self._rng.random())
         self._start_at = self._clock.monotonic() + delay_s
-        said = " | ".join(telling(child.tail())[-SHOWN_LINES:])
+        said = " | ".join(STAMP.sub("", line) for line in telling(child.tail())[-SHOWN_LINES:])
         of_memory = code == -signal.SIGKILL and not child.killed and self._memory.has_killed()
         how = f"gave {self._lost}: killed" if self._lost else f"ended with {exit_words(child)}"
         how += ", by the system for want of memory" if of_memory else ""

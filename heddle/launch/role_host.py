@@ -5,7 +5,6 @@ It never decides which experiments those are: the host of trainers and the host 
 
 import logging
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,8 +21,6 @@ from heddle.stop import StopFlag
 
 OnLine = Callable[[Mapping[str, str], str], None]
 
-STAMP = re.compile(r"^\d\d:\d\d:\d\d (?:INFO +)?")
-"""Of a line of a child's own log: ours has a time of its own."""
 LOOP_S = 0.05
 GRACE_S = 30.0
 

@@ -18,9 +18,9 @@ from heddle.clock import SystemClock
 from heddle.consumers.tracking.make import kinds_of
 from heddle.consumers.tracking.tracker import ROLE
 from heddle.errors import Gone, HeddleError, NotFound, SpecError
-from heddle.launch.children import Ending, Role
+from heddle.launch.children import STAMP, Ending, Role
 from heddle.launch.local import Local
-from heddle.launch.role_host import STAMP, OnLine, RoleHost
+from heddle.launch.role_host import OnLine, RoleHost
 from heddle.spec import spec_from_json
 from heddle.spec.tracking import Track
 from heddle.stop import StopFlag

@@ -14,9 +14,9 @@ from heddle.broker import Broker
 from heddle.broker.faults import Damaged
 from heddle.broker.records import Status
 from heddle.broker.seats import wants_trainer
-from heddle.launch.children import Ending, Role
+from heddle.launch.children import STAMP, Ending, Role
 from heddle.launch.giving_up import Repeats, has_given_up
-from heddle.launch.role_host import STAMP, OnLine, RoleHost
+from heddle.launch.role_host import OnLine, RoleHost
 from heddle.launch.speaking import Speaking
 from heddle.stop import StopFlag
 

@@ -179,7 +179,7 @@ def test_a_slow_shard_is_named_in_the_list_below_it_and_on_its_experiments_scree
     some = snapshot()
     rows = (replace(some.experiments[0], slow=slow, age_ms=0), *some.experiments[1:])
     now = replace(some, experiments=rows)
-    line = "shard 7 takes 1.10 s to play a batch, the mean is 0.30 s, played: 7 by w-2"
+    line = "shard 7 takes 1.10 s to play a batch, the mean is 0.30 s, played by w-2"
     listed = "\n".join(one.plain for one in screen(View(), now, 120, 30))
     assert "slow shard 7" in listed and line in listed
     opened = "\n".join(one.plain for one in screen(View(screen="experiment", subject="a-1"), now, 120, 40))

@@ -42,7 +42,7 @@ SHARDS = (
     Column("WORKER", 24),
     Column("STEPS", 7, right=True),
     Column("SINCE", 6, right=True),
-    Column("TAKEN", 5, right=True),
+    Column("CLAIMS", 6, right=True),
     Column("WHY", 0),
 )
 CURVE = 5
