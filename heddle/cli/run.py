@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from heddle.cli.running import Outcome
 
 DIRECTORY = "runs"
+LAST = "checkpoint"
 
 
 @command("run", example="heddle run exp.toml\nheddle run exp.toml --set trainer.lr=3e-4 --workers 4")
@@ -145,26 +146,29 @@ def print_outcome(outcome: "Outcome", file: Path, overrides: Sequence[str] = (),
     # What an earlier session of the same run took counts, too: the steps are those of all.
     wall = max(facts.elapsed_s, float(outcome.result.get("wall_s") or 0.0), 1e-9)
     best = best_checkpoint(outcome)
-    curve = draw_curve(outcome, title=outcome.experiment)
+    trained = outcome.result.get("env_steps") if resumed is None else None
+    steps = facts.steps_here or int(trained or 0)  # of a recording there is nothing that the broker counts
+    is_recorded = not facts.steps_here and steps > 0
     click.echo("")
     print_facts(
         [
             ("ended", f"{outcome.state}{f': {outcome.reason}' if outcome.reason else ''}"),
             ("return", number(facts.returns[-1][1]) + " (last 100 training episodes)" if facts.returns else ""),
             ("eval", number(facts.eval_returns[-1][1]) if facts.eval_returns else ""),
-            ("steps", f"{facts.steps_here:,} in {clock_text(wall)}, {facts.steps_here / wall:,.0f} steps/s"),
+            ("steps", f"{steps:,} in {clock_text(wall)}, {steps / wall:,.0f} steps/s"),
             ("cpu", f"{cpu_seconds():,.0f} s of processor time, of all processes that this one started"),
             ("in all", f"{facts.steps:,} with those of {resumed}" if resumed else ""),
-            ("batches", outcome.line),
+            ("batches", "" if is_recorded else outcome.line),
             ("restarts", len(outcome.restarts) or ""),
             *(("", why) for why in outcome.restarts[-5:]),
             *(("trouble", what) for what in outcome.troubles[:5]),
             *listed("failed", outcome.failures),
             *listed("trackers", outcome.untracked),
-            ("curve", curve or ""),
-            ("checkpoint", best or "none yet"),
+            (LAST, best or "none yet"),
         ]
     )
+    # It takes a second and another's library: what is known is told before.
+    print_facts([(f"{'curve':<{len(LAST)}}", draw_curve(outcome, title=outcome.experiment) or "")])
     click.echo("\nnext:")
     _print_next(outcome, file, overrides, has_checkpoint=bool(best))
 
@@ -205,8 +209,8 @@ def draw_curve(outcome: "Outcome", *, title: str, goal: float | None = None) -> 
             y_label="return",
             goal=goal,
         )
-    except (ImportError, OSError) as error:
-        click.echo(f"no picture of the curve: {error}", err=True)
+    except Exception as error:  # noqa: BLE001  what draws is another's, and the run is over, whatever it raises
+        click.echo(f"no picture of the curve: {' '.join(str(error).split()) or type(error).__name__}", err=True)
         return None
     return picture
 

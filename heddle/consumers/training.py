@@ -245,7 +245,7 @@ def numbers_of(metrics: object) -> dict[str, float] | None:
         if not isinstance(name, str) or isinstance(value, str | bytes):
             return None
         try:
-            found[name] = float(value)
+            found[name] = float(value.detach() if hasattr(value, "detach") else value)  # torch warns of one with a grad
         except (TypeError, ValueError, RuntimeError):  # numpy's and torch's, of more than one number
             return None
     return found

@@ -112,6 +112,29 @@ def test_a_run_whose_user_asked_twice_draws_no_picture(tmp_path: Path, capsys: p
         assert ("curve.png" in capsys.readouterr().out) is not hurried
 
 
+def test_a_curve_that_cannot_be_drawn_is_told_in_a_line_after_the_outcome(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object, **named: object) -> None:
+        assert "completed" in capsys.readouterr().out, "what is known is told before"
+        raise RuntimeError("no\nfont")
+
+    monkeypatch.setattr("heddle.cli.curve.save_png", broken)
+    facts = Facts("exp-1a2b", "completed", returns=((100, 1.0), (200, 2.0)))
+    print_outcome(replace(interrupted(tmp_path), state="completed", facts=facts), Path("exp.toml"))
+    shown = capsys.readouterr()
+    assert shown.err == "no picture of the curve: no font\n" and "next:" in shown.out
+
+
+def test_a_run_that_trains_on_a_recording_tells_the_steps_of_its_trainer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = replace(interrupted(tmp_path), state="completed", result={"env_steps": 6_000, "wall_s": 6.0})
+    print_outcome(replace(outcome, line="appended 0"), Path("exp.toml"))
+    shown = capsys.readouterr().out
+    assert "6,000 in 0:06, 1,000 steps/s" in shown and "batches" not in shown
+
+
 # ---- tables on a narrow terminal
 
 HEADER = ("EXPERIMENT", "STATE", "WHY")

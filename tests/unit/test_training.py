@@ -102,6 +102,14 @@ def test_metrics_may_be_numbers_of_any_library(monkeypatch: pytest.MonkeyPatch) 
     assert [told[name] for name in "abcd"] == [1.0, 2.0, 3.0, 1.0] and told["e"] != told["e"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_metric_that_carries_its_gradient_is_a_number_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = make_training()
+    loss = torch.ones((), requires_grad=True) * 3
+    monkeypatch.setattr(training.learner, "update", lambda batch, progress: {"loss": loss})
+    assert training.update([batch(training)], Progress())["loss"] == 3.0
+
+
 class Moody(nn.Module):
     """Well as long as it acts; with gradients it does what `bug` says."""
 
