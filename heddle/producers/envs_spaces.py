@@ -3,6 +3,7 @@
 It never looks at a value.
 """
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -128,6 +129,10 @@ def _whole(space: Any, what: str, value: object) -> Space | None:
             return None
 
 
+_ADDRESS = re.compile(r"<(\S+) object at 0x[0-9a-f]+>")
+
+
 def _shown(space: Any) -> str:
     text = " ".join(str(space).split())
+    text = _ADDRESS.sub(r"of class \1", text)  # one without words for itself, perhaps within a Dict
     return text if len(text) <= 120 else f"{text[:117]}..."

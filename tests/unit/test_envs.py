@@ -282,6 +282,10 @@ def test_spaces_are_described_in_our_own_words(space: Any, expected: Any) -> Non
     assert describe(space) == expected
 
 
+class Unprintable(spaces.Space[Any]):
+    """A space of somebody's own, without words for itself."""
+
+
 class Complex(spaces.Box):
     """A Box of a kind that Gymnasium itself does not make."""
 
@@ -298,6 +302,7 @@ class Complex(spaces.Box):
         (spaces.Box(0, 1, (0,)), "has no elements"),
         (Complex(), "dtype 'complex64' is not supported: one of bool, float16"),
         (None, "observation space None is not supported"),
+        (Unprintable(), r"observation space of class tests\.unit\.test_envs\.Unprintable is not supported"),
     ],
 )
 def test_spaces_that_heddle_does_not_carry_are_named(space: Any, reason: str) -> None:
