@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from heddle.broker import Broker
@@ -18,7 +19,9 @@ from heddle.consumers.data.store import read_manifest
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.errors import DataError
 from heddle.layout import Segments
+from heddle.policies import make_policy
 from heddle.spaces import to_json
+from heddle.spec import load_spec
 from tests.data_kit import ACTION, OBSERVATION, record_cartpole
 from tests.fixtures import on_valkey
 from tests.helpers import eventually
@@ -66,6 +69,22 @@ def test_a_cloned_policy_keeps_the_pole_up_as_the_recorded_one_did(
     assert run(["eval", str(path), "--episodes", "10", "-o", "json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["evaluations"]
     assert told["return_mean"] >= 400, told
+
+
+def test_values_are_learned_from_a_recording_as_well(
+    broker: Broker, valkey_server: LocalServer, tmp_path: Path
+) -> None:
+    record_cartpole(tmp_path / "demos", episodes=5)
+    spec = spec_of(tmp_path / "demos", passes=2) | {"policy": {"id": "q", "hidden": [32]}}
+    spec["trainer"] = {"learner": "dqn", "minibatch": 64, "device": "cpu", "replay": {"learning_starts": 100}}
+    experiment = submitted(broker, spec, valkey_server.url, "values")
+    assert InThread(valkey_server.url, experiment, tmp_path / "run").join(60) == 0
+    checkpoint, steps = last(tmp_path / "run"), read_manifest(tmp_path / "demos").steps
+    assert checkpoint.env_steps == 2 * steps and broker.experiments.status(experiment).result["env_steps"] == 2 * steps
+    fresh = make_policy(load_spec(spec).spec.policy, OBSERVATION, ACTION, seed=1).get_weights()
+    trained = checkpoint.weights
+    assert all(np.isfinite(trained[name]).all() for name in fresh)
+    assert any((trained[name] != fresh[name]).any() for name in fresh if name.endswith("weight"))
 
 
 def test_a_trainer_that_is_killed_makes_the_very_same_weights(
