@@ -1,6 +1,8 @@
 """Helpers that every test may use: waiting for a fact, and nothing that hides one."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from heddle.clock import SystemClock
@@ -19,3 +21,14 @@ def eventually(fact: Callable[[], T], *, timeout_s: float = 30.0, every_s: float
         if clock.monotonic() >= deadline:
             raise AssertionError(f"not true within {timeout_s} s: {what or fact}; last value {value!r}")
         clock.sleep(every_s)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and is no zombie; it may go between two looks."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:
+        return not Path("/proc/self").exists()  # where there is no /proc a zombie counts as alive

@@ -16,7 +16,7 @@ from heddle.broker import server_setup
 from heddle.broker.binary import NAMES, ServerBinary, examine, server_binary
 from heddle.broker.server import find_running, restart, running_entry, start_server
 from heddle.errors import BrokerUnfit, BrokerUnreachable, Conflict
-from tests.helpers import eventually
+from tests.helpers import eventually, is_alive
 
 
 def fit_binaries() -> list[ServerBinary]:
@@ -200,15 +200,6 @@ def test_a_server_ends_with_its_owner_however_that_ends(folder: Path, sent: sign
     assert not (folder / "redis.sock").exists()
     with start_server(folder) as server:  # and its folder is free again
         assert find_running(folder) == server.url
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_the_server(binary: ServerBinary, folder: Path) -> None:

@@ -25,7 +25,7 @@ from heddle.producers.mishap import PlayError
 from heddle.producers.player import Player
 from heddle.spaces import Box, Discrete
 from heddle.spec import ExperimentSpec
-from tests.helpers import eventually
+from tests.helpers import eventually, is_alive
 from tests.poison_kit import POISON, SIZE, STATEFUL
 from tests.unit.fake_envs import Drawn, layout_for, plan_of, spec_of
 
@@ -53,14 +53,6 @@ def poisoned(how: str, *, memory: str | None = None, **env: Any) -> Player:
 def child_of(player: Player) -> EnvProcess:
     assert isinstance(player._envs, IsolatedEnvs)
     return player._envs.process
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def played(player: Player, times: int = 4) -> list[Segments]:

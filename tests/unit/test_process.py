@@ -14,21 +14,12 @@ from heddle.launch.hurry import unheard
 from heddle.launch.process import TAIL_LINES, Child, describe_exit
 from heddle.producers.identity import process_name
 from heddle.subject import PRINTED
-from tests.helpers import eventually
+from tests.helpers import eventually, is_alive
 
 
 def start(program: str, **kwargs: object) -> Child:
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return Child([sys.executable, "-c", textwrap.dedent(program)], env=env, name="child", **kwargs)  # type: ignore[arg-type]
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +78,7 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_with_all_it_star
     assert child.ending
     assert child.poll() is None
     assert child.wait(10) == -signal.SIGKILL
-    eventually(lambda: not alive(grandchild))
+    eventually(lambda: not is_alive(grandchild))
 
 
 def test_what_a_crashed_child_left_running_is_ended() -> None:
@@ -99,7 +90,7 @@ def test_what_a_crashed_child_left_running_is_ended() -> None:
     """)
     assert child.wait(20) == 3
     grandchild = int(eventually(lambda: child.tail(1))[0])
-    eventually(lambda: not alive(grandchild))
+    eventually(lambda: not is_alive(grandchild))
 
 
 def test_a_child_ends_when_the_process_that_started_it_is_killed() -> None:
@@ -107,7 +98,7 @@ def test_a_child_ends_when_the_process_that_started_it_is_killed() -> None:
     inner = int(eventually(lambda: parent.tail(1), timeout_s=20)[0])
     os.kill(parent.pid, signal.SIGKILL)
     assert parent.wait(10) == -signal.SIGKILL
-    eventually(lambda: not alive(inner))
+    eventually(lambda: not is_alive(inner))
 
 
 TIED = """
@@ -129,7 +120,7 @@ def test_a_stopped_child_ends_as_well_when_the_process_that_started_it_is_killed
     eventually(lambda: " T " in Path(f"/proc/{inner}/stat").read_text())
     os.kill(parent.pid, signal.SIGKILL)
     assert parent.wait(10) == -signal.SIGKILL
-    eventually(lambda: not alive(inner))
+    eventually(lambda: not is_alive(inner))
 
 
 STUBBORN = """

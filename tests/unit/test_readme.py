@@ -81,6 +81,7 @@ def test_its_keys_are_those_of_the_broker() -> None:
         keys.shard("E", 0, 0),
         keys.due("E", 0),
         keys.experience("E", 0),
+        keys.metrics("E"),
         keys.LOG,
         keys.PRINTS,
     }

@@ -13,7 +13,7 @@ from heddle.launch.check import check_all, see_spaces
 from heddle.launch.checked import Checked
 from heddle.launch.trial import TRIES, RemoteTraceback
 from heddle.spec import LoadedSpec, load_spec
-from tests.helpers import eventually
+from tests.helpers import eventually, is_alive
 
 CODE = """
 import ctypes, os, subprocess, sys
@@ -62,14 +62,6 @@ def loaded(how: str) -> LoadedSpec:
     return load_spec(f"{text}step_timeout = {timeout_s}\nreset_timeout = {timeout_s}\n[budget]\nenv_steps = 10_000\n")
 
 
-def alive(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_each_spec_of_several_is_tried_whatever_becomes_of_the_one_before(here: Path) -> None:
     hung, crashed, fine, ended, raised = check_all([loaded(how) for how in ("hangs", "crashes", "", "exits", "raises")])
     assert isinstance(fine, Checked)
@@ -83,7 +75,7 @@ def test_each_spec_of_several_is_tried_whatever_becomes_of_the_one_before(here: 
     # Then nothing of the one that hung is left, and the traceback of the one that raised can be shown
     if sys.platform.startswith("linux"):
         pids = [int(word) for word in (here / "pids").read_text().split()]
-        eventually(lambda: not any(alive(pid) for pid in pids), timeout_s=10.0)
+        eventually(lambda: not any(is_alive(pid) for pid in pids), timeout_s=10.0)
     assert isinstance(raised, HeddleError)
     assert raised.__cause__ is not None and isinstance(raised.__cause__.__cause__, RemoteTraceback)
     assert "told_env.py" in str(raised.__cause__.__cause__)
