@@ -47,6 +47,11 @@ class Tracked:
     told: Mapping[str, Any]
     behind: int | None
 
+    @property
+    def lag(self) -> str:
+        """How far it is behind, in words; "" when it is not, or nobody can tell."""
+        return f"{self.behind:,} {'entry' if self.behind == 1 else 'entries'} behind" if self.behind else ""
+
 
 class Trackers:
     """Every call about trackers, on one connection."""

@@ -5,7 +5,7 @@ It never changes anything.
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -95,23 +95,6 @@ def next_lines(ending: "Ending") -> list[str]:
         steps = f" --set budget.env_steps={2 * ending.env_steps}" if ending.status.state == "completed" else ""
         lines.append(f"heddle enqueue --resume {experiment}{steps}")
     return lines or [f"heddle why {experiment}"]
-
-
-def as_json(ending: "Ending") -> dict[str, Any]:
-    """The same for programs."""
-    return {
-        "wall_s": ending.wall_s,
-        "trainer_cpu_s": ending.trainer_cpu_s,
-        "env_steps": ending.env_steps,
-        "steps_per_second": round(ending.speed, 1),
-        "return": ending.returned,
-        "eval_return": ending.eval_return,
-        "restarts": list(ending.restarts),
-        "reassigned": ending.moved,
-        "failures": list(ending.failures),
-        "quarantined": list(ending.unplayed),
-        "checkpoint": ending.checkpoint or None,
-    }
 
 
 def asked(client: "Client", experiment: str) -> "Ending | None":

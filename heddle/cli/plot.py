@@ -102,7 +102,7 @@ def compare(
         save(
             picture,
             curves,
-            title=f"{metric}, mean and 95 % interval over runs" if len(series) > len(bands) else metric,
+            title=f"{metric}, mean and 95 % interval over runs" if any(len(one.runs) > 1 for one in bands) else metric,
             x_label=AXES[axis][1],
             y_label=metric,
             shades=[_shade(one) for one in bands],
@@ -133,9 +133,9 @@ def draw(curves: Sequence[Curve], *, x_label: str, title: str, notes: Sequence[s
 def _tell_cut(series: Sequence[Series]) -> None:
     for one in series:
         if one.cut:
-            first = f"{one.points[0][0]:,}" if one.points else "none"
+            begins = f"begins at update {one.points[0][0]:,}" if one.points else "has no curve left"
             click.echo(
-                f"{one.name} begins at update {first}: the broker has let go of {one.cut:,} measurements before it. "
+                f"{one.name} {begins}: the broker has let go of {one.cut:,} measurements. "
                 f"All are in the run's folder, where its trainer ran: heddle plot runs/{one.name}"
             )
 

@@ -4,6 +4,7 @@ It never writes where nobody looks: a file or a pipe gets nothing. Work that tel
 draws it.
 """
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ class Progress:
 
     def _clear(self) -> None:
         if self._drawn:
-            click.echo(CLEAR, nl=False, err=True)
+            self._write(CLEAR)
         self._drawn = False
 
     def draw(self) -> None:
@@ -61,8 +62,12 @@ class Progress:
         line = ", ".join(part for part in (f"{self._what} {self._text}".strip(), lasted) if part)
         columns = terminal_columns(to_stderr=True) or 80
         with self._lock:
-            click.echo(f"{CLEAR}{line[: columns - 1]}", nl=False, err=True)
+            self._write(f"{CLEAR}{line[: columns - 1]}")
             self._drawn = True
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a terminal that is gone ends no work
+            click.echo(text, nl=False, err=True)
 
 
 @contextmanager

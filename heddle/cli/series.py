@@ -177,16 +177,23 @@ def grouped(series: Sequence[Series]) -> list[tuple[str, list[Series]]]:
 
 def band(label: str, runs: Sequence[Series], metric: str, axis: Axis) -> Band | None:
     """Mean and interval of `metric` where all of `runs` were measured; None when they have no common stretch."""
-    curves = [curve for one in runs if (curve := one.curve(metric, axis))]
-    if not curves:
+    measured = [(one, curve) for one in runs if (curve := one.curve(metric, axis))]
+    if not measured:
         return None
+    curves = [curve for _, curve in measured]
     low, high = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     if high < low:
         return None
     x = np.linspace(low, high, GRID if high > low else 1)
     columns = [np.asarray(curve, np.float64) for curve in curves]
     rows = np.stack([np.interp(x, column[:, 0], column[:, 1]) for column in columns])
-    return Band(label, tuple(runs), x, rows.mean(axis=0), np.asarray([interval(column.tolist()) for column in rows.T]))
+    return Band(
+        label,
+        tuple(one for one, _ in measured),
+        x,
+        rows.mean(axis=0),
+        np.asarray([interval(column.tolist()) for column in rows.T]),
+    )
 
 
 def interval(values: Sequence[float]) -> float:

@@ -51,7 +51,6 @@ def tracker_lines(broker: "Broker", experiment: str, now_ms: int) -> list[str]:
 def _line(one: "Tracked", now_ms: int) -> str:
     told = one.told
     done, trouble = bool(told.get("done")), str(told.get("trouble") or "")
-    behind = f"{one.behind:,} updates behind" if one.behind else ""
     if done:
         how = "has everything"
     elif trouble:
@@ -63,4 +62,4 @@ def _line(one: "Tracked", now_ms: int) -> str:
     else:
         how = "is fed by nobody"
     name = " ".join(str(part) for part in (told.get("kind"), told.get("where")) if part) or one.name
-    return f"{name} {how}{f', {behind}' if behind and not done else ''}"
+    return f"{name} {how}{f', {one.lag}' if one.lag and not done else ''}"

@@ -94,7 +94,7 @@ def lacking(broker: Broker, experiment: str) -> Lacking:
         if one is None:
             found[kind] = "it took nothing"
         elif not one.told.get("done"):
-            found[kind] = str(one.told.get("trouble") or f"{one.behind or 0:,} updates behind")
+            found[kind] = str(one.told.get("trouble") or one.lag or "not done yet")
     return found
 
 

@@ -33,7 +33,7 @@ FEW, MOST_TIMES = 3, 0.8
 """...where it is the same few, of so much of the updates: else it is chance."""
 
 FASTER = "a faster learner (trainer.device, trainer.threads, fewer passes), or fewer workers for the same speed"
-EVEN = "look at the environment of that shard (heddle why EXP/{shard}), rollout.max_seconds, or sync = false"
+EVEN = "look at the environment of shard {shard} (heddle why EXP/{shard}), rollout.max_seconds, or sync = false"
 """What helps where all wait for a few shards; more workers do not."""
 MORE = "more workers (heddle workers scale N), or look at what theirs spend their time on: heddle profile EXP"
 

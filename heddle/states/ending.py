@@ -19,7 +19,7 @@ RESTARTS = 200
 """Most lines of the log that are looked for."""
 FAILED_SHARDS = 20
 """Most shards whose failures are asked for."""
-_ENDED = re.compile(r"^worker \S+ (ended with|gave|left)|^ended with|trainer \S* ?ended")
+_ENDED = re.compile(r"^worker \S+ (ended with|gave|left)|^(ended with|gave )|trainer \S* ?ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def ending_of(broker: Broker, experiment: str) -> Ending:
 def _tells_an_end(event: Event, status: Status) -> bool:
     until_ms = status.ended_ms or event.time_ms
     return (
-        event.role in ("supervisor", "trainers")
+        event.role in ("supervisor", "trainer")
         and event.level in ("warning", "error")
         and status.created_ms <= event.time_ms <= until_ms
         and event.experiment in (None, status.experiment)
@@ -104,7 +104,8 @@ def _tells_an_end(event: Event, status: Status) -> bool:
 
 def _short(event: Event) -> str:
     """Without the last lines of what it printed."""
-    return event.message.partition("; last lines:")[0].partition("; it printed")[0]
+    said = event.message.partition("; last lines:")[0].partition("; it printed")[0]
+    return f"trainer {said}" if said.startswith(("ended", "gave")) else said
 
 
 def _unplayed(shard: ShardState, status: Status) -> str:

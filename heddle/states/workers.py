@@ -55,7 +55,8 @@ def _stuck(info: WorkerInfo) -> Judgement | None:
     """Its heart beats and its loop stands still."""
     beat = info.beat
     still_ms = beat.still_ms  # as of its last word: silence since then is another matter
-    patience_ms = max(beat.ttl_ms, round(SLOW_CALLS * beat.ms_per_step))
+    usual_ms = 1000.0 * beat.play_s / beat.steps if beat.steps else 0.0  # of late is nothing yet in its first batch
+    patience_ms = max(beat.ttl_ms, round(SLOW_CALLS * max(beat.ms_per_step, usual_ms)))
     if still_ms < patience_ms:
         return None
     since_ms = info.seen_ms - still_ms

@@ -28,7 +28,7 @@ Thirty measurements on two cores that others use as well contain a pause or two 
 are forked the worst of all was 1.1 times the promise (docs/reliability.md, Measured). Medians have no margin, and
 `test_worker_kills.py` asks for the promise itself of a killed and of a frozen worker.
 """
-LOADING_MARGIN = float(os.environ.get("HEDDLE_RECOVERY_MARGIN", "2"))
+LOADING_MARGIN = float(os.environ.get("HEDDLE_RECOVERY_MARGIN", "2.5"))
 """For what mostly loads libraries, which takes as many times as long as there are others on its core: 2.2 times the
 promise with ten of them. Half of it holds for the median, too."""
 TTL_S = 1.0

@@ -27,6 +27,7 @@ def over(broker: Broker, state: str, reason: str, **result: object) -> str:  # n
     broker.shards.release_worker("w1", error="KeyError: 'x' at env.py:31")
     died = "worker w1 ended with signal SIGKILL after 3.0 s; last lines: a | b"
     broker.events.log(None, "supervisor", "s-1", "warning", died)
+    broker.events.log(made, "trainer", None, "error", "ended with signal SIGSEGV after 5.0 s")
     broker.events.metrics_add(made, 1, {"return": 12.5, "env_steps": 64.0, "wall_seconds": 4.0, "cpu_seconds": 3.0})
     now = broker.conn.now_ms()
     fields = {"state": state, "reason": reason, "result": json.dumps(result), "ended": now + 1000}
@@ -48,6 +49,7 @@ def test_wait_tells_why_it_ended_what_it_took_and_what_to_do_next(say: Say, brok
         f"failed shard {made}/0, environment 1, in step, episode 1, step 4, seed 7: KeyError: 'x' at env.py:31",
         "restarts 1 new trainer, 1 shard taken from workers that ended",
         "worker w1 ended with signal SIGKILL after 3.0 s",
+        "trainer ended with signal SIGSEGV after 5.0 s",
         "checkpoint runs/x/best.safetensors",
         "heddle eval runs/x/best.safetensors --episodes 100",
         f"heddle enqueue --resume {made} --set budget.env_steps=128",

@@ -442,6 +442,7 @@ WORKERS: list[tuple[str, WorkerInfo, str, str]] = [
     ("buried", worker(died="killed by SIGKILL"), "dead", "killed by SIGKILL"),
     ("hangs", worker(doing="reset", subject="x/1", still_ms=11_000, limit_ms=60_000), "stalled", "reset of x/1"),
     ("slow steps", worker(doing="step", subject="x/1", still_ms=11_000, ms_per_step=5_000.0), "alive", ""),
+    ("slow steps before", worker(doing="step", subject="x/1", still_ms=11_000, play_s=50.0, steps=10), "alive", ""),
     ("loop stands", worker(still_ms=11_000), "stalled", "nothing of the user's runs"),
 ]
 

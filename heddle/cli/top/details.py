@@ -180,10 +180,16 @@ def worker(view: "View", snapshot: Snapshot, width: int, height: int) -> list[Te
         *_fact("heard of", f"{duration(one.info.silent_ms)} ago", width),
         *_fact("plays", f"{beat.shards} shards of {', '.join(beat.experiments) or 'nothing'}", width),
         *_fact(
-            "steps", f"{beat.steps:,}   {beat.steps_per_second:,.0f} steps/s   {beat.ms_per_step:.2f} ms a step", width
+            "steps",
+            f"{beat.steps:,}   {beat.steps_per_second:,.0f} steps/s"
+            + (f"   {beat.ms_per_step:.2f} ms a step" if beat.ms_per_step else ""),
+            width,
         ),
         *_fact(
-            "time", f"played {beat.play_s:,.0f} s, waited {beat.wait_s:,.0f} s (of late {percent(one.waits)})", width
+            "time",
+            f"played {beat.play_s:,.0f} s, waited {beat.wait_s:,.0f} s"
+            + (f" (of late {percent(one.waits)})" if one.waits is not None else ""),
+            width,
         ),
         *_fact("now", _doing(one), width),
         *_fact("batches", ", ".join(f"{name} {count:,}" for name, count in outcomes.items() if count) or "none", width),
