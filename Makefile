@@ -73,7 +73,7 @@ e2e: dev
 
 chaos: dev
 	$(BIN)/python -m tests.simulation --seeds 0:2000
-	$(BIN)/python -m tests.simulation --bugs --least 58
+	$(BIN)/python -m tests.simulation --bugs --least 61
 	$(BIN)/python -m tests.simulation --shown
 	$(BIN)/python -m pytest -q tests/chaos -m alone --timeout 900
 	$(BIN)/python -m pytest -q tests/chaos -m "not alone" --timeout 900 -n $(TEST_JOBS) --dist loadfile

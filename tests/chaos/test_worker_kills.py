@@ -300,6 +300,7 @@ def test_a_shard_in_a_child_is_not_blamed_for_the_crashes_of_an_inline_one_on_it
     fleet.end()
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("neighbours", [0, 3])
 def test_a_shard_in_a_child_that_kills_its_worker_is_set_aside_and_its_neighbours_are_not(
     url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, neighbours: int
