@@ -94,7 +94,7 @@ def test_over_borders_of_episodes_and_cut_segments_all_but_cut_off_episodes_goes
         if packed.slot is not None:
             one.settle(packed)
         assert arrow.written == by_arrow
-    assert by_arrow < 35
+    assert by_arrow < 40  # in threads sizes come as they come, each by Arrow once
     assert ended > 20
     assert short > 3
 
