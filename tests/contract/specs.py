@@ -36,3 +36,11 @@ def out_of_memory(broker: Broker) -> Iterator[None]:
         yield
     finally:
         main.config_set("maxmemory", before)
+
+
+def seated(broker: Broker) -> tuple[str, int]:
+    """An experiment whose trainer has its seat; its id and the seat's epoch."""
+    experiment = submitted(broker)
+    seat = broker.seats.claim_seat(experiment, "t1")
+    assert seat is not None
+    return experiment, seat

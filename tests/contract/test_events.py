@@ -13,15 +13,8 @@ from heddle.broker.news import Facts, NewsListener
 from heddle.broker.server import LocalServer
 from heddle.errors import Gone, SeatLost
 from tests.broker_kit import next_ms
-from tests.contract.specs import all_keys, out_of_memory, submitted
+from tests.contract.specs import all_keys, out_of_memory, seated, submitted
 from tests.helpers import eventually
-
-
-def seated(broker: Broker) -> tuple[str, int]:
-    experiment = submitted(broker)
-    seat = broker.seats.claim_seat(experiment, "t1")
-    assert seat is not None
-    return experiment, seat
 
 
 def printed(message: str) -> Line:

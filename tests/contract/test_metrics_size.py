@@ -7,7 +7,7 @@ import pytest
 from heddle.broker import Broker, foreign, keys, metrics
 from heddle.broker.metrics import Columns
 from heddle.broker.records import dump_json
-from tests.contract.specs import submitted
+from tests.contract.specs import seated
 
 STAGES = ("rollout", "append", "stream", "queue")
 NAMES = [form.format(stage) for stage in STAGES for form in ("{}_seconds", "{}_p95_seconds", "slowest_{}_seconds")]
@@ -31,13 +31,6 @@ def measured(update: int) -> dict[str, float]:
     """As much as an update of PPO tells, all of it with many digits, and one number only now and then."""
     told = {name: math.sin(update + place) for place, name in enumerate(NAMES)} | {"env_steps": 256.0 * update}
     return told | ({"lag_1": 3.0} if update % 3 == 0 else {})
-
-
-def seated(broker: Broker) -> tuple[str, int]:
-    experiment = submitted(broker)
-    seat = broker.seats.claim_seat(experiment, "t1")
-    assert seat is not None
-    return experiment, seat
 
 
 def test_an_update_takes_less_than_half_of_what_its_json_takes(broker: Broker) -> None:

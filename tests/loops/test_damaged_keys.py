@@ -191,6 +191,10 @@ def _goes_on(fleet: Fleet, name: str, experiment: str) -> None:
         return fleet.broker.conn.main.type(key) != b"string"
 
     eventually(is_mended, timeout_s=60, every_s=0.1, what=f"{name} is mended")
+    _is_trained_again(fleet, name, experiment)
+
+
+def _is_trained_again(fleet: Fleet, name: str, experiment: str) -> None:
     before = fleet.trained(experiment)
 
     def has_gone_on() -> bool:
@@ -209,14 +213,7 @@ def _counts_again(fleet: Fleet, name: str, experiment: str) -> None:
         return whole(fleet.broker.conn.main.hget(key, field)) is not None
 
     eventually(counts, timeout_s=60, every_s=0.1, what=f"{name} is a number again")
-    before = fleet.trained(experiment)
-
-    def has_gone_on() -> bool:
-        fleet.keep_trained(experiment)
-        return fleet.trained(experiment) > before
-
-    eventually(has_gone_on, timeout_s=60, every_s=0.1, what=f"{name} goes on")
-    eventually(lambda: fleet.broker.experiments.status(experiment).state == "running", what=f"{name} runs")
+    _is_trained_again(fleet, name, experiment)
 
 
 def _has_failed(fleet: Fleet, name: str, experiment: str) -> None:
