@@ -11,7 +11,6 @@ from typing import Literal
 from heddle.broker.records import LATEST_MS, StoredSpec
 from heddle.broker.shards import FIRST_DUE
 from heddle.broker.types import Ctl
-from heddle.lease import RENEWALS_PER_TTL
 from heddle.shard import ShardPlan, plan_shards
 from heddle.spec import ExperimentSpec
 
@@ -24,6 +23,8 @@ LOOK_EVERY_STOPPING_MS = 200
 MANY_SHARDS = 1_000
 """From here on a look lasts so long that one after every reap would keep the next reap waiting."""
 TICKETS_EVERY_MS = 1_000
+MOST_LACKING = 6
+"""A lease may end by this part of its TTL too early: half a TTL is left beyond the third in which it is renewed."""
 STEP_MS = 100
 """By less a clock that runs by itself may be off between two looks."""
 LEAST_GAP_MS = 1_000
@@ -107,19 +108,20 @@ class Watched:
     def saw_due(self, dues: Mapping[str, int], now_ms: int) -> None:
         """Note the first deadlines of leases, by shard.
 
-        Each only rises, and one that is granted after a look lies a TTL behind that, at least. Where it does not, the
+        One that changed was set since the last look: it lies a TTL behind that, at least. Where it does not, the
         broker's clock was behind since, however right it is now, and what was renewed then may end at once. Not where
-        it lacks little against the TTL: then the clock was behind by less than two thirds of it, and of the last third
-        a renewal comes in time.
+        it lacks little against the TTL: then most of a lease is left, and a renewal comes in time though it is late.
         """
-        seen, lacks_ms = self.dues, 0
+        seen = self.dues
         seen_to_ms = max(seen.values()) if len(seen) >= FIRST_DUE else LATEST_MS
-        for shard, due_ms in dues.items():
-            if shard in seen:
-                lacks_ms = max(lacks_ms, seen[shard] - due_ms)
-            elif due_ms < seen_to_ms:  # or it was there before, behind those that were seen
-                lacks_ms = max(lacks_ms, self.dues_ms + self.ttl_ms - due_ms)
-        if lacks_ms > max(0, self.ttl_ms // RENEWALS_PER_TTL - 2 * STEP_MS):
+        changed = [
+            due_ms
+            for shard, due_ms in dues.items()
+            # One that is new may have been there before, behind those that were seen.
+            if (seen[shard] != due_ms if shard in seen else due_ms < seen_to_ms)
+        ]
+        lacks_ms = self.dues_ms + self.ttl_ms - min(changed, default=LATEST_MS)
+        if lacks_ms > self.ttl_ms // MOST_LACKING:
             self.contact_since_ms = now_ms
         self.dues, self.dues_ms, self.next_due_ms = dues, now_ms, min(dues.values(), default=None)
 

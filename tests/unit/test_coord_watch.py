@@ -209,25 +209,35 @@ def test_a_trainer_that_comes_again_and_again_and_settles_nothing_does_not_keep_
 
 def test_an_earliest_deadline_that_fell_tells_of_a_clock_that_was_behind_meanwhile() -> None:
     seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
-    for due_ms in (5_000, 5_300, 5_300, None, 5_900):
-        seen.saw_due({} if due_ms is None else {"0": due_ms}, now_ms=4_800)
-    assert (seen.contact_since_ms, seen.next_due_ms) == (0, 5_900)
+    for now_ms, due_ms in ((4_500, 5_400), (4_600, 5_400), (4_700, 5_650), (4_800, None), (4_900, 5_800)):
+        seen.saw_due({} if due_ms is None else {"0": due_ms}, now_ms=now_ms)
+    assert (seen.contact_since_ms, seen.next_due_ms) == (0, 5_800)
     seen.saw_due({"0": 5_100}, now_ms=5_150)  # renewed while the clock was behind, and over now that it is not
     assert seen.contact_since_ms == 5_150
 
 
-def test_a_deadline_that_fell_by_little_against_the_leases_tells_of_nothing() -> None:
-    for fell_ms, since_ms in ((3_133, 0), (3_134, 4_800)):
+def test_a_deadline_that_rose_by_too_little_tells_so_where_its_owner_renewed_late() -> None:
+    # Given a lease whose owner is late: it renews when most of the TTL is over, and the clock is behind just then
+    seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+    seen.saw_due({"0": 5_000}, now_ms=4_600)
+    # When it comes to lie a little later than before, which no renewal since that look can have meant
+    seen.saw_due({"0": 5_010}, now_ms=4_700)
+    # Then owners get a TTL in which to renew
+    assert seen.contact_since_ms == 4_700
+
+
+def test_a_deadline_that_lacks_little_against_the_lease_tells_of_nothing() -> None:
+    for lacks_ms, since_ms in ((1_666, 0), (1_667, 4_800)):
         seen = Watched("e-1", "default", 10_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
-        seen.saw_due({"0": 14_000}, now_ms=4_700)
-        seen.saw_due({"0": 14_000 - fell_ms}, now_ms=4_800)
+        seen.saw_due({"0": 11_000}, now_ms=4_700)
+        seen.saw_due({"0": 14_700 - lacks_ms}, now_ms=4_800)
         assert seen.contact_since_ms == since_ms
 
 
 def test_a_deadline_that_fell_tells_so_also_behind_that_of_a_dead_worker() -> None:
     seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
     seen.saw_due({"0": 5_000, "1": 5_700}, now_ms=4_900)
-    seen.saw_due({"0": 5_000, "2": 5_910, "1": 5_800}, now_ms=4_950)
+    seen.saw_due({"0": 5_000, "2": 5_910, "1": 5_920}, now_ms=4_950)
     assert seen.contact_since_ms == 0
     seen.saw_due({"0": 5_000, "1": 5_040}, now_ms=5_060)  # renewed while the clock was behind
     assert (seen.contact_since_ms, seen.next_due_ms) == (5_060, 5_000)
