@@ -3,7 +3,8 @@
 It never writes. What cannot be told from elsewhere is not guessed: that would lose or repeat steps without a word.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,13 +47,13 @@ class _Known:
 
     Attributes:
         now_ms: of the server.
-        shards: hashes of all of them, by index.
+        shards: their hashes by index, without those that are missing.
         spec: as it was submitted; None where that cannot be read.
         seat_epoch: of who holds the seat; 0 for nobody.
     """
 
     now_ms: int
-    shards: Sequence[Mapping[str, bytes]]
+    shards: Mapping[int, Mapping[str, bytes]]
     spec: StoredSpec | None
     seat_epoch: int
 
@@ -75,12 +76,12 @@ def _of_spec(known: _Known, *, section: str, name: str, default: int) -> str:
 
 def _active(known: _Known, *, kind: str) -> str:
     """As the planner counts them; it looks again right after."""
-    counted = [one for one in known.shards if one.get("kind") == kind.encode()]
+    counted = [one for one in known.shards.values() if one.get("kind") == kind.encode()]
     return str(sum(one.get("state") != b"quarantined" for one in counted))
 
 
 def _parked(known: _Known) -> str:
-    return str(sum(count(one.get("parked")) for one in known.shards))
+    return str(sum(count(one.get("parked")) for one in known.shards.values()))
 
 
 CTL: dict[str, _Instead] = {
@@ -88,7 +89,7 @@ CTL: dict[str, _Instead] = {
     "active": partial(_active, kind="train"),
     "active_eval": partial(_active, kind="eval"),
     "seat_epoch": lambda known: str(known.seat_epoch or known.now_ms),
-    "shards": lambda known: str(len(known.shards)),
+    "shards": lambda known: str(max(known.shards, default=-1) + 1),
     "max_entries": partial(_of_spec, section="limits", name="max_entries", default=1024),
     "max_bytes": partial(_of_spec, section="limits", name="max_bytes", default=512 << 20),
     "barren_deaths": partial(_of_spec, section="faults", name="barren_deaths", default=5),
@@ -137,12 +138,12 @@ def find(conn: Connection, experiment: str) -> list[OddNumber]:
     spec, seat = _hashes(conn, [keys.spec(experiment), keys.seat(experiment)])
     known = _Known(
         now_ms=conn.now_ms(),
-        shards=list(shards.values()),
+        shards=shards,
         spec=read_spec(experiment, texts(spec)) if spec else None,
         seat_epoch=count(seat.get("epoch")),
     )
     named = [(key, single[key], fields) for key, fields in hashes.items()]
-    named += [(key, SHARD, fields) for key, fields in shards.items()]
+    named += [(keys.shard(experiment, 0, shard), SHARD, fields) for shard, fields in shards.items()]
     return [
         OddNumber(key, field, fields[field], None if make is None else make(known))
         for key, numbers, fields in named
@@ -174,16 +175,19 @@ def _is_none(value: bytes, *, is_counted: bool) -> bool:
     return False
 
 
-def _shards(conn: Connection, experiment: str) -> dict[str, dict[str, bytes]]:
-    """By key, as far as there are any: how many there should be may be one of the numbers that are none."""
-    found: dict[str, dict[str, bytes]] = {}
-    while True:
-        page = [keys.shard(experiment, 0, len(found) + place) for place in range(BATCH)]
-        some = dict(zip(page, _hashes(conn, page), strict=True))
-        for key, fields in some.items():
-            if not fields:
-                return found
-            found[key] = fields
+def _shards(conn: Connection, experiment: str) -> dict[int, dict[str, bytes]]:
+    """By index, as far as there are any: how many there should be may be one of the numbers that are none.
+
+    Some may be missing, too; so many at once are the end.
+    """
+    found: dict[int, dict[str, bytes]] = {}
+    for start in itertools.count(0, BATCH):
+        page = _hashes(conn, [keys.shard(experiment, 0, shard) for shard in range(start, start + BATCH)])
+        some = {start + place: fields for place, fields in enumerate(page) if fields}
+        if not some:
+            break
+        found |= some
+    return found
 
 
 def _hashes(conn: Connection, names: Iterable[str]) -> list[dict[str, bytes]]:

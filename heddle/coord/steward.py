@@ -121,13 +121,13 @@ class Steward:
         ctl = self._broker.experiments.ctl(experiment)
         odd: list[int] = []
         states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard, odd=odd.append)
-        if odd:
-            raise Odd(f"numbers of shards that are none: {odd[:5]}")
         if len(states) < len(watched.plans):  # the broker forgot them: it was killed right after they were made
             known = {state.shard for state in states}
             self.create_shards(experiment, [p for p in watched.plans if p.index not in known], watched.pool, now_ms)
             self._tell.note(experiment, "created", shards=len(watched.plans) - len(states))
             states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
+        if odd:  # behind that: what is missing is made anew whatever else is damaged
+            raise Odd(f"numbers of shards that are none: {odd[:5]}")
         is_seat_held = self._broker.seats.holder(experiment) is not None
         watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
         facts = planner.ExperimentFacts(

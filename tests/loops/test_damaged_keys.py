@@ -380,6 +380,52 @@ def test_a_number_that_somebody_made_none_is_named_with_its_key_and_written_anew
         assert experiment in leader.experiments
 
 
+EIGHT: dict[str, dict[str, Any]] = {**SPEC, "env": {**SPEC["env"], "num_envs": 8}}
+
+
+@pytest.mark.parametrize("where", ["a later shard", "ctl"])
+def test_a_shard_that_is_gone_beside_a_number_made_none_is_made_anew_and_the_run_can_be_stopped(
+    valkey_server: LocalServer, where: str
+) -> None:
+    # Given an experiment of eight shards that is looked after
+    with fresh(valkey_server.url) as broker:
+        experiment, raw = worker_kit.submit(broker, **EIGHT), broker.conn.main
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        # When somebody deletes one of them and spoils a number besides
+        name, field = (keys.ctl(experiment), "shards") if where == "ctl" else (keys.shard(experiment, 0, 5), "attempts")
+        raw.delete(keys.shard(experiment, 0, 3))
+        raw.hset(name, field, "abc")
+        now_ms = broker.conn.now_ms() + 60_000
+        for later_ms in range(3):
+            leader.tick(now_ms + later_ms)
+        # Then both are there again, each named once
+        assert [shard.shard for shard in broker.shards.shards(experiment, 0)] == list(range(8))
+        told = [event.message for event in broker.events.read(experiment, count=200)]
+        now = 8 if where == "ctl" else 0
+        assert told.count("created shards=1") == 1, told
+        mended = [line for line in told if line.startswith("mended")]
+        assert len(mended) == 1 and mended[0].startswith(f"mended key={name} field={field} was='abc' now={now}"), told
+        # And a wish to stop is the end
+        broker.experiments.set_command(experiment, "stop")
+        leader.tick(now_ms + 60_000)
+        leader.tick(now_ms + 120_000)
+        assert broker.experiments.status(experiment).state == "stopped"
+
+
+def test_a_shard_that_is_gone_hides_no_lost_number_of_a_later_one(valkey_server: LocalServer) -> None:
+    with fresh(valkey_server.url) as broker:
+        experiment, raw = worker_kit.submit(broker, **EIGHT), broker.conn.main
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        raw.delete(keys.shard(experiment, 0, 3))
+        raw.hset(keys.shard(experiment, 0, 5), "seq", "abc")
+        leader.tick(broker.conn.now_ms() + 60_000)
+        status = broker.experiments.status(experiment)
+        assert status.state == "failed"
+        assert f"field seq of {keys.shard(experiment, 0, 5)} is 'abc'" in status.reason
+
+
 def test_damage_that_was_told_late_ends_nothing_and_one_that_stays_does(valkey_server: LocalServer) -> None:
     # Given an experiment of which somebody met a damaged field that is whole by now
     with fresh(valkey_server.url) as broker:
