@@ -16,6 +16,7 @@ from heddle.broker.numbers import OddNumber
 from heddle.broker.records import integer, text
 from heddle.broker.refusals import check_leader
 from heddle.errors import BrokerError, Denied
+from heddle.shard import ShardPlan
 
 log = logging.getLogger("heddle.broker")
 
@@ -82,9 +83,9 @@ class Damages:
         check_leader(experiment, text(reply[0]))
         return integer(reply[1])
 
-    def numbers(self, experiment: str) -> list[OddNumber]:
-        """The fields of its hashes that should hold numbers and do not."""
-        return numbers.find(self._conn, experiment)
+    def numbers(self, experiment: str, plans: Sequence[ShardPlan] = ()) -> list[OddNumber]:
+        """The fields of its hashes that should hold numbers and do not; `plans` of its shards, from the first on."""
+        return numbers.find(self._conn, experiment, plans)
 
     def write_anew(self, experiment: str, odd: OddNumber, *, leader_epoch: int) -> bool:
         """Write such a number, as the leader; False where somebody did meanwhile.

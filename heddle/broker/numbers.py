@@ -4,8 +4,8 @@ It never writes. What cannot be told from elsewhere is not guessed: that would l
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from heddle.broker.connection import Connection
 from heddle.broker.counts import count, whole
 from heddle.broker.faults import Damaged, NoNumber
 from heddle.broker.records import StoredSpec, integer, read_spec, text, texts
+from heddle.shard import ShardPlan
 
 BATCH = 500
 """Shards per round trip."""
@@ -50,12 +51,14 @@ class _Known:
         shards: their hashes by index, without those that are missing.
         spec: as it was submitted; None where that cannot be read.
         seat_epoch: of who holds the seat; 0 for nobody.
+        plan: of the shard whose number it is; None for other numbers, and for more shards than were planned.
     """
 
     now_ms: int
     shards: Mapping[int, Mapping[str, bytes]]
     spec: StoredSpec | None
     seat_epoch: int
+    plan: ShardPlan | None = None
 
 
 _Instead = Callable[[_Known], str] | None
@@ -82,6 +85,10 @@ def _active(known: _Known, *, kind: str) -> str:
 
 def _parked(known: _Known) -> str:
     return str(sum(count(one.get("parked")) for one in known.shards.values()))
+
+
+def _planned(known: _Known, *, name: str) -> str:
+    return str(getattr(known.plan, name)) if known.plan is not None else "0"
 
 
 CTL: dict[str, _Instead] = {
@@ -114,6 +121,7 @@ TRAINER: dict[str, _Instead] = {"seats": _nothing}
 MADE_ANEW: dict[str, Callable[[_Known], str]] = {
     **dict.fromkeys(("attempts", "deaths", "company", "accepted", "mark", "parked", "claim_seq", "steps"), _nothing),
     **dict.fromkeys(("since", "epoch"), _now),
+    **{name: partial(_planned, name=name) for name in ("first_env", "num_envs")},
 }
 """Of a shard: whoever meets them reads them as nothing until then. A `claim_seq` of 0 covers all that its owner sent;
 an epoch that is none has no owner any more, and the next one is higher."""
@@ -125,8 +133,12 @@ def is_odd(fields: Mapping[str, str]) -> bool:
     return any(whole(fields[name]) is None for name in MADE_ANEW if name in fields)
 
 
-def find(conn: Connection, experiment: str) -> list[OddNumber]:
-    """The fields of an experiment that should hold numbers and do not; keys of another kind are passed over."""
+def find(conn: Connection, experiment: str, plans: Sequence[ShardPlan] = ()) -> list[OddNumber]:
+    """The fields of an experiment that should hold numbers and do not; keys of another kind are passed over.
+
+    Args:
+        plans: of its shards, from the first on.
+    """
     single = {
         keys.ctl(experiment): CTL,
         keys.flow(experiment, 0): FLOW,
@@ -142,11 +154,13 @@ def find(conn: Connection, experiment: str) -> list[OddNumber]:
         spec=read_spec(experiment, texts(spec)) if spec else None,
         seat_epoch=count(seat.get("epoch")),
     )
-    named = [(key, single[key], fields) for key, fields in hashes.items()]
-    named += [(keys.shard(experiment, 0, shard), SHARD, fields) for shard, fields in shards.items()]
+    named = [(key, single[key], fields, known) for key, fields in hashes.items()]
+    for shard, fields in shards.items():
+        of_shard = replace(known, plan=plans[shard] if shard < len(plans) else None)
+        named.append((keys.shard(experiment, 0, shard), SHARD, fields, of_shard))
     return [
-        OddNumber(key, field, fields[field], None if make is None else make(known))
-        for key, numbers, fields in named
+        OddNumber(key, field, fields[field], None if make is None else make(about))
+        for key, numbers, fields, about in named
         for field, make in numbers.items()
         if field in fields and _is_none(fields[field], is_counted=field in MADE_ANEW and numbers is SHARD)
     ]

@@ -4,12 +4,14 @@ It never touches another experiment, and never guesses what a key held: what can
 """
 
 import logging
+from collections.abc import Sequence
 
 from heddle.broker import Broker, numbers
 from heddle.broker.damage import told, told_of_field
 from heddle.broker.faults import Damaged, NoNumber, Odd
 from heddle.coord.telling import Teller
 from heddle.errors import Gone
+from heddle.shard import ShardPlan
 
 log = logging.getLogger("heddle.coordinator")
 
@@ -28,18 +30,18 @@ class Healer:
         self._epoch = epoch
         self._unfound: dict[str, list[int]] = {}
 
-    def heal(self, experiment: str, error: Damaged, *, ttl_ms: int) -> bool:
+    def heal(self, experiment: str, error: Damaged, *, ttl_ms: int, plans: Sequence[ShardPlan] = ()) -> bool:
         """Have it go on without what was damaged, or fail with the reason. True when it goes on.
 
         Args:
             error: what was met.
-            ttl_ms: of its leases.
+            ttl_ms: of its leases; plans: of its shards, from the first on.
 
         Raises:
             LeaderLost, BrokerError: nothing was changed.
         """
         try:
-            reason = self._made_anew(experiment, error, ttl_ms)
+            reason = self._made_anew(experiment, error, ttl_ms, plans)
             if not reason:
                 return True
             self._broker.experiments.set_status(experiment, "failed", leader_epoch=self._epoch, reason=reason)
@@ -50,10 +52,10 @@ class Healer:
             log.warning("left as it is experiment=%s because %s, and %s", experiment, error, more)
         return False
 
-    def _made_anew(self, experiment: str, error: Damaged, ttl_ms: int) -> str:
+    def _made_anew(self, experiment: str, error: Damaged, ttl_ms: int, plans: Sequence[ShardPlan]) -> str:
         """Write anew what was damaged; why the experiment cannot go on where something cannot be, else ""."""
         damages = self._broker.damages
-        found, odd = damages.find(experiment), damages.numbers(experiment)
+        found, odd = damages.find(experiment), damages.numbers(experiment, plans)
         reason = told(experiment, found) or numbers.told(experiment, odd)
         if not (reason or found or odd or isinstance(error, Odd)) and is_of_a_field(error) and self._recurs(experiment):
             reason = told_of_field(experiment, error)

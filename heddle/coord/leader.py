@@ -280,7 +280,7 @@ class Leader:
 
     def _healed(self, watched: Watched, error: Damaged) -> bool:
         try:
-            if not self._healer.heal(watched.experiment, error, ttl_ms=watched.ttl_ms):
+            if not self._healer.heal(watched.experiment, error, ttl_ms=watched.ttl_ms, plans=watched.plans):
                 self._forget(watched)
         except BrokerFull as full:
             self._tell.full(full)

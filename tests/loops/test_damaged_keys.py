@@ -426,6 +426,27 @@ def test_a_shard_that_is_gone_hides_no_lost_number_of_a_later_one(valkey_server:
         assert f"field seq of {keys.shard(experiment, 0, 5)} is 'abc'" in status.reason
 
 
+@pytest.mark.parametrize(("field", "planned"), [("first_env", "4"), ("num_envs", "1")])
+def test_where_a_shard_lies_among_the_environments_is_written_anew_as_it_was_planned(
+    valkey_server: LocalServer, field: str, planned: str
+) -> None:
+    # Given five environments in shards of two, two and one
+    with fresh(valkey_server.url) as broker:
+        env = {**SPEC["env"], "num_envs": 5, "envs_per_shard": 2}
+        experiment, raw = worker_kit.submit(broker, **{**SPEC, "env": env}), broker.conn.main
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        # When somebody makes a number of the last one's place none
+        name = keys.shard(experiment, 0, 2)
+        raw.hset(name, field, "abc")
+        leader.tick(broker.conn.now_ms() + 60_000)
+        # Then it is what the spec plans, and named
+        assert raw.hget(name, field) == planned.encode()
+        told = [event.message for event in broker.events.read(experiment, count=200)]
+        named = [line for line in told if line.startswith(f"mended key={name} field={field} was='abc' now={planned}")]
+        assert len(named) == 1, told
+
+
 def test_damage_that_was_told_late_ends_nothing_and_one_that_stays_does(valkey_server: LocalServer) -> None:
     # Given an experiment of which somebody met a damaged field that is whole by now
     with fresh(valkey_server.url) as broker:
