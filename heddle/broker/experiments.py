@@ -123,10 +123,7 @@ class Experiments:
         for experiment in ids:
             statuses.ask(pipe, experiment)
         replies = pipe.execute(raise_on_error=False) if ids else []
-        found = [
-            statuses.read(self._conn, experiment, replies[3 * place : 3 * place + 3])
-            for place, experiment in enumerate(ids)
-        ]
+        found = [statuses.read(experiment, replies[3 * place : 3 * place + 3]) for place, experiment in enumerate(ids)]
         return [status for status in found if status is not None]
 
     def unlisted(self, going_on: Collection[str]) -> list[str]:
@@ -165,7 +162,7 @@ class Experiments:
         """How it is. Raises Gone."""
         pipe = self._conn.pipeline()
         statuses.ask(pipe, experiment)
-        status = statuses.read(self._conn, experiment, pipe.execute(raise_on_error=False))
+        status = statuses.read(experiment, pipe.execute(raise_on_error=False))
         if status is None:
             raise gone(experiment)
         return status

@@ -166,6 +166,16 @@ def find(conn: Connection, experiment: str, plans: Sequence[ShardPlan] = ()) -> 
     ]
 
 
+def lost_of_ctl(experiment: str, reply: Mapping[bytes, bytes]) -> list[OddNumber]:
+    """Those of ctl, as the server answered it, that nobody can tell from elsewhere; asks nothing."""
+    fields = {text(name): value for name, value in reply.items()}
+    return [
+        OddNumber(keys.ctl(experiment), field, fields[field], None)
+        for field, make in CTL.items()
+        if make is None and field in fields and _is_none(fields[field], is_counted=False)
+    ]
+
+
 def told(experiment: str, found: Iterable[OddNumber]) -> str:
     """What is wrong with an experiment that cannot go on, and what to do, for people; "" when nothing is."""
     lost = [one for one in found if one.instead is None]

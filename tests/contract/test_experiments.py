@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from heddle.broker import Broker, keys, open_broker
+from heddle.broker.acl import ROLES
 from heddle.broker.experiments import Experiments
 from heddle.broker.server import LocalServer
 from heddle.errors import BrokerFull, Conflict, Gone, LeaderLost, NotFound, SeatLost
@@ -562,3 +563,40 @@ def test_an_end_and_a_stop_are_heard_whatever_somebody_wrote_as_rev(broker: Brok
     assert broker.experiments.set_command(ended, "stop").command == "stop"
     with pytest.raises(Conflict, match="failed"):
         broker.experiments.set_command(ended, "run")
+
+
+def _spoil(raw: Any, experiment: str, what: str) -> str:
+    """Damage a number of ctl, or a whole key; how that should be told."""
+    if what == "policy":
+        raw.hset(keys.ctl(experiment), "policy", "x")
+        return f"field policy of {keys.ctl(experiment)} is 'x'"
+    name = keys.ctl(experiment) if what == "ctl" else keys.spec(experiment)
+    raw.delete(name)
+    raw.set(name, "x")
+    return f"{name} is no hash"
+
+
+@pytest.mark.parametrize("what", ["policy", "ctl", "spec"])
+def test_a_damaged_experiment_is_told_from_what_everybody_may_read_and_none_of_its_shards_is_asked(
+    real_broker: Broker, redis_server: LocalServer, what: str
+) -> None:
+    # Given an experiment with shards, damaged by hand, and who may read no shard
+    raw: Any = real_broker.conn.main
+    experiment = submitted(real_broker)
+    plans = [ShardPlan(index, "train", index, 1) for index in range(8)]
+    real_broker.shards.create(experiment, 0, plans, leader_epoch=1)
+    told = _spoil(raw, experiment, what)
+    raw.execute_command("ACL", "SETUSER", "feeder", "reset", "on", ">secret", *ROLES["tracker"].rules())
+    try:
+        with open_broker(redis_server.url.replace("://", "://feeder:secret@"), role="test") as feeder:
+            # When it looks at one, and at all
+            raw.config_resetstat()
+            raw.acl_log_reset()  # of what every connection asks at its start
+            found = [feeder.experiments.status(experiment), *feeder.experiments.ls()]
+            calls = {name: fact["calls"] for name, fact in raw.info("commandstats").items()}
+    finally:
+        raw.execute_command("ACL", "DELUSER", "feeder")
+    # Then it is told what is wrong, from as few keys as of a sound one, and asked for none that it may not read
+    assert [(one.state, one.name, told in one.reason) for one in found] == [("failed", "cartpole", True)] * 2
+    assert (calls["cmdstat_hgetall"], calls["cmdstat_hmget"], calls.get("cmdstat_hget", 0)) == (4, 2, 0)
+    assert raw.execute_command("ACL", "LOG") == []
