@@ -12,6 +12,7 @@ from heddle.broker.lines import Event, Place
 from heddle.broker.overview import ExperimentGlance, PoolGlance, ServerGlance
 from heddle.broker.presence import BEAT_TTL_MS, WorkerInfo
 from heddle.broker.records import Status
+from heddle.broker.streams import LAST_ID
 
 BEATS = 100
 """Heartbeats asked for in one look, besides those that are watched."""
@@ -25,6 +26,8 @@ ENDED_KEPT = 200
 """So many of the experiments that are over are looked at."""
 ENDED_AGAIN = 10
 """And so many of them in one look: a broker that forgot its tail may take one back from its end."""
+LATELY_KEPT = 100
+"""So many of those that ended lately are looked at as those that go on are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Fleet:
         pools: by name.
         workers: by pool and id, as far as they have been looked at.
         reads: hashes that this look asked for.
+        lately: those that ended within the reader's `lately_ms`, but for metrics, at most `LATELY_KEPT`.
     """
 
     server: ServerGlance
@@ -46,6 +50,7 @@ class Fleet:
     pools: Mapping[str, PoolGlance]
     workers: Mapping[str, Mapping[str, WorkerInfo]] = field(default_factory=dict)
     reads: int = 0
+    lately: Mapping[str, ExperimentGlance] = field(default_factory=dict)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -61,6 +66,7 @@ class FleetReader:
         beats: heartbeats in one look.
         lines: read the log, too.
         numbers: of all workers at every look, and of their heartbeats only what is added up (`beats.NUMBERS`).
+        lately_ms: for so long after its end an experiment's totals are read, too.
     """
 
     def __init__(
@@ -71,12 +77,14 @@ class FleetReader:
         beats: int = BEATS,
         lines: bool = True,
         numbers: bool = False,
+        lately_ms: int = 0,
     ) -> None:
         self._overview = broker.overview
         self._own_pools = tuple(pools)
         self._beats = beats
         self._lines = lines
         self._numbers = numbers
+        self._lately_ms = lately_ms
         self._place: Place | None = None
         self._metric_ids: dict[str, str] = {}
         self._ended: dict[str, Status] = {}
@@ -98,7 +106,10 @@ class FleetReader:
         self._place = server.place
         ended = self._look_at_ended(server)
         active = {one: self._metric_ids.get(one) for one in self._active(server)}
-        found = self._overview.experiments(active)
+        over = self._ended_lately(server)
+        seen = self._overview.experiments({**over, **active})
+        lately = {one: seen[one] for one in over if one in seen}
+        found = {one: seen[one] for one in active if one in seen}
         for experiment, glance in found.items():
             self._metric_ids[experiment] = glance.read_to
             if glance.status.ended:
@@ -106,7 +117,7 @@ class FleetReader:
                 del self._metric_ids[experiment]
         names = sorted({*self._own_pools, *(glance.status.pool for glance in found.values() if glance.status.pool)})
         pools = self._overview.pools(names, server.now_ms)
-        reads = len(active) + ended
+        reads = len(active) + len(over) + ended
         workers = {}
         for name, pool in pools.items():
             asked = self._asked(pool, server.now_ms, watched, everything=everything or self._numbers)
@@ -114,7 +125,7 @@ class FleetReader:
             self._known.setdefault(name, {}).update(said)
             reads += len(asked)
             workers[name] = self._now(name, pool, server.now_ms)
-        return Fleet(server, found, self._newest_ended(server), pools, workers, reads)
+        return Fleet(server, found, self._newest_ended(server), pools, workers, reads, lately)
 
     def _active(self, server: ServerGlance) -> list[str]:
         """Those that are not over, newest first; of many that nobody has looked at, some now and the others later."""
@@ -139,6 +150,12 @@ class FleetReader:
             else:
                 del self._ended[experiment]
         return len(some)
+
+    def _ended_lately(self, server: ServerGlance) -> dict[str, str]:
+        """Those that ended within `lately_ms`, the last first, each with an entry behind all of its metrics."""
+        since_ms = server.now_ms - self._lately_ms
+        ended = [(one.ended_ms, name) for name, one in self._ended.items() if since_ms < one.ended_ms <= server.now_ms]
+        return {name: LAST_ID for _, name in sorted(ended, reverse=True)[:LATELY_KEPT]}
 
     def _newest_ended(self, server: ServerGlance) -> dict[str, Status]:
         order = [one for one in server.experiments if one in self._ended][:ENDED_KEPT]

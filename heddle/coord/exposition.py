@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("heddle.coordinator")
 
+LATELY_MS = 300_000
+"""For so long after its end an experiment's counters are told: some scrapes of Prometheus, with one or two lost. What
+was added between the last scrape and the end would be missing for ever."""
+
 
 class Collector:
     """Looks at the fleet at every scrape, over a connection of its own.
@@ -66,7 +70,7 @@ class Collector:
         if self._broker is None or self._reader is None:
             self._broker = self._connect()
             # Sums of what was heard long ago are wrong; and whoever coordinates may not read what is printed
-            self._reader = FleetReader(self._broker, lines=False, numbers=True)
+            self._reader = FleetReader(self._broker, lines=False, numbers=True, lately_ms=LATELY_MS)
         fleet = self._reader.read()
         self._remember(self._broker, fleet)
         phases = self._phases.look(fleet.workers)

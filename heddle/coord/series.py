@@ -137,19 +137,26 @@ def _each(fleet: Fleet) -> list[tuple[str, ExperimentGlance]]:
     return list(fleet.experiments.items())
 
 
+def _counted(fleet: Fleet) -> list[tuple[str, ExperimentGlance]]:
+    """Those whose counters are told: also what ended lately, for what came behind the last scrape before its end."""
+    return list({**fleet.lately, **fleet.experiments}.items())
+
+
 def _flow(fleet: Fleet) -> list[Series]:
-    found = _each(fleet)
+    found, counted = _each(fleet), _counted(fleet)
 
     def gauge(name: str, about: str, field: str) -> Series:
         return _gauge(name, about, ("experiment",), [((one,), float(getattr(g.flow, field))) for one, g in found])
 
     def counter(name: str, about: str, field: str, unit: str) -> Series:
-        samples = [((one,), float(getattr(getattr(g.flow, field), unit))) for one, g in found]
+        samples = [((one,), float(getattr(getattr(g.flow, field), unit))) for one, g in counted]
         return _counter(name, about, ("experiment",), samples)
 
     def settled(unit: str) -> Series:
         samples = [
-            ((one, outcome), float(getattr(getattr(g.flow, outcome), unit))) for one, g in found for outcome in SETTLED
+            ((one, outcome), float(getattr(getattr(g.flow, outcome), unit)))
+            for one, g in counted
+            for outcome in SETTLED
         ]
         return _counter(f"heddle_settled_{unit}_total", f"What became of {unit}", ("experiment", "outcome"), samples)
 
@@ -169,10 +176,10 @@ def _flow(fleet: Fleet) -> list[Series]:
         _gauge("heddle_shards", "Shards: all, those that count, those that are played", ("experiment", "kind"),
                [((one, kind), float(value)) for one, g in found for kind, value in _shards(g).items()]),
         _counter("heddle_shards_reassigned_total", "Shards taken from an owner, by why", ("experiment", "reason"),
-                 [((one, reason), float(g.totals[name])) for one, g in found
+                 [((one, reason), float(g.totals[name])) for one, g in counted
                   for name, reason in (("reaped", "lease_over"), ("vouched", "worker_ended"))]),
         _counter("heddle_shards_quarantined_total", "Shards set aside (quarantined)", ("experiment",),
-                 [((one,), float(g.totals["quarantined"])) for one, g in found]),
+                 [((one,), float(g.totals["quarantined"])) for one, g in counted]),
     ]  # fmt: skip
 
 
@@ -200,7 +207,7 @@ def _trainers(fleet: Fleet, latest: Mapping[str, Values], budgets: Values) -> li
         _gauge("heddle_trainer_seated", "1 while a trainer holds the seat", ("experiment",),
                [((one,), float(g.sitter.left_ms > 0)) for one, g in found]),
         _counter("heddle_trainer_seats_total", "How often a trainer took the seat", ("experiment",),
-                 [((one,), float(g.seats)) for one, g in found]),
+                 [((one,), float(g.seats)) for one, g in _counted(fleet)]),
     ]  # fmt: skip
 
 

@@ -7,14 +7,16 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heddle.broker import Broker, keys
+from heddle.broker.fleet import LATELY_KEPT
 from heddle.broker.pools import WorkerBeat
 from heddle.broker.presence import HostReport, beat_fields
 from heddle.broker.server import LocalServer
-from heddle.coord.exposition import Collector, exposed
+from heddle.coord.exposition import LATELY_MS, Collector, exposed
 from heddle.errors import MissingExtra
 from tests.broker_kit import append, claim_next, run_out
 from tests.e2e.shell import environment
@@ -193,6 +195,55 @@ def test_counters_go_on_with_the_next_coordinator_and_only_who_leads_tells_them(
     counters = {one: number for one, number in before.items() if one[0].endswith("_total")}
     assert counters and all(after[one] >= number for one, number in counters.items())
     assert "heddle_settled_batches_total" not in {name for name, _ in scrape(broker, "c-1")}
+
+
+def ended(broker: Broker, experiment: str, *, ago_ms: int) -> None:
+    """It is over since so long."""
+    told: dict[Any, Any] = {"state": "completed", "ended": broker.conn.now_ms() - ago_ms}
+    broker.conn.main.hset(keys.status(experiment), mapping=told)
+
+
+def counters(samples: Samples, experiment: str) -> Samples:
+    """Those of an experiment."""
+    own = ("experiment", experiment)
+    return {one: number for one, number in samples.items() if one[0].endswith("_total") and own in one[1]}
+
+
+def test_counters_of_an_experiment_are_told_for_five_minutes_after_its_end_by_whoever_leads_then(
+    broker: Broker, experiment: str
+) -> None:
+    # Given an experiment that was scraped, went on and ended before the next scrape
+    epoch = broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
+    assert epoch is not None
+    scraped = Scraped(broker, "c-1")
+    before = counters(scraped.now(), experiment)
+    broker.conn.main.hincrby(keys.flow(experiment, 0), "trained_steps", 640)
+    ended(broker, experiment, ago_ms=0)
+    # Then every scrape from now on has all counters with what came last, however often it is asked
+    trained = ("heddle_settled_steps_total", frozenset({("experiment", experiment), ("outcome", "trained")}))
+    for _ in range(3):
+        now = counters(scraped.now(), experiment)
+        assert now.keys() == before.keys() and now[trained] == before[trained] + 640
+    # And another coordinator that takes over has them, too, and no gauges of what is over
+    broker.coordinators.release_leader("c-1", epoch)
+    assert broker.coordinators.claim_leader("c-2", ttl_ms=600_000) is not None
+    after = Scraped(broker, "c-2")
+    told = after.now()
+    assert counters(told, experiment) == now
+    assert not any(("experiment", experiment) in has for name, has in told if not name.endswith("_total"))
+    # When five minutes have passed, then nobody tells them any more
+    ended(broker, experiment, ago_ms=LATELY_MS + 1)
+    after.now()  # which of them are over is looked at again by and by
+    assert counters(after.now(), experiment) == {}
+
+
+def test_of_many_experiments_that_ended_the_last_hundred_are_told(broker: Broker) -> None:
+    made = [submit(broker) for _ in range(LATELY_KEPT + 5)]
+    broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
+    for number, experiment in enumerate(made):
+        ended(broker, experiment, ago_ms=200_000 - 1_000 * number)
+    told = scrape(broker, "c-1")
+    assert {one for one in made if counters(told, one)} == set(made[5:])
 
 
 def test_a_real_coordinator_serves_them_on_loopback_and_without_the_option_nothing(
