@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from heddle.broker.durability import Kept
     from heddle.broker.lines import Event
     from heddle.broker.records import Status
+    from heddle.broker.trackers import Tracked
     from heddle.client import Client
     from heddle.experiment import Experiment
     from heddle.states.experiments import Picture
@@ -90,7 +91,7 @@ class _Look:
 
     Attributes:
         recorded: the recorded experience that it trains on, "" for none.
-        trackers: how far each of its trackers is, in a line each.
+        trackers: those that its metrics are handed on to.
     """
 
     facts: "Facts"
@@ -100,14 +101,14 @@ class _Look:
     told: "Sequence[Event]"
     kept: "Kept"
     recorded: str
-    trackers: "tuple[str, ...]" = ()
+    trackers: "tuple[Tracked, ...]" = ()
 
 
 def _look(client: "Client", found: "Experiment") -> _Look:
     """Ask the broker for all of it. Raises Gone."""
     from heddle.broker.lines import PRINTED
     from heddle.cli.facts import latest_metrics, recent_metrics
-    from heddle.cli.tracked import tracker_lines
+    from heddle.cli.tracked import trackers_of
     from heddle.states.look import look_at
     from heddle.states.slow import RECENT, slow_shards
 
@@ -126,13 +127,14 @@ def _look(client: "Client", found: "Experiment") -> _Look:
         ),
         kept=broker.conn.kept(),
         recorded=_recorded(found),
-        trackers=tuple(tracker_lines(broker, found.id, facts.sight.now_ms)),
+        trackers=trackers_of(broker, found.id),
     )
 
 
 def _for_programs(look: _Look) -> dict[str, Any]:
     from heddle.cli.accounts import accounting
     from heddle.cli.facts import troubles
+    from heddle.cli.tracked import as_json
     from heddle.states.stepping import stepping_of
 
     facts, judged, now_ms = look.facts, look.picture.experiment, look.facts.sight.now_ms
@@ -146,7 +148,7 @@ def _for_programs(look: _Look) -> dict[str, Any]:
         "mapped": facts.flow.mapped,
         "stepping": stepping_of(facts),
         "trainer": facts.sitter.trainer if facts.sitter.left_ms else None,
-        "trackers": list(look.trackers),
+        "trackers": [as_json(one, now_ms) for one in look.trackers],
         "durability": look.kept.name,
         "shards": _count_states(look.picture),
     }
@@ -154,6 +156,7 @@ def _for_programs(look: _Look) -> dict[str, Any]:
 
 def _for_people(look: _Look) -> list[tuple[str, object]]:
     from heddle.cli.accounts import accounting_line
+    from heddle.cli.tracked import line_of
     from heddle.states.stepping import stepping_lines
 
     facts, picture, latest, slow = look.facts, look.picture, look.latest, look.slow
@@ -168,7 +171,7 @@ def _for_people(look: _Look) -> list[tuple[str, object]]:
         ("group", now.group),
         ("data", f"{look.recorded} (offline)" if look.recorded else ""),
         ("trainer", _trainer(picture, now_ms, is_over=now.ended)),
-        *(("trackers" if not place else "", line) for place, line in enumerate(look.trackers)),
+        *(("trackers" if not place else "", line_of(one, now_ms)) for place, one in enumerate(look.trackers)),
         ("shards", ", ".join(f"{count} {state}" for state, count in _count_states(picture).items())),
         ("version", now.policy),
         ("steps", f"{latest['env_steps']:,.0f}" if "env_steps" in latest else ""),

@@ -3,8 +3,9 @@
 It never starts one.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from heddle.broker.counts import whole
 from heddle.cli.follow import Screen
 from heddle.launch.children import Role
 from heddle.launch.trackers import LEVEL_S, give_time
@@ -38,17 +39,34 @@ def see_through(running: "Running", screen: Screen, role: Role | None, client: "
     return tuple(f"{kind} has not everything: {why}" for kind, why in found.items())
 
 
-def tracker_lines(broker: "Broker", experiment: str, now_ms: int) -> list[str]:
-    """How far each tracker of an experiment is, in one line each; [] where somebody damaged what is known of them."""
+def trackers_of(broker: "Broker", experiment: str) -> tuple["Tracked", ...]:
+    """The trackers of an experiment; none where somebody damaged what is known of them."""
     from heddle.broker.faults import Damaged
 
     try:
-        return [_line(one, now_ms) for one in broker.trackers.all(experiment)]
+        return tuple(broker.trackers.all(experiment))
     except Damaged:
-        return []
+        return ()
 
 
-def _line(one: "Tracked", now_ms: int) -> str:
+def as_json(one: "Tracked", now_ms: int) -> dict[str, Any]:
+    """How far a tracker is, for programs: what `track -o json` says of one, and who feeds it and how far it is behind.
+
+    `fed_by` is "" where nobody does now; `behind` counts entries, None where the server cannot tell.
+    """
+    told = one.told
+    return {
+        **{name: str(told.get(name) or "") for name in ("kind", "where")},
+        **{name: whole(told.get(name)) or 0 for name in ("points", "missed", "rolled_back")},
+        "done": bool(told.get("done")),
+        "trouble": str(told.get("trouble") or ""),
+        "fed_by": one.by if one.until_ms > now_ms else "",
+        "behind": one.behind,
+    }
+
+
+def line_of(one: "Tracked", now_ms: int) -> str:
+    """How far a tracker is, for people."""
     told = one.told
     done, trouble = bool(told.get("done")), str(told.get("trouble") or "")
     if done:

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
-from heddle.cli.tracked import tracker_lines
+from heddle.cli.tracked import as_json, line_of, trackers_of
 from heddle.clock import ManualClock
 from heddle.consumers.curve_file import CURVE, ENDED, CurveFile
 from heddle.consumers.tracking import make, tracker
@@ -465,11 +467,16 @@ def test_the_log_and_status_tell_of_a_trackers_start_its_death_and_its_trouble(
         return [(event.level, event.message) for event in events if event.experiment == training.id]
 
     def lines() -> list[str]:
-        return tracker_lines(broker, training.id, broker.conn.now_ms())
+        return [line_of(one, broker.conn.now_ms()) for one in trackers_of(broker, training.id)]
+
+    def shown() -> dict[str, Any]:
+        (one,) = trackers_of(broker, training.id)
+        return as_json(one, broker.conn.now_ms())
 
     # Given one that was killed: it said that it feeds the tracker, and nothing since
     assert broker.trackers.claim(training.id, name, "dead-1", told={"kind": "tensorboard"}, ttl_ms=1) is None
     eventually(lambda: "the last process ended without a word" in lines()[0], timeout_s=30)
+    assert (shown()["fed_by"], shown()["done"]) == ("", False)
     # When another one comes, whose folder is a file
     home.write_text("no folder")
     feeding = Feeding(training, "tensorboard", track)
@@ -477,13 +484,16 @@ def test_the_log_and_status_tell_of_a_trackers_start_its_death_and_its_trouble(
     # Then the log says both, and status what is wrong now
     assert ("warning", "tensorboard: goes on for tracker=dead-1, which ended without a word") in told()
     eventually(lambda: "takes nothing: " in lines()[0], timeout_s=30)
+    assert shown()["trouble"] and shown()["fed_by"] not in ("", "dead-1")
     assert any(level == "warning" and "takes nothing, trying on" in message for level, message in told())
     # And when it can be written, that it is fed, and has everything
     home.unlink()
     eventually(lambda: any(message.startswith("feeds tensorboard") for _, message in told()), timeout_s=60)
     training.end()
-    feeding.ends(60)
+    said = feeding.ends(60)
     assert told()[-1][1].endswith("has everything points=2") and "has everything" in lines()[0]
+    # And programs are told of it as `track -o json` tells, with who feeds it beside
+    assert shown() == {**asdict(said), "fed_by": "", "behind": 0}
 
 
 def test_two_processes_never_feed_one_tracker(
