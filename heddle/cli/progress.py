@@ -42,9 +42,15 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line on standard output, in place of ours, which comes back by itself."""
+        with self.away():
+            click.echo(text)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Within it our line is not there: what is said stands alone."""
         with self._lock:
             self._clear()
-            click.echo(text)
+            yield
 
     def end(self) -> None:
         """Take the line away."""

@@ -10,6 +10,7 @@ import click
 
 from heddle.cli.commands import experiment_argument
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
+from heddle.cli.progress import Progress, progress
 from heddle.cli.tables import say
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def record_experience(
     listen_to_signals(stop)
     kinds = ("train", "eval") if kind == "all" else (kind,)
     options = Options(Path(folder), episodes, kinds, max_bytes, follow)
-    told = _Told()
-    with connect(redis_url) as client:
+    with connect(redis_url) as client, progress(f"recording into {folder}:") as shown:
+        told = _Told(shown, episodes)
         found = client.experiment(experiment)
         recorder = Recorder(client.broker, found.id, options, stop=stop, describe=see_spaces, tell=told.look)
         manifest = recorder.run()
@@ -80,19 +81,29 @@ def record_experience(
 
 
 class _Told:
-    """Says once that batches were missed, when they are."""
+    """Says how far it is, and once that batches were missed, when they are.
 
-    def __init__(self) -> None:
+    Args:
+        episodes: how many are wanted; None for all there will be.
+    """
+
+    def __init__(self, shown: Progress, episodes: int | None) -> None:
+        self._shown, self._of = shown, f" of {episodes:,}" if episodes is not None else ""
         self._missed = 0
 
     def look(self, manifest: "Manifest") -> None:
         """Say so."""
+        from heddle.cli.specs import size as in_words
+
+        held = f"{manifest.steps:,} steps, {in_words(manifest.size_bytes)}"
+        self._shown.tell(f"{manifest.episodes:,}{self._of} whole episodes, {held}")
         if manifest.state.missed > self._missed and not self._missed:
-            say(
-                "the trainer was done with batches before they could be recorded, and the episodes that they were part"
-                " of are cut; to miss none, begin to record before the run, or with it",
-                to_stderr=True,
-            )
+            with self._shown.away():
+                say(
+                    "the trainer was done with batches before they could be recorded, and the episodes that they were"
+                    " part of are cut; to miss none, begin to record before the run, or with it",
+                    to_stderr=True,
+                )
         self._missed = manifest.state.missed
 
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import pytest
 from heddle.broker import Broker, keys
 from heddle.broker.server import LocalServer
 from heddle.cli.main import run
+from heddle.cli.progress import CLEAR
 from heddle.clock import SystemClock
 from heddle.consumers.data.store import MANIFEST, Manifest, read_manifest
 from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.trainer_kit import STEPS, Fleet, submit
+from tests.unit.test_progress_line import on_a_terminal
 
 WIDE: dict[str, Any] = {"rollout": {"sync": False, "max_policy_lag": 4}, "limits": {"max_entries": 1_000}}
 """Nobody trains, so everything stays in the stream."""
@@ -156,6 +160,38 @@ def test_what_the_trainer_settled_before_the_recorder_came_is_missed_counted_and
     code, told, err = say("record-experience", experiment, "--to", other, "--no-follow")
     assert (code, told["missed"]) == (0, 1) and "begin to record before the run" in err
     assert set(counted(tmp_path / "late")) == {key for key in expected(fleet) if key[:2] != (0, 1)}
+
+
+def test_a_terminal_is_told_how_far_recording_is_and_what_was_missed_stands_alone(
+    broker: Broker, valkey_server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given an experiment whose first batch the trainer was done with
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEDDLE_REDIS_URL", valkey_server.url)
+    experiment = submit(broker, **WIDE)
+    fleet = Fleet(broker, experiment).claim_all()
+    for shard in fleet.claims:
+        fleet.give(shard, 1)
+    page: Any = broker.conn.main.xrange(keys.experience(experiment, 0), count=1)
+    broker.conn.main.xdel(keys.experience(experiment, 0), page[0][0])
+    for shard in fleet.claims:
+        fleet.give(shard, 2)
+    # When somebody records it at a terminal until it is over
+    terminal = on_a_terminal(monkeypatch)
+    line = r"recording into to: \d+ whole episodes, [\d,]+ steps, "
+
+    def end_it() -> None:
+        eventually(lambda: re.search(line, terminal.getvalue()), timeout_s=60)
+        end(broker, experiment)
+
+    ending = threading.Thread(target=end_it)
+    ending.start()
+    assert run(["record-experience", experiment, "--to", "to"]) == 0
+    ending.join()
+    # Then a line said how far it is, and is gone; what was missed was said in a line of its own
+    said = terminal.getvalue()
+    assert re.search(line, said) and said.endswith(CLEAR)
+    assert re.search(r"(^|\n|\x1b\[K)the trainer was done with batches", said)
 
 
 def test_batches_that_never_came_before_the_end_are_missed_too(broker: Broker, tmp_path: Path, say: Any) -> None:
