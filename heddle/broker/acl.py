@@ -166,7 +166,8 @@ ROLES: Mapping[str, Rights] = {
             *("remove_ctl", "dead_drop", "replay", "quarantine_lift", "group_make", "ticket_note", "ticket_peek"),
             "plane_far",
         ),
-        commands=(*_LOOK, "scan", "unlink", "xadd", "xdel", "xack", "zadd", "zrem", "hdel", "xgroup|create"),
+        commands=(*_LOOK, "scan", "unlink", "xadd", "xdel", "xack", "zadd", "zrem", "hdel", "xgroup|create")
+        + ("xinfo|groups",),
         writes=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, *_POLICY, *_DEAD, *_BYTES, keys.LOG, keys.QUEUE)
         + (keys.EXPERIMENTS, *_each(keys.name)),
         reads=(keys.COORDINATOR, keys.IDENTITY, keys.PRINTS),
@@ -181,7 +182,7 @@ ROLES: Mapping[str, Rights] = {
     "reader": Rights(
         about="who only looks: `ls`, `status`, `shards`, `batches ls`, `workers ls`, `policy pull`, dashboards",
         scripts=(),
-        commands=_LOOK,
+        commands=(*_LOOK, "xinfo|groups"),
         writes=(),
         reads=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, *_POLICY, *_DEAD, *_BYTES, *_LOG, keys.QUEUE, keys.EXPERIMENTS)
         + (keys.COORDINATOR, *_each(keys.name)),

@@ -17,6 +17,8 @@ from heddle.broker.fitness import ServerInfo, identify
 from heddle.clock import Clock
 from heddle.errors import BrokerFull, Denied
 
+SCAN = "SCAN"
+"""Among what is denied: whoever may not look at every key is told nothing of what belongs to nobody."""
 PINGS = 20
 SETTINGS = ("maxmemory-policy", "maxclients", "no-appendfsync-on-rewrite", "aof-load-truncated", "appendfsync")
 
@@ -78,6 +80,7 @@ def examine(url: str, *, clock: Clock) -> tuple[Examined, Connection]:
         told = ask(f"CONFIG GET {name}", lambda name=name: conn.main.config_get(name))  # type: ignore[misc]
         if told:
             settings[name] = setting(told, name)
+    ask(SCAN, lambda: conn.main.scan(count=1))
     pings = [_ping_ms(conn, clock) for _ in range(PINGS)]
     before = clock.wall()
     now_ms = conn.now_ms()

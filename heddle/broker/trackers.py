@@ -158,7 +158,7 @@ class Trackers:
     def _behind(self, experiment: str) -> dict[str, int | None]:
         try:
             groups: Any = self._conn.main.xinfo_groups(keys.metrics(experiment))
-        except (ResponseError, Denied) as error:  # who may only look has no right to this one
+        except (ResponseError, Denied) as error:  # a user with rules from before had no right to this one
             log.debug("no stream of metrics experiment=%s error=%s", experiment, error)
             return {}
         return {

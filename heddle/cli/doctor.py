@@ -110,12 +110,13 @@ def _of_broker(url: str) -> "list[Finding]":
 
 def _of_fleet(conn: "Connection", seen: object) -> "Iterator[Finding]":
     from heddle.broker import Broker
-    from heddle.broker.census import count
-    from heddle.broker.examination import Examined
+    from heddle.broker.census import count, count_listed
+    from heddle.broker.examination import SCAN, Examined
     from heddle.cli.findings import Finding, Level, of_keys, of_memory
 
     assert isinstance(seen, Examined)
-    broker, census = Broker(conn), count(conn)
+    broker, may_scan = Broker(conn), SCAN not in seen.denied
+    census = count(conn) if may_scan else count_listed(conn)
     yield of_memory(seen, census.wants_bytes)
     experiments = broker.experiments.ls()
     active = [one for one in experiments if not one.ended]
@@ -137,4 +138,8 @@ def _of_fleet(conn: "Connection", seen: object) -> "Iterator[Finding]":
         said = holder.trainer if holder is not None else "nobody trains it"
         do = f"heddle trainer {one.experiment} --dir DIR, where its checkpoints are" if level == "warn" else ""
         yield Finding("fleet", f"{one.experiment}"[:18], level, f"{one.state}, {said}", do)
-    yield from of_keys(census, [one.experiment for one in experiments if one.ended])
+    if may_scan:
+        yield from of_keys(census, [one.experiment for one in experiments if one.ended])
+    else:
+        said = f"not looked through: {SCAN} is not allowed to this user"
+        yield Finding("keys", "number", "warn", said, "ask as one with the rights that `heddle acl user` prints")
