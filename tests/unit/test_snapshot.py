@@ -9,7 +9,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    NormalizeObservation,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    TimeLimit,
+)
 
 from heddle.errors import NotSnapshottable, SnapshotError
 from heddle.producers import plain
@@ -25,6 +31,7 @@ def _play(env: Any, steps: int) -> list[str]:
     seen: list[str] = []
     for step in range(steps):
         observation, reward, terminated, truncated, info = env.step(step % 2)
+        info.get("episode", {}).pop("t", None)  # seconds of this machine
         seen.append(repr((observation, reward, terminated, truncated, info)))
         if terminated or truncated:
             seen.append(repr(env.reset()))
@@ -47,6 +54,10 @@ def _gymnasium(name: str, **kwargs: Any) -> Make:
         layered,
         lambda: TimeLimit(Robot(), 4),
         lambda: Clipped(TimeLimit(Robot(), 4)),
+        lambda: RecordEpisodeStatistics(TimeLimit(Walk(), 20)),
+        lambda: NormalizeObservation(TimeLimit(Walk(), 20)),
+        lambda: NormalizeReward(TimeLimit(Walk(), 20)),
+        lambda: FrameStackObservation(RecordEpisodeStatistics(TimeLimit(Walk(), 20)), 3),
         _gymnasium("tests.snapshot_zoo:layered"),
     ],
 )
