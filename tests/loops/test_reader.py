@@ -191,6 +191,24 @@ def test_a_suspect_that_survives_is_used_like_any_other(broker: Broker, fleet: F
     assert broker.experience.loading(fleet.experiment, 0) == {}
 
 
+def test_what_trainers_held_that_died_of_something_else_is_no_suspect_however_often(
+    broker: Broker, fleet: Fleet
+) -> None:
+    fleet.give(0, 1)
+    fleet.give(1, 1)
+    # Given six trainers in a row that were given both, and died while they loaded nothing
+    for number in range(6):
+        died = Desk(broker, fleet, name=f"died-{number}")
+        assert died.poll() == [(0, 1), (1, 1)]
+        broker.seats.release_seat(fleet.experiment, died.epoch)
+    # When the next one has them, then it tries neither alone, and trains both
+    heir = Desk(broker, fleet, name="heir")
+    assert heir.poll() == [(0, 1), (1, 1)]
+    assert heir.probed == []
+    heir.train()
+    assert (fleet.flow().trained.batches, fleet.flow().dead.batches) == (2, 0)
+
+
 def test_a_reader_without_the_seat_cannot_ack(broker: Broker, fleet: Fleet) -> None:
     fleet.give(0, 1)
     first = Desk(broker, fleet)

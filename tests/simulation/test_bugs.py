@@ -1,5 +1,7 @@
 """Planted bugs are found: some here, all of them by `python -m tests.simulation --bugs`."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.bugs import MOST_SEEDS, bugs, hunt, order
@@ -37,6 +39,21 @@ def test_each_planted_bug_has_a_seed_a_kept_schedule_or_a_test_that_shows_it() -
         assert bug.seed is not None or bug.name in schedules or bug.shown, f"nothing shows it: {bug.name}"
         path, _, test = bug.shown.partition("::")
         assert not bug.shown or f"def {test}(" in (TREE / path).read_text(), f"{bug.name}: no test {bug.shown}"
+
+
+def test_the_table_in_the_docs_names_every_planted_bug_and_what_shows_it() -> None:
+    schedules = {bug for bug, _ in kept()}
+    page = (TREE / "docs/reliability.md").read_text()
+    table = page.partition("| planted bug |")[2].partition("\n\n")[0].splitlines()[2:]
+    told = {}
+    for name, theme, shown, _, breaks in ([cell.strip() for cell in row.strip("|").split("|")] for row in table):
+        told[name] = (theme, shown, breaks)
+    assert len(told) == len(table), "a bug stands in it twice"
+    for bug in bugs():
+        test = "a kept schedule" if bug.name in schedules else f"`{Path(bug.shown.partition('::')[0]).name}`"
+        found = (test, "") if bug.seed is None else (str(bug.seed), bug.breaks)
+        assert told.pop(bug.name, None) == (bug.theme or "all", *found), bug.name
+    assert not told, "in the table, and not planted"
 
 
 @pytest.mark.timeout(600)  # it starts a whole pytest
