@@ -86,7 +86,7 @@ bench-peers: dev
 
 soak: dev
 	$(BIN)/python -m tests.chaos.soak --kills 3000 --stops 1000 --restarts 100 --minutes 30
-	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos tests/fuzz tests/loops/test_trackers.py tests/e2e/test_learners_learn.py tests/e2e/test_many.py --timeout 7200
+	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/chaos tests/fuzz tests/machine tests/loops/test_trackers.py tests/e2e/test_learners_learn.py tests/e2e/test_many.py --timeout 7200
 	$(BIN)/python -m tests.simulation --seeds 0:200000 --state $(VENV)/soak-seeds.json
 
 # Only constraints.txt is committed: a uv.lock would record the addresses of whoever made it.
