@@ -221,3 +221,46 @@ def a_run_goes_on(durability: str, folder: Path) -> None:
     assert result["updates"] > places.killed_at[-1]
     check_books(result, manifest(folder), may_forget=durability != "strict")
     assert not (folder / ".heddle").exists()
+
+
+def test_a_server_without_persistence_that_is_killed_comes_back_empty_and_runs_go_on_at_their_checkpoints(
+    tmp_path: Path,
+) -> None:
+    file = spec(tmp_path, durability="memory", steps=10**9)
+    with started("up", "--workers", "1", "--durability", "memory", "--no-trainer", cwd=tmp_path) as up:
+        # Given somebody who plays, trains and follows an experiment on a server that keeps nothing
+        up.says("next ")
+        with started("enqueue", file, "--follow", cwd=tmp_path, errors_apart=True) as follower:
+            experiment = follower.says("\n").split()[0]
+            with started("trainer", experiment, cwd=tmp_path) as trainer:
+                trained_past(tmp_path, 2)
+                # When the server is killed
+                server = process_of(tmp_path, "-server")
+                assert server is not None
+                os.kill(server, signal.SIGKILL)
+                # Then another one is started, and who needs what it held ends and says why
+                up.says("restarted the server because server ended with")
+                assert trainer.ends() in (4, 8), "told by a command, or by the keeper of its seat"
+                assert follower.ends() == 4
+        gone = f"no experiment '{experiment}'"
+        for told in (trainer.output(), follower.log.with_suffix(".err").read_text()):
+            assert gone in told and "Traceback" not in told
+        assert f"{gone}: it was removed, or the broker lost what it held" in trainer.output()
+        empty = "no experiments: this broker has none (durability memory: all is lost when it ends, and it started "
+        assert heddle("ls", cwd=tmp_path).stdout.startswith(empty)
+        before = manifest(tmp_path)
+        # and a new one goes on at the checkpoint, each step trained once
+        again = heddle("enqueue", file, "--resume", experiment, cwd=tmp_path).stdout.split()[0]
+        assert again != experiment
+        with started("trainer", again, cwd=tmp_path) as trainer:
+            home = tmp_path / "runs" / again / "checkpoints"
+            eventually(
+                lambda: (found := files.newest(home)) is not None and found.update > before.update + 2, timeout_s=90
+            )
+            heddle("stop", again, cwd=tmp_path)
+            assert trainer.ends() == 0
+        held = read_manifest(files.listing(home)[0])
+        assert before.runs.keys() < held.runs.keys(), "what it had learned is in the model, and more"
+        assert held.repeats == 0 and held.problems == () and held.steps > before.steps
+        up.interrupt()
+        assert up.ends() == 0

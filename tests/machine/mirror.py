@@ -74,6 +74,10 @@ class Mirror:
             self._sim.db.told_ids = self._told_ids(command, real)
             self._compare(command, real, asked if name in (b"EVALSHA", b"XADD") else [heard_ms])
 
+    def restarted(self) -> None:
+        """The real server was killed and came back: with everything that it held but the scripts it knew."""
+        self._sim.forget_scripts()
+
     def _told_ids(self, command: list[bytes], real: Any) -> dict[bytes, tuple[int, int]]:
         """The ids that the real server gave to what this command added, by stream."""
         if command[0].upper() == b"XADD":
