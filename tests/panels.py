@@ -32,5 +32,5 @@ def selectors(expression: str) -> list[tuple[str, dict[str, str]]]:
     """Each metric with the labels that it is asked for by."""
     found = []
     for name, inside in re.findall(r"\b(heddle_\w+)(?:\{([^}]*)\})?", expression):
-        found.append((name, dict(re.findall(r'(\w+)=~?!?"([^"]*)"', inside))))
+        found.append((name, dict(re.findall(r'(\w+)(?:=~|!~|!=|=)"([^"]*)"', inside))))
     return found

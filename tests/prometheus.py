@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.helpers import eventually
 
@@ -28,6 +29,12 @@ def binary(name: str = "prometheus") -> str:
     if os.environ.get("HEDDLE_ALL_SERVERS"):
         pytest.fail("no prometheus on PATH, and HEDDLE_ALL_SERVERS is set")
     pytest.skip("no prometheus on PATH (apt-get install prometheus)")
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    """Every rule that is shipped, by the name of its alert."""
+    parsed = YAML(typ="safe").load(RULES.read_text(encoding="utf-8"))
+    return {rule["alert"]: rule for group in parsed["groups"] for rule in group["rules"]}
 
 
 def free_port() -> int:

@@ -130,7 +130,12 @@ def _experiments(fleet: Fleet) -> list[Series]:
     states += [status.state for status in fleet.ended.values()]
     names = ("queued", "running", "paused", "stopping", "completed", "stopped", "failed")
     counted = [((name,), float(states.count(name))) for name in names]
-    return [_gauge("heddle_experiments", "Experiments by their written state", ("state",), counted)]
+    running = [((one,), float(glance.status.state == "running")) for one, glance in _each(fleet)]
+    return [
+        _gauge("heddle_experiments", "Experiments by their written state", ("state",), counted),
+        _gauge("heddle_experiment_running", "1 while it runs; 0 while queued, paused or stopping", ("experiment",),
+               running),
+    ]  # fmt: skip
 
 
 def _each(fleet: Fleet) -> list[tuple[str, ExperimentGlance]]:
@@ -173,6 +178,8 @@ def _flow(fleet: Fleet) -> list[Series]:
         gauge("heddle_shards_waiting", "Shards that wait for room in the stream", "waiting"),
         _gauge("heddle_in_flight_max_bytes", "The cap of what is in flight", ("experiment",),
                [((one,), float(g.ctl.max_bytes)) for one, g in found]),
+        _gauge("heddle_in_flight_max_batches", "The cap of what is in flight", ("experiment",),
+               [((one,), float(g.ctl.max_entries)) for one, g in found]),
         _gauge("heddle_shards", "Shards: all, those that count, those that are played", ("experiment", "kind"),
                [((one, kind), float(value)) for one, g in found for kind, value in _shards(g).items()]),
         _counter("heddle_shards_reassigned_total", "Shards taken from an owner, by why", ("experiment", "reason"),

@@ -23,7 +23,7 @@ from tests.e2e.shell import environment
 from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.panels import names, panels, selectors
-from tests.prometheus import free_port
+from tests.prometheus import alerts, free_port
 from tests.trainer_kit import submit
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -108,13 +108,13 @@ def experiment(broker: Broker) -> str:
     return made
 
 
-def test_every_panel_asks_for_names_and_labels_that_are_told(broker: Broker, experiment: str) -> None:
+def test_every_panel_and_every_alert_asks_for_names_and_labels_that_are_told(broker: Broker, experiment: str) -> None:
     broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
     told = scrape(broker, "c-1")
     labels: dict[str, set[str]] = {}
     for name, has in told:
         labels.setdefault(name, set()).update(label for label, _ in has)
-    for where, expression in panels():
+    for where, expression in [*panels(), *((alert, rule["expr"]) for alert, rule in alerts().items())]:
         assert names(expression) <= labels.keys(), where
         for name, asked in selectors(expression):
             assert asked.keys() <= labels[name], f"{where}: {name}"
@@ -125,6 +125,8 @@ def test_it_counts_what_happened(broker: Broker, experiment: str) -> None:
     told = scrape(broker, "c-1")
     assert value(told, "heddle_appended_batches_total", experiment=experiment) == 1
     assert value(told, "heddle_in_flight_batches", experiment=experiment) == 1
+    assert value(told, "heddle_in_flight_max_batches", experiment=experiment) == 1024
+    assert value(told, "heddle_experiment_running", experiment=experiment) == 1
     assert value(told, "heddle_settled_batches_total", experiment=experiment, outcome="trained") == 0
     assert value(told, "heddle_shards_reassigned_total", experiment=experiment, reason="lease_over") == 1
     assert value(told, "heddle_worker_deaths_total", pool="default", how="exit") == 1
