@@ -18,9 +18,11 @@ from heddle.spaces import Box, Discrete
 from heddle.spec import load_spec
 from heddle.spec.write import to_toml
 from tests.helpers import eventually
+from tests.prometheus import free_port
 from tests.tracking_kit import needs
 from tests.trainer_kit import SPACES, SPEC, submit
-from tests.unit.test_observing_page import TEXT, shell_lines
+from tests.typed import shell_lines
+from tests.unit.test_observing_page import PAGE, TEXT, heddle_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +39,8 @@ def folder(valkey_server: LocalServer, tmp_path: Path, monkeypatch: pytest.Monke
             values = {"return": float(update), "env_steps": 64.0 * update, "wall_seconds": float(update)}
             broker.events.metrics_add(made, update, values)
         broker.pools.heartbeat(WorkerBeat("host-1w1-aa", host="host", pid=17, state="idle"), ttl_ms=600_000)
+    small = {**SPEC, "trainer": {}, "faults": {}, "budget": {"env_steps": 256}}
+    (tmp_path / "exp.toml").write_text(to_toml(small), encoding="utf-8")
     leave_a_checkpoint(tmp_path / "runs" / "cartpole-1a2b3c")
     return tmp_path
 
@@ -70,17 +74,17 @@ def test_its_lines_of_python_run_and_are_shown(folder: Path) -> None:
     assert shown == 4
 
 
-@pytest.mark.parametrize("line", shell_lines())
+@pytest.mark.parametrize("line", heddle_lines())
 def test_a_line_of_it_does_what_it_says(line: str, folder: Path) -> None:
     for command, libraries in (("track", ("tensorboardX",)), ("record", ("PIL", "imageio_ffmpeg"))):
         if line.startswith(f"heddle {command} "):
             needs(*libraries)
     command, _, remark = line.partition(" #")
-    shell = command.replace("heddle ", f"{sys.executable} -m heddle ")
+    shell = command.replace("9464", str(free_port())).replace("heddle ", f"{sys.executable} -m heddle ")
     out = folder / "out"
     with out.open("wb") as output:
         process = subprocess.Popen(
-            ["bash", "-c", f"exec {shell}"], cwd=folder, stdout=output, stderr=output, env=dict(os.environ)
+            ["bash", "-c", f"exec env {shell}"], cwd=folder, stdout=output, stderr=output, env=dict(os.environ)
         )
         try:
             if "stays" in remark:
@@ -90,6 +94,19 @@ def test_a_line_of_it_does_what_it_says(line: str, folder: Path) -> None:
                 assert process.wait(90) == 0, out.read_text()
                 assert out.read_text().strip()
         finally:
-            process.kill()
-            process.wait()
+            process.terminate()
+            process.wait(60)
     assert "Traceback" not in out.read_text()
+
+
+def test_its_metrics_are_served_where_its_next_line_asks_for_them(folder: Path) -> None:
+    port = str(free_port())
+    served, asked = (line.partition(" #")[0].replace("9464", port) for line in shell_lines(PAGE) if "9464" in line)
+    command = [sys.executable, "-m", *served.split()]
+    with (folder / "out").open("wb") as output, subprocess.Popen(command, cwd=folder, stderr=output) as coordinator:
+        try:
+            eventually(lambda: "serves metrics" in (folder / "out").read_text(), timeout_s=90)
+            told = subprocess.run(asked.split(), capture_output=True, text=True, timeout=60)
+        finally:
+            coordinator.terminate()
+    assert "heddle_broker_up 1.0" in told.stdout
