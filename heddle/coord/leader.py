@@ -61,7 +61,7 @@ class Leader:
         self.contact_since_ms = contact_since_ms
         self._watched: dict[str, Watched] = {}
         self._listed: set[str] = set()
-        self._ended: dict[str, None] = {}  # whose snapshots may be left, oldest end first
+        self._ended: dict[str, None] = {}  # whose snapshots may be left, in the order of their turns
         self._tell = Teller(broker, coordinator)
         self._pools = PoolShares(broker, epoch, self._tell)
         self._healer = Healer(broker, self._tell, epoch)
@@ -124,7 +124,7 @@ class Leader:
                 self._relist()
 
     def _drop_some(self) -> None:
-        """Snapshots of an experiment that has ended: those of some shards a round, so that no other one waits."""
+        """Snapshots of an experiment that has ended: those of some shards a round, and in turns: no other one waits."""
         if not self._ended:
             return
         experiment = next(iter(self._ended))
@@ -133,8 +133,9 @@ class Leader:
         except (Gone, Damaged) as error:
             log.info("leaves snapshots to rm experiment=%s because %s", experiment, error)
             is_left = False
-        if not is_left:
-            del self._ended[experiment]
+        del self._ended[experiment]
+        if is_left:
+            self._ended[experiment] = None
 
     def _tidied(self, tidy: Callable[[], int], now_ms: int) -> int:
         try:

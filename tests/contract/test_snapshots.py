@@ -194,6 +194,29 @@ def test_snapshots_are_dropped_without_memory_and_past_a_shard_that_somebody_rep
     assert _held(broker) == []
 
 
+@pytest.mark.parametrize("said", ["1e3", "0x10", "1e999", "x", ""])
+def test_a_number_that_somebody_made_none_ends_the_dropping_of_snapshots(any_broker: Broker, said: str) -> None:
+    _with_snapshots(any_broker)
+    _end(any_broker)
+    # Where it is done none are left
+    ctl(any_broker, snapshots_from=said)
+    assert not any_broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER)
+    assert _held(any_broker) == []
+    # How many shards there are nobody knows: so it is over, and the rest is left to rm
+    ctl(any_broker, snapshots_from=0, shards=said)
+    assert not any_broker.shards.drop_snapshots(E, 0, leader_epoch=LEADER)
+    assert not any_broker.experiments.status(E).leaves_snapshots
+
+
+def test_an_end_is_written_whatever_somebody_made_of_the_numbers_it_goes_by(any_broker: Broker) -> None:
+    _with_snapshots(any_broker)
+    ctl(any_broker, command="stop", outcome="completed", shards="1e3")
+    any_broker.conn.main.hset(keys.flow(E, 0), "entries", "1e3")
+    asked = any_broker.experiments.set_status(E, "completed", leader_epoch=LEADER, decided_on=("completed", 0))
+    assert asked == "completed"
+    assert not any_broker.experiments.status(E).leaves_snapshots
+
+
 def test_a_snapshot_whose_batch_waits_for_room_lives_as_long_as_the_batch(any_broker: Broker) -> None:
     lease = _begun(any_broker, max_entries=1)
     append(any_broker, lease, 2, snapshot=b"state after 2")

@@ -344,6 +344,27 @@ def test_what_a_coordinator_that_died_behind_an_end_left_is_dropped_by_the_next_
     assert state(broker, experiment) == "failed"
 
 
+@pytest.mark.parametrize("shards", ["1e3", "1000000000"])
+def test_snapshots_of_a_run_that_has_no_end_of_them_keep_those_of_no_other_run(broker: Broker, shards: str) -> None:
+    # Given two runs that ended, of the newer of which, whose turn is first, somebody wrote how many shards it has
+    raw, leader = broker.conn.main, lead(broker)
+    sound, hopeless = submit(broker, experiment={"name": "sound"}), submit(broker)
+    leader.wait(broker.conn.now_ms())
+    kept = keys.snapshot(sound, 0, 0, 1, "n1", 1)
+    raw.set(kept, b"of an environment")
+    raw.hset(keys.shard(sound, 0, 0), "snapshot", kept)
+    for experiment in (hopeless, sound):
+        broker.experiments.set_status(experiment, "failed", leader_epoch=broker.conn.now_ms())
+    raw.hset(keys.ctl(hopeless), "shards", shards)
+    # When a leader goes round three times
+    following = Leader(broker, "c2", broker.conn.now_ms() + 1, contact_since_ms=0)
+    following.take_over(broker.conn.now_ms())
+    for _ in range(3):
+        following.tick(broker.conn.now_ms())
+    # Then those of the second are gone
+    assert not raw.exists(kept) and not raw.hexists(keys.ctl(sound), "snapshots_from")
+
+
 def test_shards_that_kill_every_worker_fail_the_experiment_with_the_workers_words(
     broker: Broker, coordinate: Callable[[], StopFlag]
 ) -> None:

@@ -32,7 +32,7 @@ if left then
   for _, shard in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do -- by hand there may be more than shards
     is_held = is_held or redis.call('HGET', ARGV[8] .. shard, 'state') == 'leased'
   end
-  if not is_told or is_held or (tonumber(redis.call('HGET', KEYS[3], 'entries') or '0') or 0) > left then
+  if not is_told or is_held or whole(redis.call('HGET', KEYS[3], 'entries')) > left then
     return {'STALE', old}
   end
 end
@@ -54,7 +54,7 @@ if not ends[ARGV[2]] then
   return {'OK', ARGV[2]}
 end
 redis.call('HSET', KEYS[2], 'ended', now)
-if (tonumber(ctl[5] or '0') or 0) > 0 then -- whoever leads drops them, see snapshots_drop.lua
+if whole(ctl[5]) > 0 then -- whoever leads drops them, see snapshots_drop.lua
   redis.call('HSET', KEYS[1], 'snapshots_from', '0')
 end
 if (ctl[3] or '') == '' then

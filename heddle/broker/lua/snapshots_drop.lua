@@ -14,7 +14,7 @@ if tonumber(ARGV[1]) < whole(ctl[2]) then
 end
 local ends = {completed = true, stopped = true, failed = true}
 local first = tonumber(ARGV[2])
-if not ends[redis.call('HGET', KEYS[2], 'state') or ''] or not ctl[4] or (tonumber(ctl[4]) or 0) ~= first then
+if not ends[redis.call('HGET', KEYS[2], 'state') or ''] or not ctl[4] or whole(ctl[4]) ~= first then
   return {'KEPT'}
 end
 redis.call('HDEL', KEYS[1], '-')
@@ -26,7 +26,7 @@ for i = 3, #KEYS do
   end
 end
 first = first + #KEYS - 2
-if first < (tonumber(ctl[3] or '0') or 0) then
+if first < whole(ctl[3]) then
   redis.call('HSET', KEYS[1], 'snapshots_from', string.format('%.0f', first))
   return {'OK', 1}
 end
