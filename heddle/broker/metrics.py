@@ -30,7 +30,9 @@ _WHOLE = 10**DIGITS
 _ROWS, _ALIKE = 4, 0.75
 _NODE_BYTES, _OF_NODE, _OF_ENTRY, _OF_FIELD = 4096, 130, 16, 2
 _LOOK_EVERY, _LASTING = 16, 64
-"""Entries from one whose size is reckoned to the next, and how many of those a mean is made of."""
+"""Entries from one whose size is reckoned to the next, behind the first so many; a mean is made of so many."""
+_TOO_FEW = 16
+"""Sizes that tell nothing yet: a trainer that begins may say more, or less, than it will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Columns:
 
     def __init__(self) -> None:
         self._rows: list[dict[str, None]] = []
-        self._written, self._mean = 0, 0.0
+        self._written, self._looked_at, self._mean = 0, 0, 0.0
 
     def fields(self, update: int, values: Mapping[str, float]) -> list[str]:
         """Field, value, field, value ... of an entry."""
@@ -68,15 +70,20 @@ class Columns:
         row = {_UPDATE: str(update), **{name: _text(values.get(name)) for name in names}, **rest}
         if len(row) == 1:
             row[_VALUES] = "{}"
-        if self._written % _LOOK_EVERY == 0:
-            self._mean += (entry_bytes(row) - self._mean) / min(self._written // _LOOK_EVERY + 1, _LASTING)
+        if self._written < _LASTING or self._written % _LOOK_EVERY == 0:
+            self._looked_at += 1
+            self._mean += (entry_bytes(row) - self._mean) / min(self._looked_at, _LASTING)
         self._written += 1
         return [text for pair in row.items() for text in pair]
 
     @property
     def most(self) -> int:
-        """How many entries may be kept, by what those of late took."""
-        return max(1, min(MOST_ENTRIES, int(MOST_BYTES / max(1.0, self._mean))))
+        """How many entries may be kept, by what those of late took; all, or nearly, until that is known."""
+        return (
+            MOST_ENTRIES
+            if self._looked_at < _TOO_FEW
+            else max(1, min(MOST_ENTRIES, int(MOST_BYTES / max(1.0, self._mean))))
+        )
 
     def _row(self, own: Sequence[str]) -> Mapping[str, None]:
         """The names to write, in order: an earlier row, with what is new behind it, where most of it is the same."""

@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from heddle.broker import Broker, foreign, keys, metrics
+from heddle.broker import Broker, foreign, keys, metrics, open_broker
 from heddle.broker.metrics import Columns
 from heddle.broker.records import dump_json
+from heddle.broker.server import LocalServer
 from tests.contract.specs import seated
 
 STAGES = ("rollout", "append", "stream", "queue")
@@ -70,6 +71,27 @@ def test_nothing_is_let_go_of_while_there_is_room(broker: Broker) -> None:
     broker.events.metrics_add(experiment, 1, measured(1), seat_epoch=seat)
     assert broker.events.metrics_cut(experiment) == 0
     assert 10_000 < Columns().most == metrics.MOST_ENTRIES
+
+
+def test_a_trainer_that_begins_with_a_large_entry_lets_go_of_nothing_that_there_is_room_for(
+    redis_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a stream of 150 small entries in a budget for more than a thousand
+    monkeypatch.setattr(metrics, "MOST_BYTES", 60_000)
+    with open_broker(redis_server.url, role="test") as broker:
+        experiment, seat = seated(broker)
+        for update in range(1, 151):
+            broker.events.metrics_add(experiment, update, {"return": math.sin(update)}, seat_epoch=seat)
+        assert broker.events.metrics_cut(experiment) == 0
+    # When another trainer goes on, whose first entry is as large as dozens of them
+    large = {f"metric_{number}": math.sin(number) for number in range(100)}
+    with open_broker(redis_server.url, role="test") as broker:
+        for update in range(151, 251):
+            told = large if update == 151 else {"return": math.sin(update)}
+            broker.events.metrics_add(experiment, update, told, seat_epoch=seat)
+        # Then it takes that for no rule
+        assert broker.events.metrics_cut(experiment) == 0
+        assert len(broker.events.metrics_read(experiment)) == 250
 
 
 def test_a_count_that_somebody_wrote_by_hand_keeps_nothing_from_being_measured(
