@@ -108,8 +108,10 @@ class Training:
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}{suspect(assembled)}") from error
         if (metrics := numbers_of(given)) is None:
-            who, shown = f"learner {self._spec.trainer.learner}", " ".join(repr(given).split())[:80]
-            raise ExperimentFailed(f"{where}: {who} returned the metrics {shown}, expected a dict of names to numbers")
+            who = f"learner {self._spec.trainer.learner}"
+            raise ExperimentFailed(
+                f"{where}: {who} returned the metrics {_shown(given)}, expected a dict of names to numbers"
+            )
         told = self._asked()
         try:
             told = told or self._hearsay.objection(metrics)
@@ -246,6 +248,14 @@ def numbers_of(metrics: object) -> dict[str, float] | None:
             return None
         try:
             found[name] = float(value.detach() if hasattr(value, "detach") else value)  # torch warns of one with a grad
-        except (TypeError, ValueError, RuntimeError):  # numpy's and torch's, of more than one number
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # of more than one number; one that no float holds
             return None
     return found
+
+
+def _shown(given: object) -> str:
+    """What a learner returned, in short; the kind of what cannot be shown, as a number of thousands of digits."""
+    try:
+        return " ".join(repr(given).split())[:80]
+    except user_errors():
+        return f"of kind {type(given).__name__}"

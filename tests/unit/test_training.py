@@ -80,6 +80,7 @@ def test_old_files_that_a_learner_cannot_delete_are_no_trouble_with_training(
 
 
 ODD = [{"policy_loss": [1, 2]}, {"x": "1.0"}, {3: 1.0}, None, [("x", 1.0)], {"x": np.ones(2)}]
+ODD += [{"x": 10**400}, {"x": 10**5_000}]
 
 
 @pytest.mark.parametrize("given", ODD)
