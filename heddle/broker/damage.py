@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from heddle.broker import keys, numbers
+from heddle.broker import keys, losses, numbers
 from heddle.broker.connection import Connection
 from heddle.broker.counts import count
 from heddle.broker.faults import Damaged
@@ -115,21 +115,14 @@ class Damages:
 
 def told(experiment: str, found: Iterable[Key]) -> str:
     """What is wrong with an experiment that cannot go on, and what to do, for people; "" when nothing is."""
-    needed = [key for key in found if key.is_needed]
-    if not needed:
-        return ""
-    said = ", ".join(f"{key.name} is no {_SAYS[key.kind]}" for key in needed[:3])
-    more = f" (and {len(needed) - 3} more)" if len(needed) > 3 else ""
-    return (
-        f"somebody put something else in the place of its keys, and what they held is lost: {said}{more}; "
-        f"go on from its checkpoints in a new run: heddle enqueue exp.toml --resume {experiment}, "
-        f"then clear up: heddle rm {experiment}"
-    )
+    lost = [f"{key.name} is no {_SAYS[key.kind]}" for key in found if key.is_needed]
+    said = losses.told(experiment, lost, held="keys, and what they held")
+    return f"{said}, then clear up: heddle rm {experiment}" if said else ""
 
 
 def told_of_field(experiment: str, error: Damaged) -> str:
     """The same where every key is what it should be, and something in one of them is not."""
-    return f"{error}; go on from its checkpoints in a new run: heddle enqueue exp.toml --resume {experiment}"
+    return f"{error}; {losses.onward(experiment)}"
 
 
 def _ask(pipe: Any, key: Key) -> None:

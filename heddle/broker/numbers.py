@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from heddle.broker import keys
+from heddle.broker import keys, losses
 from heddle.broker.connection import Connection
 from heddle.broker.counts import count, whole
 from heddle.broker.faults import Damaged, NoNumber
@@ -178,15 +178,8 @@ def lost_of_ctl(experiment: str, reply: Mapping[bytes, bytes]) -> list[OddNumber
 
 def told(experiment: str, found: Iterable[OddNumber]) -> str:
     """What is wrong with an experiment that cannot go on, and what to do, for people; "" when nothing is."""
-    lost = [one for one in found if one.instead is None]
-    if not lost:
-        return ""
-    said = ", ".join(f"field {one.field} of {one.key} is {one.shown!r}" for one in lost[:3])
-    more = f" (and {len(lost) - 3} more)" if len(lost) > 3 else ""
-    return (
-        f"somebody put something else in the place of its numbers, and what they were is lost: {said}{more}; "
-        f"go on from its checkpoints in a new run: heddle enqueue exp.toml --resume {experiment}"
-    )
+    lost = [f"field {one.field} of {one.key} is {one.shown!r}" for one in found if one.instead is None]
+    return losses.told(experiment, lost, held="numbers, and what they were")
 
 
 def _is_none(value: bytes, *, is_counted: bool) -> bool:

@@ -1,7 +1,7 @@
 """The Lua scripts: one verb a file in `lua/`, known to the server by their SHA1.
 
-This module never interpolates anything into a script; all that varies goes through KEYS and ARGV. Those that read a
-number which somebody's hand may have made none share one function for that.
+This module never interpolates anything into a script; all that varies goes through KEYS and ARGV. What several do, read
+a number that somebody's hand may have made none and refuse who leads no more, is a function here.
 """
 
 import hashlib
@@ -15,7 +15,18 @@ local function whole(said) -- as counts.count: 0 for what is no whole number up 
   return digits and (#digits < 16 or (#digits == 16 and digits <= '9007199254740992')) and tonumber(digits) or 0
 end
 """
-"""Stands before each script that calls it."""
+"""Stands before each script that calls it, and so does the next."""
+REFUSED = """\
+local function refused() -- why a leader may write nothing: the ctl, KEYS[1], is gone, or its epoch, ARGV[1], is over
+  local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch')
+  if not ctl[1] then
+    return 'GONE'
+  end
+  if tonumber(ARGV[1]) < whole(ctl[2]) then
+    return 'FENCED'
+  end
+end
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ class Script:
 def script(name: str) -> Script:
     """The script in `lua/<name>.lua`. Raises FileNotFoundError."""
     source = files("heddle.broker").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    source = REFUSED + source if "refused(" in source else source
     source = WHOLE + source if "whole(" in source else source
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 

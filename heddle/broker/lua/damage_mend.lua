@@ -4,12 +4,9 @@
 --       shards (hashes)
 -- ARGV  1 leader epoch  2 ms within which an owner renews  3.. what each of them should be (hash | zset | stream)
 -- Reply {"OK", keys removed} | {"FENCED"} | {"GONE"}
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'shards')
-if not ctl[1] then
-  return {'GONE'}
-end
-if tonumber(ARGV[1]) < whole(ctl[2]) then
-  return {'FENCED'}
+local refusal = refused()
+if refusal then
+  return {refusal}
 end
 local asks = {hash = {'HGET', '-'}, zset = {'ZSCORE', '-'}, stream = {'XLEN'}}
 local removed = 0
@@ -23,7 +20,7 @@ end
 redis.call('HDEL', KEYS[1], 'damaged')
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-for shard = 0, whole(ctl[3]) - 1 do
+for shard = 0, whole(redis.call('HGET', KEYS[1], 'shards')) - 1 do
   local state = redis.call('HGET', (string.gsub(KEYS[2], 'due$', 'shard:' .. shard)), 'state')
   if state == 'leased' then
     redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', now + tonumber(ARGV[2])), shard)

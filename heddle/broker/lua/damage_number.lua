@@ -3,12 +3,9 @@
 -- KEYS  1 ctl (hash)  2 whose field it is (hash)
 -- ARGV  1 leader epoch  2 field  3 what was found there  4 what to write
 -- Reply {"OK", "1" written | "0" something else is there now} | {"FENCED"} | {"GONE"}
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch')
-if not ctl[1] then
-  return {'GONE'}
-end
-if tonumber(ARGV[1]) < whole(ctl[2]) then
-  return {'FENCED'}
+local refusal = refused()
+if refusal then
+  return {refusal}
 end
 if redis.call('HGET', KEYS[2], ARGV[2]) ~= ARGV[3] then
   return {'OK', '0'}

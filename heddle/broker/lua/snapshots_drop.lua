@@ -5,16 +5,14 @@
 -- KEYS  1 ctl (hash)  2 status (hash)  3.. shards (hashes), from ARGV 2 on; by name: their snapshots (strings)
 -- ARGV  1 leader epoch  2 index of the first of these shards
 -- Reply {"OK", 1 while some are left, else 0} | {"KEPT"}: not ended, or another batch is due | {"FENCED"} | {"GONE"}
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch', 'shards', 'snapshots_from')
-if not ctl[1] then
-  return {'GONE'}
+local refusal = refused()
+if refusal then
+  return {refusal}
 end
-if tonumber(ARGV[1]) < whole(ctl[2]) then
-  return {'FENCED'}
-end
+local ctl = redis.call('HMGET', KEYS[1], 'shards', 'snapshots_from')
 local ends = {completed = true, stopped = true, failed = true}
 local first = tonumber(ARGV[2])
-if not ends[redis.call('HGET', KEYS[2], 'state') or ''] or not ctl[4] or whole(ctl[4]) ~= first then
+if not ends[redis.call('HGET', KEYS[2], 'state') or ''] or not ctl[2] or whole(ctl[2]) ~= first then
   return {'KEPT'}
 end
 redis.call('HDEL', KEYS[1], '-')
@@ -26,7 +24,7 @@ for i = 3, #KEYS do
   end
 end
 first = first + #KEYS - 2
-if first < whole(ctl[3]) then
+if first < whole(ctl[1]) then
   redis.call('HSET', KEYS[1], 'snapshots_from', string.format('%.0f', first))
   return {'OK', 1}
 end
