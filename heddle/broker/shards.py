@@ -16,6 +16,7 @@ from heddle.broker.leases import HEALTHY_BATCHES, Leases, shard_keys
 from heddle.broker.pointers import indices, is_index, waiting_since
 from heddle.broker.records import integer, moment, text, texts
 from heddle.broker.refusals import check_leader, gone
+from heddle.broker.shard_states import read_shard
 from heddle.broker.types import Reaped, ShardState
 from heddle.errors import Conflict, Gone, NotFound
 from heddle.shard import ShardPlan
@@ -130,7 +131,7 @@ class Shards(Leases, Failures):
                 heard(int(seconds) * 1000 + int(micros) // 1000)
             for i, shard in enumerate(some):
                 if fields := texts(replies[2 * i]):
-                    found.append(_state(shard, fields, int(replies[2 * i + 1])))
+                    found.append(read_shard(shard, fields, int(replies[2 * i + 1])))
                     if odd is not None and numbers.is_odd(fields):
                         odd(shard)
         return found
@@ -278,32 +279,3 @@ class Shards(Leases, Failures):
                 owner = (answer[2], number_of(answer[3]))
                 reaped.append(Reaped(shard, *owner, answer[1], answer[4], experiment, p, stepping, is_apart))
         return reaped
-
-
-def _state(shard: int, fields: dict[str, str], lease_ms: int) -> ShardState:
-    leased = fields.get("state") == "leased"
-    return ShardState(
-        shard=shard,
-        kind=fields.get("kind", "train"),  # type: ignore[arg-type]
-        first_env=number_of(fields.get("first_env")),
-        num_envs=number_of(fields.get("num_envs")),
-        state=fields.get("state", ""),
-        worker=fields.get("worker", "") if leased else "",
-        epoch=number_of(fields.get("epoch")),
-        attempts=number_of(fields.get("attempts")),
-        seq=integer(fields.get("seq")),
-        steps=number_of(fields.get("steps")),
-        given=integer(fields.get("given")),
-        deaths=number_of(fields.get("deaths")),
-        failures=number_of(fields.get("failures", "").partition(":")[0]),
-        failed_seq=number_of(fields.get("failures", "").partition(":")[2]),
-        stepping=fields.get("stepping") == "1",
-        parked_bytes=number_of(fields.get("parked")),
-        lease_ms=max(0, lease_ms) if leased else 0,
-        last_error=fields.get("error", ""),
-        since_ms=number_of(fields.get("since")),
-        accepted_ms=number_of(fields.get("accepted")),
-        last_worker=fields.get("worker", ""),
-        snapshot_seq=number_of(fields.get("snapshot", "").rpartition(":")[2]),
-        no_snapshot=fields.get("no_snapshot", ""),
-    )
