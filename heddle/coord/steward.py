@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heddle.broker import Broker
 from heddle.broker.faults import Damaged, Odd
 from heddle.broker.records import ENDED
-from heddle.broker.types import Ctl
+from heddle.broker.types import Ctl, ShardState
 from heddle.coord import planner
 from heddle.coord.shares import PoolShares
 from heddle.coord.telling import Teller
@@ -128,6 +128,7 @@ class Steward:
             states = self._broker.shards.shards(experiment, PARTITION, heard=self._heard)
         if odd:  # behind that: what is missing is made anew whatever else is damaged
             raise Odd(f"numbers of shards that are none: {odd[:5]}")
+        self._mend_dues(watched, states, now_ms)
         is_seat_held = self._broker.seats.holder(experiment) is not None
         watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
         facts = planner.ExperimentFacts(
@@ -147,6 +148,14 @@ class Steward:
         )
         watched.quarantined = self._tell.quarantines(experiment, watched.quarantined, states)
         return self._do(watched, planner.plan_experiment(facts), facts) or status.ended
+
+    def _mend_dues(self, watched: Watched, states: Sequence[ShardState], now_ms: int) -> None:
+        strays = watched.strays(states, now_ms)
+        for shard in self._broker.damages.mend_dues(
+            watched.experiment, strays, leader_epoch=self._epoch, ttl_ms=watched.ttl_ms
+        ):
+            because = "its lease is over, and somebody put the end of that off or dropped it"
+            self._tell.note(watched.experiment, "mended", deadline_of_shard=shard, because=because)
 
     def _do(self, watched: Watched, actions: Iterable[planner.Action], facts: planner.ExperimentFacts) -> bool:
         """True when that ended the experiment."""

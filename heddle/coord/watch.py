@@ -4,13 +4,13 @@ It never talks to the broker: all of it can be lost and is read again by the nex
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from heddle.broker.records import LATEST_MS, StoredSpec
 from heddle.broker.shards import FIRST_DUE
-from heddle.broker.types import Ctl
+from heddle.broker.types import Ctl, ShardState
 from heddle.shard import ShardPlan, plan_shards
 from heddle.spec import ExperimentSpec
 
@@ -124,6 +124,15 @@ class Watched:
         if lacks_ms > self.ttl_ms // MOST_LACKING:
             self.contact_since_ms = now_ms
         self.dues, self.dues_ms, self.next_due_ms = dues, now_ms, min(dues.values(), default=None)
+
+    def strays(self, shards: Iterable[ShardState], now_ms: int) -> list[int]:
+        """Shards whose lease is over, and that no deadline seen in this round gives up within a TTL.
+
+        Somebody wrote another one by hand, or dropped it; or it stands behind many of other dead workers.
+        """
+        latest_ms = now_ms + self.ttl_ms
+        over = (one.shard for one in shards if one.state == "leased" and not one.lease_ms)
+        return [shard for shard in over if self.dues.get(str(shard), LATEST_MS) > latest_ms]
 
     def must_look(self, now_ms: int, ctl: Ctl) -> bool:
         """True when something was seen to change, or the last look is old."""

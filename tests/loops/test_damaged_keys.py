@@ -19,7 +19,7 @@ from heddle.cli.main import run
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.healing import MOST_UNFOUND
 from heddle.coord.leader import Leader
-from heddle.errors import Conflict, NotFound, SpecError, UsageError
+from heddle.errors import Conflict, Gone, LeaderLost, NotFound, SpecError, UsageError
 from heddle.launch.giving_up import progress_of
 from heddle.spaces import Box, Discrete, to_json
 from heddle.spec import load_spec
@@ -445,6 +445,55 @@ def test_where_a_shard_lies_among_the_environments_is_written_anew_as_it_was_pla
         told = [event.message for event in broker.events.read(experiment, count=200)]
         named = [line for line in told if line.startswith(f"mended key={name} field={field} was='abc' now={planned}")]
         assert len(named) == 1, told
+
+
+@pytest.mark.parametrize("said", ["inf", "9e15", "dropped"])
+def test_a_dead_workers_shard_is_reaped_though_somebody_wrote_no_end_of_its_lease(
+    valkey_server: LocalServer, said: str
+) -> None:
+    # Given a shard whose worker is dead, while nothing says any more when its lease is over
+    with fresh(valkey_server.url) as broker:
+        raw, experiment = broker.conn.main, worker_kit.submit(broker, **SPEC)
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        due, ticket = keys.due(experiment, 0), broker.shards.read_ticket("default", "w1", block_ms=0)
+        assert ticket is not None
+        broker.shards.claim(ticket, worker="w1", nonce="n1", ttl_ms=1_000)
+        raw.delete(keys.lease(experiment, 0, 0))
+        raw.zrem(due, "0") if said == "dropped" else raw.zadd(due, {"0": float(said)})
+
+        # When its leader goes on, then it is taken from the dead, a TTL later at most
+        def is_free() -> bool:
+            leader.tick(broker.conn.now_ms())
+            return broker.shards.shards(experiment, 0)[0].state == "queued"
+
+        eventually(is_free, timeout_s=60, every_s=0.1, what="it waits for another worker")
+        # And that was told once
+        told = [event.message for event in broker.events.read(experiment, count=200)]
+        assert len([line for line in told if line.startswith("mended deadline_of_shard=0 ")]) == 1, told
+
+
+def test_an_honest_deadline_and_a_living_owners_are_left_as_they_are(valkey_server: LocalServer) -> None:
+    with fresh(valkey_server.url) as broker:
+        raw, experiment = broker.conn.main, worker_kit.submit(broker, **SPEC)
+        epoch = broker.conn.now_ms()
+        leader = Leader(broker, "c1", epoch, contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        due, ticket = keys.due(experiment, 0), broker.shards.read_ticket("default", "w1", block_ms=0)
+        assert ticket is not None
+        broker.shards.claim(ticket, worker="w1", nonce="n1", ttl_ms=60_000)
+        raw.zadd(due, {"0": float("inf")})  # its owner lives, and will write another one
+        assert broker.damages.mend_dues(experiment, [0], leader_epoch=epoch, ttl_ms=60_000) == []
+        raw.delete(keys.lease(experiment, 0, 0))
+        raw.zadd(due, {"0": 5})
+        assert broker.damages.mend_dues(experiment, [0], leader_epoch=epoch, ttl_ms=60_000) == []
+        assert raw.zscore(due, "0") == 5
+        with pytest.raises(LeaderLost):
+            broker.damages.mend_dues(experiment, [0], leader_epoch=1, ttl_ms=60_000)
+        fresh_one = "gone-000000"
+        with pytest.raises(Gone):
+            broker.damages.mend_dues(fresh_one, [0], leader_epoch=epoch, ttl_ms=60_000)
+        assert raw.exists(keys.due(fresh_one, 0)) == 0
 
 
 def test_damage_that_was_told_late_ends_nothing_and_one_that_stays_does(valkey_server: LocalServer) -> None:

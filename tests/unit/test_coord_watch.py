@@ -261,3 +261,14 @@ def test_a_lease_that_comes_into_sight_behind_others_was_not_granted_just_now() 
     assert seen.contact_since_ms == 0
     seen.saw_due({**first, "98": 11_000}, now_ms=10_200)
     assert seen.contact_since_ms == 10_200, "it would have been in sight"
+
+
+def test_a_shard_whose_lease_is_over_strays_unless_a_deadline_gives_it_up_within_a_ttl() -> None:
+    # Given shards that are held, some by nobody who lives, and one that waits
+    seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+    seen.saw_due({"0": 4_990, "1": 6_000, "2": 6_001, "3": 9_000}, now_ms=5_000)
+    lease_ms = {0: 0, 1: 0, 2: 0, 3: 900, 4: 0, 5: 900}
+    shards: list[Any] = [SimpleNamespace(shard=shard, state="leased", lease_ms=ms) for shard, ms in lease_ms.items()]
+    shards.append(SimpleNamespace(shard=6, state="queued", lease_ms=0))
+    # Then those stray that are over, and have no deadline or one that no renewal has set
+    assert seen.strays(shards, 5_000) == [2, 4]
