@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from heddle.locks import Held, take
@@ -23,6 +23,8 @@ log = logging.getLogger("heddle.isolation")
 HOME_ENV = "HEDDLE_ENV_HOME"
 """In the environment of a child and of all that it starts: its home, by which they are found."""
 TRIES = 100
+SWEPT_AT_ONCE = 64
+"""Homes that a sweep holds the locks of: a process may have few files open, and whole fleets die at once."""
 _LOCK = "lock"
 _sweep_once = threading.Lock()
 _swept = False
@@ -33,6 +35,9 @@ class Home:
 
     Attributes:
         path: of it; work: the folder in it that the child runs in.
+
+    Raises:
+        OSError: it cannot be made, or not be locked, as where too many files are open; nothing of it is left then.
     """
 
     def __init__(self) -> None:
@@ -43,7 +48,7 @@ class Home:
                 base = _base()
                 sweep_once(base)
                 self.path = Path(tempfile.mkdtemp(prefix="env-", dir=base))
-                self._lock = _locked(self.path / _LOCK)
+                self._lock = self._locked()
                 self.work = self.path / "work"
                 self.work.mkdir(mode=0o700)
             except FileNotFoundError:  # the last home of another worker took the folder around it along; or that sweep
@@ -53,6 +58,16 @@ class Home:
                 vanished += 1
                 if vanished == TRIES:
                     raise
+
+    def _locked(self) -> Held | None:
+        try:
+            return _locked(self.path / _LOCK)
+        except FileNotFoundError:
+            raise
+        except OSError:  # it would never be swept
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+            raise
 
     def remove(self) -> None:
         """Remove it and all that was put there, and the folder around it when it was the last; again is no mistake."""
@@ -66,7 +81,14 @@ class Home:
 
 def sweep(base: Path) -> int:
     """End what children of dead workers left running, and remove their homes; how many there were."""
-    found = {path: _locked(path / _LOCK, create=False) for path in base.glob("env-*")}
+    paths, swept = list(base.glob("env-*")), 0
+    for start in range(0, len(paths), SWEPT_AT_ONCE):
+        swept += _sweep_some(paths[start : start + SWEPT_AT_ONCE])
+    return swept
+
+
+def _sweep_some(paths: Sequence[Path]) -> int:
+    found = {path: _unused(path / _LOCK) for path in paths}
     left = {path: held for path, held in found.items() if held is not None}
     if not left:
         return 0
@@ -119,11 +141,19 @@ def _is_ours(base: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
-def _locked(path: Path, *, create: bool = True) -> Held | None:
-    """The file's lock; None when another has it, or it is not there (yet)."""
+def _locked(path: Path) -> Held | None:
+    """The lock of a file, which is made; None when another has it. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
         return take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+
+
+def _unused(path: Path) -> Held | None:
+    """The lock of a file; None when another has it, it is not there (yet), or it cannot be told."""
+    try:
+        return take(os.open(path, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return None
 
