@@ -143,7 +143,15 @@ ROLES: Mapping[str, Rights] = {
                 "leader_renew",
             ),
             *("set_active", "set_command", "set_status", "submit_confirm", "pool_quota", "group_make", "group_tidy"),
-            *("name_release", "worker_bury", "damage_mend", "damage_number", "due_mend", "snapshots_drop"),
+            *(
+                "name_release",
+                "worker_bury",
+                "damage_mend",
+                "damage_number",
+                "due_mend",
+                "fence_mend",
+                "snapshots_drop",
+            ),
         ),
         commands=(*_LOOK, "xadd", "xdel", "xack", "xautoclaim", "xreadgroup", "xgroup|create", "unlink", "hdel")
         + ("zadd", "scan", "zrem", "zremrangebyscore", "subscribe", "unsubscribe"),

@@ -15,6 +15,9 @@ from heddle.broker.records import integer, text
 LEADER_TTL_MS = 3_000
 """How long leadership outlives the leader's last renewal: takeover stays below 4 s."""
 
+HIGHEST_EPOCH = 2**52
+"""No leader's is higher, and what claims add to it stays exact in scripts: epochs begin as server ms, some 2**41."""
+
 LEADER_FIELDS = ("id", "epoch", "until")
 """Fields of the leader's hash that tell who leads."""
 
@@ -52,7 +55,7 @@ class Coordinators:
         Returns:
             The epoch; None while another leads.
         """
-        reply = self._conn.script("leader_claim", [keys.COORDINATOR], [coordinator, ttl_ms, above])
+        reply = self._conn.script("leader_claim", [keys.COORDINATOR], [coordinator, ttl_ms, above, HIGHEST_EPOCH])
         return integer(reply[1]) if text(reply[0]) == "OK" else None
 
     def renew_leader(self, coordinator: str, epoch: int, *, ttl_ms: int = LEADER_TTL_MS) -> bool:
@@ -66,6 +69,14 @@ class Coordinators:
     def fence(self, key: str) -> int:
         """The epoch of the last leader that wrote to a key; also one that somebody wrote there, who never led."""
         return count(self._conn.main.hget(key, "leader_epoch"))
+
+    def mend_fence(self, key: str, epoch: int) -> str:
+        """Write the caller's epoch over one that no leader ever had, and that nobody could rise above.
+
+        Returns:
+            What was found there; "" where it is an epoch that a leader may have.
+        """
+        return text(self._conn.script("fence_mend", [key], [epoch, HIGHEST_EPOCH]))
 
     def leader(self) -> Leader | None:
         """Who leads, or led last; None when nobody ever did or the last one left."""

@@ -10,7 +10,7 @@ import socket
 import numpy as np
 
 from heddle.broker import Broker, open_broker
-from heddle.broker.coordinators import LEADER_TTL_MS
+from heddle.broker.coordinators import HIGHEST_EPOCH, LEADER_TTL_MS
 from heddle.broker.faults import Damaged
 from heddle.clock import Clock, SystemClock
 from heddle.coord.leader import Leader
@@ -111,7 +111,7 @@ class Coordinator:
         except LeaderLost as error:
             # Where the broker forgot a later leader, who then wrote once more, the lease is ours, its epoch worthless;
             # and where somebody wrote a huge one by hand, no epoch counts that does not lie above that.
-            self._fenced = max(epoch, _fence(broker, error.key))
+            self._fenced = max(epoch, self._fence(broker, error.key, epoch))
             raise
         if keeper.lost:
             broker.events.log(None, "coordinator", self.id, "warning", f"lost the lead of epoch={epoch}")
@@ -197,11 +197,20 @@ class Coordinator:
         self._stop.wait(retry_delay_s(failures, self._rng.random(), last_s=RETRY_LAST_S))
         return failures
 
-
-def _fence(broker: Broker, key: str) -> int:
-    """The epoch that fenced this one; 0 where that cannot be told now: whoever is fenced again asks again."""
-    try:
-        return broker.coordinators.fence(key) if key else 0
-    except (BrokerError, Damaged, Denied) as error:
-        log.debug("cannot tell what fenced key=%s error=%s", key, error)
-        return 0
+    def _fence(self, broker: Broker, key: str, epoch: int) -> int:
+        """The epoch that fenced this one; 0 where that is none that a leader may have, which is mended, or where it
+        cannot be told now: whoever is fenced again asks again."""
+        if not key:
+            return 0
+        try:
+            found = broker.coordinators.fence(key)
+            if found <= HIGHEST_EPOCH:
+                return found
+            if was := broker.coordinators.mend_fence(key, epoch):
+                told = f"mended key={key} field=leader_epoch was={was} now={epoch}; no leader ever had that epoch"
+                log.warning("%s", told)
+                broker.events.log(None, "coordinator", self.id, "warning", told)
+            return 0
+        except (BrokerError, Damaged, Denied) as error:
+            log.debug("cannot tell what fenced key=%s error=%s", key, error)
+            return 0

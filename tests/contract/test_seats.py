@@ -3,6 +3,7 @@
 import pytest
 
 from heddle.broker import Broker, keys
+from heddle.broker.coordinators import HIGHEST_EPOCH
 from heddle.broker.counts import count
 from heddle.broker.records import text
 from heddle.broker.scripts import WHOLE
@@ -173,6 +174,27 @@ def test_a_leader_whose_epoch_was_fenced_goes_on_under_a_higher_one(any_broker: 
     assert coordinators.claim_leader("c1", above=first) == second
     assert not coordinators.renew_leader("c1", first)
     assert coordinators.renew_leader("c1", second)
+
+
+def test_an_epoch_above_which_there_is_none_is_begun_anew_and_mended_where_it_fences(any_broker: Broker) -> None:
+    # Given a leader, and the highest whole number that a script knows in the place of all epochs
+    coordinators, raw, experiment = any_broker.coordinators, any_broker.conn.main, admit(any_broker)
+    first = coordinators.claim_leader("c1")
+    assert first is not None
+    raw.hset(keys.COORDINATOR, mapping={"epoch": 2**53, "until": 1})
+    raw.hset(keys.ctl(experiment), "leader_epoch", 2**53)
+    # When another leads, and mends what fences it
+    second = coordinators.claim_leader("c2")
+    assert second is not None and first <= second <= HIGHEST_EPOCH
+    with pytest.raises(LeaderLost):
+        any_broker.experiments.set_active(experiment, leader_epoch=second, active=1, active_eval=0)
+    assert coordinators.mend_fence(keys.ctl(experiment), second) == str(2**53)
+    # Then it decides, those before it do not, and there is nothing left to mend
+    any_broker.experiments.set_active(experiment, leader_epoch=second, active=1, active_eval=0)
+    with pytest.raises(LeaderLost):
+        any_broker.experiments.set_active(experiment, leader_epoch=5, active=1, active_eval=0)
+    assert coordinators.mend_fence(keys.ctl(experiment), 5) == ""
+    assert coordinators.fence(keys.ctl(experiment)) == second
 
 
 ODD = ["nan", "inf", "-inf", "x", "", "-5", "1.5", "1e15", "0x10", " 7", "9007199254740993", "9" * 400]

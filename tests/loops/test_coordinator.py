@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from heddle.broker import Broker, keys, open_broker
+from heddle.broker.coordinators import HIGHEST_EPOCH
 from heddle.broker.pools import WorkerBeat
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.types import Claim, Ticket
@@ -195,7 +196,7 @@ def test_a_leader_that_the_broker_went_back_to_goes_on_behind_the_fence_of_one_t
     assert again is not None and again.epoch > leader.epoch + 1
 
 
-@pytest.mark.parametrize("said", ["inf", "x", "99999999999999", "9007199254740000"])
+@pytest.mark.parametrize("said", ["inf", "x", "99999999999999", "9007199254740000", "9007199254740992"])
 def test_an_epoch_written_by_hand_keeps_no_coordinator_from_leading(
     broker: Broker, coordinate: Callable[[], StopFlag], said: str
 ) -> None:
@@ -209,6 +210,26 @@ def test_an_epoch_written_by_hand_keeps_no_coordinator_from_leading(
     broker.experiments.set_command(experiment, "pause")
     await_state(broker, experiment, "paused")
     assert broker.coordinators.leader() is not None
+
+
+def test_an_epoch_above_which_there_is_none_is_mended_and_told_and_leaders_still_fence_each_other(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    # Given a coordinator that leads, and the highest whole number that a script knows as everybody's epoch
+    coordinate()
+    experiment, raw = submit(broker), broker.conn.main
+    await_state(broker, experiment, "running")
+    for key in (keys.ctl(experiment), keys.pool("default"), keys.COORDINATOR):
+        raw.hset(key, mapping={"epoch" if key == keys.COORDINATOR else "leader_epoch": 2**53})
+    # When it goes on
+    broker.experiments.set_command(experiment, "pause")
+    await_state(broker, experiment, "paused")
+    # Then its epoch is one that others can rise above, and so is what it wrote
+    leader = eventually(lambda: (found := broker.coordinators.leader()) and found.epoch <= HIGHEST_EPOCH and found)
+    assert leader
+    eventually(lambda: broker.experiments.ctl(experiment).leader_epoch <= HIGHEST_EPOCH)
+    lines = [event.message for event in broker.events.read(None, count=500)]
+    assert [line for line in lines if line.startswith(f"mended key={keys.ctl(experiment)} field=leader_epoch was=")]
 
 
 def test_an_experiment_stopped_before_it_was_admitted_never_starts(
