@@ -248,7 +248,9 @@ class Experiments:
         args = [leader_epoch, active, active_eval]
         check_leader(experiment, text(self._conn.script("set_active", [keys.ctl(experiment)], args)))
 
-    def finish(self, experiment: str, seat_epoch: int, outcome: Outcome, reason: str, result: Mapping[str, Any]) -> str:
+    def finish(
+        self, experiment: str, seat_epoch: int, outcome: Outcome, reason: str, result: Mapping[str, Any]
+    ) -> Outcome:
         """End it, as the holder of its seat: command stop, outcome, reason and result. The first outcome stays.
 
         Returns:
@@ -261,7 +263,7 @@ class Experiments:
         args = [seat_epoch, outcome, reason, dump_json(result), keys.news(experiment)]
         reply = self._conn.script("finish", [keys.ctl(experiment), keys.status(experiment)], args)
         check_seat(experiment, seat_epoch, text(reply[0]))
-        return text(reply[1])
+        return text(reply[1])  # type: ignore[return-value]
 
     def remove(self, experiment: str, *, force: bool = False) -> None:
         """Remove every key of it; again is no mistake.

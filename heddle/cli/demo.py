@@ -18,7 +18,8 @@ from heddle.cli.roles import need_torch
 
 if TYPE_CHECKING:
     from heddle.cli.evaluate import Score
-    from heddle.cli.running import Outcome, Running
+    from heddle.cli.outcome import Outcome
+    from heddle.cli.running import Running
 
 GOAL = 475.0
 EPISODES = 100
@@ -112,7 +113,7 @@ def demo(workers: int, directory: str) -> None:
             _say_cut_short(outcome)
             raise click.exceptions.Exit(outcome.exit_code or 1)
         score = _score(outcome)
-        _tell(outcome, kill, score)
+        tell_demo(outcome, kill, score)
     good = score is not None and score.return_mean >= GOAL and outcome.adds_up and bool(kill.worker) and not kill.lost
     raise click.exceptions.Exit(0 if good else 1)
 
@@ -134,37 +135,47 @@ def _score(outcome: "Outcome") -> "Score | None":
     return play(find_checkpoint(Path(path)), episodes=EPISODES)
 
 
-def _tell(outcome: "Outcome", kill: Kill, score: "Score | None") -> None:
-    """The result, the curve, and what to do next."""
-    from heddle.cli.curve import Curve, braille
-    from heddle.cli.run import best_checkpoint, draw_curve
+def tell_demo(outcome: "Outcome", kill: Kill, score: "Score | None") -> None:
+    """The result, then the curve, and what to do next: what is known does not wait for what draws."""
+    from heddle.cli.run import LAST, best_checkpoint, draw_curve
     from heddle.cli.tables import print_facts
 
     facts = outcome.facts
-    click.echo("\nmean return of the last 100 training episodes")
-    for line in braille([Curve("training", facts.returns)], x_label="environment steps"):
-        click.echo(line)
-    picture = draw_curve(outcome, title=f"CartPole-v1, PPO, {outcome.experiment}", goal=GOAL)
-    best = best_checkpoint(outcome)
-    slowest = max((seconds for _, _, seconds in kill.back), default=0.0)
-    killed = f"worker {kill.worker} with SIGKILL; {len(kill.back)} shards back within {slowest:.1f} s"
-    if kill.lost:
-        killed += f", {len(kill.lost)} never"
     click.echo("")
     print_facts(
         [
             ("return", _score_text(score)),
             ("speed", f"{facts.steps:,} steps in {facts.elapsed_s:.0f} s"),
-            ("killed", killed if kill.worker else "nobody: it was over too soon"),
+            ("killed", _killed_text(kill)),
             ("batches", outcome.line),
-            ("curve", picture or ""),
-            ("checkpoint", best),
+            *(("trouble", what) for what in outcome.troubles[:5]),
+            (LAST, best_checkpoint(outcome) or "none"),
         ]
     )
+    _draw(outcome)
+    picture = draw_curve(outcome, title=f"CartPole-v1, PPO, {outcome.experiment}", goal=GOAL)
+    print_facts([(f"{'curve':<{len(LAST)}}", picture or "")])
     click.echo("\nnext:")
     click.echo(f"  heddle eval {outcome.directory} --episodes 100")
     click.echo("  heddle init my.toml && heddle run my.toml   # yours goes into [env] id")
     click.echo("  heddle up           # services that stay; then heddle enqueue my.toml")
+
+
+def _draw(outcome: "Outcome") -> None:
+    from heddle.cli.curve import Curve, braille
+
+    click.echo("\nmean return of the last 100 training episodes")
+    for line in braille([Curve("training", outcome.facts.returns)], x_label="environment steps"):
+        click.echo(line)
+    click.echo("")
+
+
+def _killed_text(kill: Kill) -> str:
+    if not kill.worker:
+        return "nobody: it was over too soon"
+    slowest = max((seconds for _, _, seconds in kill.back), default=0.0)
+    killed = f"worker {kill.worker} with SIGKILL; {len(kill.back)} shards back within {slowest:.1f} s"
+    return f"{killed}, {len(kill.lost)} never" if kill.lost else killed
 
 
 def _score_text(score: "Score | None") -> str:

@@ -23,7 +23,7 @@ from heddle.cli.options import (
 from heddle.cli.roles import need_torch
 
 if TYPE_CHECKING:
-    from heddle.cli.running import Outcome
+    from heddle.cli.outcome import Outcome
 
 DIRECTORY = "runs"
 LAST = "checkpoint"

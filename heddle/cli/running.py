@@ -6,10 +6,9 @@ It never decides how a run heals; `heddle.launch` does.
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from heddle.broker import open_broker
 from heddle.broker.server import find_running, is_running
@@ -19,7 +18,7 @@ from heddle.cli.ending import asked
 from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
 from heddle.cli.heard import hear_warnings
-from heddle.cli.live import Facts
+from heddle.cli.outcome import Outcome, Result
 from heddle.cli.tables import print_facts
 from heddle.cli.tracked import see_through
 from heddle.client import FOLDER, Client, connect
@@ -71,45 +70,6 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        experiment: its id; state: completed, stopped, failed, or "interrupted" when it was cut short.
-        reason: why, in words; facts: the last ones; result: what the trainer left.
-        accounting: of promise P2, by unit; {} when the broker could not be asked.
-        line: the accounting as one line; adds_up: nothing is lost and nothing counted twice.
-        restarts: why each child was started again, and workers ended; troubles: quarantined shards and the like, at
-            the last look.
-        directory: of its checkpoints.
-        hurried: somebody waits for this process to be gone; failures: what its environments did, with worker and line.
-        untracked: trackers that have not everything; `heddle track` of the directory gives it to them.
-    """
-
-    experiment: str
-    state: str
-    reason: str
-    facts: Facts
-    result: dict[str, Any]
-    accounting: dict[str, dict[str, int]]
-    line: str
-    adds_up: bool
-    restarts: tuple[str, ...]
-    directory: Path
-    troubles: tuple[str, ...] = ()
-    hurried: bool = False
-    failures: tuple[str, ...] = ()
-    untracked: tuple[str, ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """Of the command."""
-        if self.state == "interrupted":
-            return 130
-        return 0 if self.state in ("completed", "stopped") else 1
-
-
-@dataclass(frozen=True, slots=True)
 class _Watch:
     """The experiment, as the facts reader sees it."""
 
@@ -146,7 +106,12 @@ def run_here(order: Order, audience: Audience, *, each_step: Callable[[Running],
     stop = StopFlag()
     listen_to_signals(stop, LAUNCHER_SIGNALS)
     audience.tells(partial(stop.drain, arms=False))
-    with _services(order, stop) as (local, client), _begun(order, local, client, stop) as (running, trackers):
+    result = Result()
+    with (
+        result.kept(),
+        _services(order, stop) as (local, client),
+        _begun(order, local, client, stop) as (running, trackers),
+    ):
         session, reader = running.session, running.reader
         with (
             _remembered(order, local, reader.experiment),
@@ -161,11 +126,11 @@ def run_here(order: Order, audience: Audience, *, each_step: Callable[[Running],
                 stop.wait_now(STEP_S)
             _last_look(session, reader)
             local.settled = stop.now or reader.ended or (order.directory / reader.experiment / ENDED).is_file()
-            outcome = _outcome(order, session, reader)
-            outcome = replace(outcome, untracked=see_through(running, screen, trackers, client))
-        if stop.now or (ending := asked(client, reader.experiment)) is None:
-            return outcome
-        return replace(outcome, failures=ending.failures, restarts=(*outcome.restarts, *ending.restarts))
+            result.begin(_outcome(order, session, reader))
+            result.add(untracked=see_through(running, screen, trackers, client))
+        if not stop.now and (ending := asked(client, reader.experiment)) is not None:
+            result.add(failures=ending.failures, restarts=(*result.outcome.restarts, *ending.restarts))
+    return result.outcome
 
 
 @contextlib.contextmanager

@@ -66,9 +66,9 @@ def fail(loop: Loop, reason: str) -> Outcome:
     loop.training_on = []
     parts.reader.loading([])
     parts.ledger.roll_back()
-    _finish(loop, "failed", reason)
+    final = _finish(loop, "failed", reason)
     _settle_rest(loop, train=False, save=False)
-    return "failed"
+    return final
 
 
 def _failure(loop: Loop) -> str:
@@ -136,6 +136,7 @@ def _settle_read(loop: Loop, *, train: bool, save: bool) -> None:
 
 
 def _finish(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
+    """Tell the outcome; the one that it has now: what was told first stays, whatever is met behind it."""
     parts = loop.parts
     result = result_of(loop, loop.flow())
     final = parts.patience.call(
@@ -145,7 +146,7 @@ def _finish(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
     parts.report.end(final, reason, result)
     log.info("ended experiment=%s outcome=%s reason=%s", parts.experiment, final, reason)
     parts.report.tell("error" if outcome == "failed" else "info", f"{outcome}: {reason}")
-    return outcome
+    return final
 
 
 def _evaluate_last(loop: Loop) -> None:

@@ -19,6 +19,7 @@ from heddle.broker import Broker
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.checkpoint import Checkpoint
 from heddle.clock import Clock
+from heddle.consumers.measured import NoMetric, numbers_of
 from heddle.consumers.reader import Loaded
 from heddle.consumers.session_body import LOOK_S, Body
 from heddle.consumers.setting import Describe, Setting
@@ -148,8 +149,15 @@ class TrainerSession:
         self.body.publish({name: np.array(array) for name, array in weights.items()})
 
     def report(self, metrics: Mapping[str, float]) -> None:
-        """Add to the metrics of the update in hand."""
-        self.body.metrics.update({name: float(value) for name, value in metrics.items()})
+        """Add to the metrics of the update in hand.
+
+        Raises:
+            UsageError: one of them is not one number, by name; none is added then.
+        """
+        try:
+            self.body.metrics.update(numbers_of(metrics))
+        except NoMetric as error:
+            raise UsageError(f"report() was given {error}") from error
 
     def keep(self, tensors: Mapping[str, Array], meta: Mapping[str, Any] | None = None) -> None:
         """What the next checkpoints hold beside the weights: an optimizer's arrays and JSON values."""

@@ -22,6 +22,7 @@ from heddle.consumers.learners import Learner, TrainBatch, make_learner, resolve
 from heddle.consumers.learners.gpu import Gpu
 from heddle.consumers.learners.guard import Hearsay
 from heddle.consumers.learners.suspects import suspect
+from heddle.consumers.measured import NoMetric, numbers_of
 from heddle.consumers.oddities import where_of
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
@@ -107,11 +108,10 @@ class Training:
         except user_errors() as error:  # the learner may be anybody's code
             who = f"learner {self._spec.trainer.learner}"
             raise ExperimentFailed(f"{where}: {who} raised {describe_error(error)}{suspect(assembled)}") from error
-        if (metrics := numbers_of(given)) is None:
-            who = f"learner {self._spec.trainer.learner}"
-            raise ExperimentFailed(
-                f"{where}: {who} returned the metrics {_shown(given)}, expected a dict of names to numbers"
-            )
+        try:
+            metrics = numbers_of(given)
+        except NoMetric as error:
+            raise ExperimentFailed(f"{where}: learner {self._spec.trainer.learner} returned {error}") from error
         told = self._asked()
         try:
             told = told or self._hearsay.objection(metrics)
@@ -236,26 +236,3 @@ class Training:
 
 def _copied(tensors: Mapping[str, Any]) -> Arrays:
     return {name: np.array(array) for name, array in tensors.items()}
-
-
-def numbers_of(metrics: object) -> dict[str, float] | None:
-    """A learner's metrics as numbers by name; None where they are something else."""
-    if not isinstance(metrics, Mapping):
-        return None
-    found = dict[str, float]()
-    for name, value in metrics.items():
-        if not isinstance(name, str) or isinstance(value, str | bytes):
-            return None
-        try:
-            found[name] = float(value.detach() if hasattr(value, "detach") else value)  # torch warns of one with a grad
-        except (TypeError, ValueError, RuntimeError, OverflowError):  # of more than one number; one that no float holds
-            return None
-    return found
-
-
-def _shown(given: object) -> str:
-    """What a learner returned, in short; the kind of what cannot be shown, as a number of thousands of digits."""
-    try:
-        return " ".join(repr(given).split())[:80]
-    except user_errors():
-        return f"of kind {type(given).__name__}"

@@ -76,6 +76,19 @@ def test_a_loop_of_ones_own_trains_to_the_end_of_the_budget(broker: Broker, sess
     fleet.check_balance()
 
 
+def test_a_loop_of_ones_own_is_told_which_of_its_metrics_is_no_number(broker: Broker, session: Enter) -> None:
+    fleet = Fleet(broker, submit(broker, budget={"env_steps": 16})).claim_all()
+    workers = play(fleet, rounds=1)
+    weight = torch.ones(2, requires_grad=True)
+    with session(fleet.experiment) as trainer:
+        for _ in trainer:
+            with pytest.raises(UsageError, match=r"report\(\) was given the metric 'loss' = a Tensor of shape \[2\]"):
+                trainer.report({"loss": weight * 2})
+            trainer.report({"loss": (weight * 2).sum()})
+    workers.join()
+    assert broker.events.metrics_last(fleet.experiment)["loss"] == 4.0
+
+
 def test_batches_come_as_tensors_on_request(broker: Broker, session: Enter) -> None:
     fleet = Fleet(broker, submit(broker, budget={"env_steps": 16})).claim_all()
     workers = play(fleet, rounds=1)

@@ -421,6 +421,27 @@ def test_a_learner_that_raises_fails_the_run_and_the_last_checkpoint_stays(
     fleet.check_balance()
 
 
+def test_what_a_learner_raises_behind_a_run_that_was_completed_fails_nothing(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    # Given a trainer that told that the run completed and was killed before it had settled a batch
+    fleet = Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(tmp_path)}})).claim_all()
+    epoch = broker.seats.claim_seat(fleet.experiment, "killed-1-0", ttl_ms=60_000)
+    assert epoch is not None
+    fleet.give(0, 1)
+    broker.experiments.finish(fleet.experiment, epoch, "completed", "used env_steps 32", {})
+    broker.seats.release_seat(fleet.experiment, epoch)
+    fleet.release_all()
+    # When the learner raises under the next one, which settles it
+    (tmp_path / "fail-state").touch()
+    trainer = start(fleet.experiment)
+    # Then that is no failure, neither for who asks the broker nor for who waits for the process
+    assert trainer.join() == 0
+    ctl = broker.experiments.ctl(fleet.experiment)
+    assert (ctl.outcome, ctl.reason) == ("completed", "used env_steps 32")
+    assert any("the learner fell over" in line.message for line in broker.events.read(fleet.experiment, count=50))
+
+
 def test_a_gradient_that_exploded_is_told_although_the_run_goes_on(
     broker: Broker, start: Start, tmp_path: Path
 ) -> None:

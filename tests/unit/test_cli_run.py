@@ -7,10 +7,11 @@ import pytest
 
 from heddle.broker.types import ShardState
 from heddle.checkpoint import BEST, file_name
+from heddle.cli.demo import Kill, tell_demo
 from heddle.cli.facts import troubles
 from heddle.cli.live import Facts
+from heddle.cli.outcome import Outcome, Result
 from heddle.cli.run import print_outcome
-from heddle.cli.running import Outcome
 from heddle.cli.tables import fact_lines, said, table_lines
 
 
@@ -124,6 +125,42 @@ def test_a_curve_that_cannot_be_drawn_is_told_in_a_line_after_the_outcome(
     print_outcome(replace(interrupted(tmp_path), state="completed", facts=facts), Path("exp.toml"))
     shown = capsys.readouterr()
     assert shown.err == "no picture of the curve: no font\n" and "next:" in shown.out
+
+
+def test_the_demo_tells_its_outcome_before_its_curve_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def broken(*given: object, **named: object) -> None:
+        told.append(capsys.readouterr().out)
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("heddle.cli.curve.save_png", broken)
+    facts = Facts("exp-1a2b", "completed", returns=((100, 1.0), (200, 2.0)))
+    tell_demo(replace(interrupted(tmp_path), state="completed", facts=facts), Kill(worker="w1"), None)
+    shown = capsys.readouterr()
+    for part in ("no checkpoint was written", "worker w1 with SIGKILL", "batches"):
+        assert part in told[0]
+    assert told[0].index("SIGKILL") < told[0].index("mean return of the last 100 training episodes")
+    assert shown.err == "no picture of the curve: no font\n" and "next:" in shown.out
+
+
+def test_what_is_met_while_a_run_is_put_away_is_one_of_its_troubles_and_changes_no_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = Result()
+    with result.kept():
+        result.begin(replace(interrupted(tmp_path), state="completed"))
+        raise RuntimeError("the folder\nis busy")
+    print_outcome(result.outcome, Path("exp.toml"))
+    assert result.outcome.exit_code == 0
+    assert "trouble     once it had ended: RuntimeError: the folder is busy" in capsys.readouterr().out
+
+
+def test_what_is_met_before_it_is_known_how_a_run_ended_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="too soon"), Result().kept():
+        raise RuntimeError("too soon")
 
 
 def test_a_run_that_trains_on_a_recording_tells_the_steps_of_its_trainer(

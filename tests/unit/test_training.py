@@ -79,25 +79,49 @@ def test_old_files_that_a_learner_cannot_delete_are_no_trouble_with_training(
     assert "cannot delete old files" in caplog.text
 
 
-ODD = [{"policy_loss": [1, 2]}, {"x": "1.0"}, {3: 1.0}, None, [("x", 1.0)], {"x": np.ones(2)}]
-ODD += [{"x": 10**400}, {"x": 10**5_000}]
+class Unspeakable:
+    """Nothing about it can be asked."""
+
+    def __float__(self) -> float:
+        raise ZeroDivisionError("no number")
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError("no words")
 
 
-@pytest.mark.parametrize("given", ODD)
-def test_metrics_that_are_no_numbers_by_name_are_a_failure_of_the_learner(
-    given: Any, monkeypatch: pytest.MonkeyPatch
+ODD: dict[str, tuple[Any, str]] = {
+    "a list": ({"policy_loss": [1, 2]}, "the metric 'policy_loss' = [1, 2], expected one number"),
+    "a text": ({"x": "1.0"}, "the metric 'x' = '1.0', expected one number"),
+    "nothing": ({"a": 1.0, "x": None}, "the metric 'x' = None, expected one number"),
+    "numpy": ({"x": np.ones(2)}, "the metric 'x' = a ndarray of shape [2], expected one number; of a tensor give"),
+    "torch": (
+        {"loss": torch.ones(2, 3, requires_grad=True) * 2},
+        "the metric 'loss' = a Tensor of shape [2, 3], expected one number; of a tensor give its mean, say",
+    ),
+    "too large": ({"x": 10**400}, "the metric 'x' = 1000"),
+    "of thousands of digits": ({"x": 10**5_000}, "the metric 'x' = a int, expected one number"),
+    "complex": ({"x": torch.tensor(1j)}, "the metric 'x' = tensor(0.+1.j), expected one number"),
+    "one that raises": ({"x": Unspeakable()}, "the metric 'x' = a Unspeakable, expected one number"),
+    "a name that is none": ({3: 1.0}, "a metric named 3, expected a dict of names to numbers"),
+    "no dict": (None, "the metrics None, expected a dict of names to numbers"),
+    "pairs": ([("x", 1.0)], "the metrics [('x', 1.0)], expected a dict of names to numbers"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_a_metric_that_is_no_number_is_a_failure_of_the_learner_with_its_name(
+    what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    given, told = ODD[what]
     training = make_training()
     monkeypatch.setattr(training.learner, "update", lambda batch, progress: given)
-    with pytest.raises(
-        ExperimentFailed, match=r"update 1 on shards 0: learner .*Recorder returned the metrics .*, expec"
-    ):
+    with pytest.raises(ExperimentFailed, match=rf"update 1 on shards 0: learner .*Recorder returned {re.escape(told)}"):
         training.update([batch(training)], Progress())
 
 
 def test_metrics_may_be_numbers_of_any_library(monkeypatch: pytest.MonkeyPatch) -> None:
     training = make_training()
-    given = {"a": np.float32(1), "b": torch.tensor(2), "c": np.array(3), "d": True, "e": float("nan")}
+    given = {"a": np.float32(1), "b": torch.tensor(2), "c": np.array([3]), "d": True, "e": float("nan")}
     monkeypatch.setattr(training.learner, "update", lambda batch, progress: given)
     told = training.update([batch(training)], Progress())
     assert [told[name] for name in "abcd"] == [1.0, 2.0, 3.0, 1.0] and told["e"] != told["e"]
@@ -107,8 +131,11 @@ def test_metrics_may_be_numbers_of_any_library(monkeypatch: pytest.MonkeyPatch) 
 def test_a_metric_that_carries_its_gradient_is_a_number_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     training = make_training()
     loss = torch.ones((), requires_grad=True) * 3
-    monkeypatch.setattr(training.learner, "update", lambda batch, progress: {"loss": loss})
-    assert training.update([batch(training)], Progress())["loss"] == 3.0
+    given = {"loss": loss, "in brackets": loss[None], "numpy's": np.array([[3.0]])}
+    monkeypatch.setattr(training.learner, "update", lambda batch, progress: given)
+    told = training.update([batch(training)], Progress())
+    assert {name: told[name] for name in given} == dict.fromkeys(given, 3.0)
+    assert {type(value) for value in told.values()} == {float}, "nothing else goes on from here"
 
 
 class Moody(nn.Module):
