@@ -148,7 +148,8 @@ def plan_experiment(facts: ExperimentFacts) -> list[Action]:
         return [*actions, ending]
     wanted: State = "stopping" if failure else _STATE_OF[facts.command]
     if wanted != facts.state:
-        actions.append(SetStatus(wanted, failure or facts.outcome_reason))
+        reason = "" if was_stopped_first(facts) else failure
+        actions.append(SetStatus(wanted, reason or facts.outcome_reason))
     if failure and facts.command != "stop":
         actions.append(Stop())
     return actions
@@ -167,13 +168,19 @@ def plan_end(facts: ExperimentFacts, failure: str) -> SetStatus | None:
         return None
     if facts.outcome == "completed":
         return SetStatus("completed", _joined(facts.outcome_reason, left))
-    if failure:
+    if failure and not was_stopped_first(facts):
         return SetStatus("failed", failure)
     if facts.outcome == "failed":
         return SetStatus("failed", facts.outcome_reason or "the trainer gave no reason")
     if facts.outcome == "stopped":
-        return SetStatus("stopped", _joined(facts.outcome_reason, left))
-    return SetStatus("stopped", _joined("no trainer was there to end it", left)) if has_waited else None
+        return SetStatus("stopped", _joined(facts.outcome_reason, failure, left))
+    return SetStatus("stopped", _joined("no trainer was there to end it", failure, left)) if has_waited else None
+
+
+def was_stopped_first(facts: ExperimentFacts) -> bool:
+    """Somebody stopped it before its shards did: of a failure of theirs the reason is written before the command."""
+    is_theirs = facts.state == "stopping" and facts.reason not in ("", facts.outcome_reason)
+    return facts.command == "stop" and not is_theirs
 
 
 def _joined(*reasons: str) -> str:

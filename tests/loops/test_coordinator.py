@@ -415,6 +415,30 @@ def test_one_quarantined_shard_is_left_out_or_fails_all_as_the_spec_says(
     assert await_state(broker, strict, "failed") == f"shard {claim.lease.shard} is quarantined: boom"
 
 
+def test_a_stop_of_somebody_comes_before_the_quarantine_that_follows_it(
+    broker: Broker, coordinate: Callable[[], StopFlag]
+) -> None:
+    coordinate()
+    faults = {"lease_ttl": 30, "barren_deaths": 1, "on_quarantine": "fail"}
+    experiment = submit(broker, faults=faults)
+    claims = [take(broker, ttl_ms=30_000)[1] for _ in range(2)]
+    epoch = broker.seats.claim_seat(experiment, "t-1-0", ttl_ms=30_000)
+    assert epoch is not None
+    # When somebody stops it, and a shard fails for good while it is given back
+    broker.experiments.set_command(experiment, "stop")
+    await_state(broker, experiment, "stopping")
+    broker.shards.release(claims[0].lease, error="boom", barren=True)
+    broker.shards.release(claims[1].lease)
+    eventually(lambda: broker.experiments.ctl(experiment).active == 1)
+    status = broker.experiments.status(experiment)
+    assert (status.state, status.reason) == ("stopping", ""), "what a trainer would tell as a failure"
+    broker.experiments.finish(experiment, epoch, "stopped", "stopped by command", {})
+    broker.seats.release_seat(experiment, epoch)
+    # Then it was stopped, and what came behind that is told behind it
+    told = f"stopped by command; shard {claims[0].lease.shard} is quarantined: boom"
+    assert await_state(broker, experiment, "stopped") == told
+
+
 def test_a_shard_whose_quarantine_is_lifted_counts_again_and_is_played(
     broker: Broker, coordinate: Callable[[], StopFlag]
 ) -> None:

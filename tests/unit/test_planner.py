@@ -42,6 +42,9 @@ RUNNING = ExperimentFacts(
     seat_epoch=5,
 )
 OVER = replace(RUNNING, state="stopping", command="stop", shards=shards("stopped", "stopped"), seat_held=False)
+BOOM = (ShardFact(0, "train", "quarantined", "boom"),)
+ALL_BOOM = "every train shard is quarantined; shard 0: boom"
+FAILED = replace(OVER, active=0, active_eval=0, shards=BOOM)
 
 
 @pytest.mark.parametrize(
@@ -83,18 +86,29 @@ OVER = replace(RUNNING, state="stopping", command="stop", shards=shards("stopped
          [SetStatus("stopping", "shard 0 is quarantined: env blew up"), Stop()]),
         ("all quarantined", RUNNING, {"shards": shards("quarantined", "quarantined"), "active": 0},
          [SetStatus("stopping", "every train shard is quarantined; shard 0: env blew up"), Stop()]),
-        ("all quarantined, stop already told", RUNNING,
-         {"shards": shards("quarantined", "quarantined"), "active": 0, "command": "stop"},
-         [SetStatus("stopping", "every train shard is quarantined; shard 0: env blew up")]),
-        ("failing, the trainer says stopped", replace(OVER, active=0),
-         {"shards": (ShardFact(0, "train", "quarantined", "boom"),), "active_eval": 0, "outcome": "stopped"},
-         [SetStatus("failed", "every train shard is quarantined; shard 0: boom")]),
-        ("all quarantined after the budget was reached", replace(OVER, active=0),
-         {"shards": (ShardFact(0, "train", "quarantined", "boom"),), "active_eval": 0, "outcome": "completed"},
-         [SetStatus("completed")]),
+        ("failing, not stopped yet", RUNNING,
+         {"shards": shards("quarantined", "quarantined"), "active": 0, "state": "stopping", "reason": ALL_BOOM},
+         [Stop()]),
+        ("all quarantined, somebody stopped it before anybody looked", RUNNING,
+         {"shards": shards("quarantined", "quarantined"), "active": 0, "command": "stop"}, [SetStatus("stopping")]),
+        ("failing, the trainer says stopped", FAILED, {"reason": ALL_BOOM, "outcome": "stopped"},
+         [SetStatus("failed", ALL_BOOM)]),
+        ("failing, and no trainer is there", FAILED, {"reason": "shard 0 is quarantined: boom"},
+         [SetStatus("failed", ALL_BOOM)]),
+        ("stopped, then all quarantined", FAILED, {"outcome": "stopped", "outcome_reason": "by command"},
+         [SetStatus("stopped", f"by command; {ALL_BOOM}")]),
+        ("the same where the stop was seen when its trainer had left", FAILED,
+         {"reason": "by command", "outcome": "stopped", "outcome_reason": "by command"},
+         [SetStatus("stopped", f"by command; {ALL_BOOM}")]),
+        ("stopped, then all quarantined, the trainer may come back", FAILED, {"seat_free_ms": 14_999}, []),
+        ("stopped, then all quarantined, and no trainer came back", FAILED, {"seat_free_ms": 15_000, "in_flight": 2},
+         [SetStatus("stopped", f"no trainer was there to end it; {ALL_BOOM}; 2 batches were left untrained")]),
+        ("stopped, then all quarantined, and its learner raised", FAILED,
+         {"outcome": "failed", "outcome_reason": "nan loss"}, [SetStatus("failed", "nan loss")]),
+        ("all quarantined after the budget was reached", FAILED, {"outcome": "completed"}, [SetStatus("completed")]),
         ("quarantined without a word", RUNNING,
-         {"shards": shards("quarantined", "quarantined", error=""), "active": 0, "command": "stop"},
-         [SetStatus("stopping", "every train shard is quarantined; shard 0: its workers died without a word")]),
+         {"shards": shards("quarantined", "quarantined", error=""), "active": 0},
+         [SetStatus("stopping", "every train shard is quarantined; shard 0: its workers died without a word"), Stop()]),
     ],
 )  # fmt: skip
 def test_an_experiment_gets(name: str, base: ExperimentFacts, changes: dict[str, Any], expected: list[Action]) -> None:
@@ -103,7 +117,9 @@ def test_an_experiment_gets(name: str, base: ExperimentFacts, changes: dict[str,
 
 def test_deciding_again_on_what_was_done_decides_nothing() -> None:
     facts = replace(RUNNING, shards=shards("quarantined", "quarantined"), on_quarantine="fail")
-    done = replace(facts, state="stopping", command="stop", active=0, active_eval=1)
+    (_, stopping, _) = plan_experiment(facts)
+    assert isinstance(stopping, SetStatus)
+    done = replace(facts, state="stopping", reason=stopping.reason, command="stop", active=0, active_eval=1)
     assert plan_experiment(done) == []
 
 
