@@ -21,6 +21,7 @@ from heddle.producers.contract import BadAnswer, lane_of
 from heddle.producers.endless import Endless
 from heddle.producers.episodes import Episodes
 from heddle.producers.kinds import Spaces
+from heddle.producers.masks import Masks
 from heddle.producers.memory import copied, fresh_state
 from heddle.producers.mishap import PlayError
 from heddle.producers.noise import NoiseTape
@@ -91,6 +92,7 @@ class Play(ABC):
         self._fresh_state = fresh_state(policy, 1, spec)
         self._spaces, self._news = Spaces(envs), list[str]()
         self._numbers, self._bounds = Numbers(layout), Bounds(layout)
+        self._masks = Masks(layout, [group.name for group in spec.policy.groups])
         self._endless = Endless(plan)
         self._reel: Reel | None = None  # the one being played
         self._spare, self._cut = list[Reel](), False
@@ -188,7 +190,7 @@ class Play(ABC):
         self.standing.take_over(other.standing)
         if self.standing.now:
             self._report.track.resume(b"", self._episodes.seeds, self._episodes.begun_at)
-        self._bounds = other._bounds
+        self._bounds, self._masks = other._bounds, other._masks
         self._episodes.finished |= other._episodes.finished
 
     def recycle(self, segments: Segments) -> None:
@@ -238,11 +240,11 @@ class Play(ABC):
         segments = reel.finish(version)
         if problem := self._numbers.first_bad(segments):
             raise self._report.bad_number(problem, reel)
-        for problem in self._bounds.broken(segments):
+        for problem in [*self._bounds.broken(segments), *self._masks.empty(segments)]:
             told = self._report.bad_number(problem, reel)
             if self.spec.env.bounds == "refuse":
                 raise told
-            self._news.append(f"{told.problems[0].reason}; it is trained as it is, env.bounds = refuse would fail")
+            self._news.append(f"{told.problems[0].reason}; {problem.instead}, env.bounds = refuse would fail")
         if (changed := self._spaces.changed()) is not None:
             place, what = changed
             self.doing = "step"

@@ -65,6 +65,7 @@ class BadNumber:
         reason: what is wrong with it.
         value: itself, or the first few numbers of it, as text.
         is_final: it is in the last observation of a truncated episode, behind which the next one begins.
+        instead: what becomes of it where that is no failure.
     """
 
     name: str
@@ -73,6 +74,7 @@ class BadNumber:
     reason: str
     value: str = ""
     is_final: bool = False
+    instead: str = "it is trained as it is"
 
 
 class Numbers:

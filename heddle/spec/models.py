@@ -103,8 +103,8 @@ class Env(Frozen):
         threads: of a shard; one for each environment, 64 at most, when not given.
         processes: children of a shard, each with as many of its environments; those of one child wait for each other.
             One for each environment, 16 at most, when not given.
-        bounds: what follows where an observation leaves the bounds of its Box: warn tells of the first one of each
-            shard and goes on, refuse takes it for a failure. (In other spaces it always is one.)
+        bounds: what follows where an observation leaves the bounds of its Box, or a mask allows nothing: warn tells of
+            the first one of each shard and goes on, refuse takes it for a failure. (In other spaces it always is one.)
         gather: seconds to wait for more environments once one is ready, so that the policy is asked less often.
     """
 
