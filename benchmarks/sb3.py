@@ -281,15 +281,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the spec")
-    parser.add_argument("--threads", type=int, help="of torch; as many as it takes by itself when not given")
+    parser.add_argument("--threads", type=int, help="of torch; else as many as it takes by itself")
     parser.add_argument("--json", type=Path, help="append each run to this file, with its curve")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     results = []
     for seed in options.seeds:
-        result = run(options.spec, seed, options.episodes, options.set)
-        results.append(result)
+        results.append(result := run(options.spec, seed, options.episodes, options.set))
         if options.json:
             with options.json.open("a") as file:
                 file.write(json.dumps(result) + "\n")
