@@ -9,6 +9,7 @@ prints one JSON line a run, then a table in Markdown. The file keeps each run's 
 
 import argparse
 import json
+import math
 import os
 import signal
 import statistics
@@ -139,7 +140,9 @@ def beside(spec: Path) -> dict[str, str]:
 
 
 def score(checkpoint: Path, episodes: int, spec: Path, *how: str) -> float:
-    """Mean return of fresh episodes, with the likeliest actions unless `how` says otherwise."""
+    """Mean return of fresh episodes, with the likeliest actions unless `how` says otherwise; NaN for no episodes."""
+    if not episodes:
+        return math.nan
     argv = heddle("eval", str(checkpoint), "--episodes", str(episodes), "-o", "json", *how)
     done = subprocess.run(argv, text=True, capture_output=True, check=True, env=beside(spec))
     return round(float(json.loads(done.stdout)["evaluations"][0]["return_mean"]), 1)
