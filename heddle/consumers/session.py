@@ -148,8 +148,8 @@ class TrainerSession:
         self.policy.set_weights(weights)
         self.body.publish({name: np.array(array) for name, array in weights.items()})
 
-    def report(self, metrics: Mapping[str, float]) -> None:
-        """Add to the metrics of the update in hand.
+    def report(self, metrics: Mapping[str, Any]) -> None:
+        """Add to the metrics of the update in hand: numbers by name, of Python's, numpy's or torch's.
 
         Raises:
             UsageError: one of them is not one number, by name; none is added then.

@@ -1,5 +1,6 @@
 """A mask that allows nothing is told with shard, environment, episode and step, and trained or refused, as asked."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -100,7 +101,7 @@ def test_a_mask_that_allows_nothing_is_told_once_with_its_place_and_trained(mode
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_mask_of_the_end_of_an_episode_which_nobody_acts_on_may_allow_nothing(cut: bool, at_once: bool) -> None:
-    made = [lambda: Corridor(cut=cut)] * 2
+    made = [partial(Corridor, cut=cut)] * 2
     vector = gymnasium.vector.SyncVectorEnv(made) if at_once else None
     assert heard(player(*(make() for make in made), vector=vector), segments=6) == []
 
