@@ -122,6 +122,18 @@ class NotFound(HeddleError):
     exit_code = 4
 
 
+class PolicyLost(NotFound):
+    """A policy version that ctl tells of is not there, or not whole.
+
+    Attributes:
+        version: which.
+    """
+
+    def __init__(self, reason: str, *, version: int) -> None:
+        super().__init__(reason)
+        self.version = version
+
+
 class BrokerError(HeddleError):
     """The broker cannot be used."""
 

@@ -88,6 +88,7 @@ ROLES: Mapping[str, Rights] = {
                 "damage_note",
                 "forgotten",
                 "mend",
+                "policy_lost",
                 "release",
                 "renew",
                 "reap",
@@ -151,12 +152,13 @@ ROLES: Mapping[str, Rights] = {
                 "due_mend",
                 "fence_mend",
                 "snapshots_drop",
+                "recount",
             ),
         ),
         commands=(*_LOOK, "xadd", "xdel", "xack", "xautoclaim", "xreadgroup", "xgroup|create", "unlink", "hdel")
         + ("zadd", "scan", "zrem", "zremrangebyscore", "subscribe", "unsubscribe"),
         writes=(*_POOL, *_SHARDS, *_FLOW, *_ABOUT, keys.LOG, keys.QUEUE, keys.EXPERIMENTS, keys.COORDINATOR)
-        + (*_each(keys.name), *_DEAD, *_each(keys.snapshot)),
+        + (*_each(keys.name), *_DEAD, *_BYTES),
         reads=(*_POLICY, keys.IDENTITY),
     ),
     "user": Rights(

@@ -16,8 +16,8 @@ from heddle.broker.connection import MAX_BLOCK_MS, Connection
 from heddle.broker.dead import bury_foreign, dead_batches
 from heddle.broker.experience_types import Flow, Pointer
 from heddle.broker.pointers import by_bytes, identity_of, pointer_of, read_flow
-from heddle.broker.records import text, texts
-from heddle.broker.refusals import gone
+from heddle.broker.records import integer, text, texts
+from heddle.broker.refusals import check_leader, gone
 from heddle.broker.settling import Settling
 from heddle.broker.streams import LAST_ID
 from heddle.broker.tickets import is_groupless
@@ -143,6 +143,18 @@ class Experience(Settling):
     def tidy(self, experiment: str, p: int, *, idle_ms: int = FORGET_CONSUMER_MS) -> int:
         """Delete consumers of the trainer's group that belong to ended seats and hold nothing; how many."""
         return int(self._conn.script("group_tidy", [keys.experience(experiment, p)], [keys.TRAINER_GROUP, idle_ms]))
+
+    def recount(self, experiment: str, p: int, *, leader_epoch: int) -> int:
+        """Give back the room of batches that somebody took out of the stream by hand, and count them as dropped; how
+        many. Nothing while a trainer has one of them in hand: it settles that itself.
+
+        Raises:
+            LeaderLost, Gone: nothing was changed.
+        """
+        own = [keys.ctl(experiment, p), keys.experience(experiment, p), keys.flow(experiment, p)]
+        reply = self._conn.script("recount", own, [leader_epoch, keys.TRAINER_GROUP])
+        check_leader(experiment, text(reply[0]))
+        return integer(reply[1])
 
     # ---- taps
 

@@ -4,8 +4,8 @@ This module never looks inside the weights: bytes in, the same bytes out, checke
 
 A version becomes the latest only after every byte of it can be read, in the script that checks the seat. Weights up
 to `INLINE_BYTES` travel in that script; larger ones go before it as chunks with a TTL, whose names hold a digest of
-the whole and which are never overwritten, so an earlier holder cannot spoil a later one's. The last `KEEP` versions
-and the one pinned for evaluation stay.
+the whole and which are never overwritten while they are whole, so an earlier holder cannot spoil a later one's. The
+last `KEEP` versions and the one pinned for evaluation stay. One that cannot be read all the same is taken back.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from heddle.broker.calls import Arg
 from heddle.broker.connection import Connection
 from heddle.broker.records import integer, text
 from heddle.broker.refusals import gone, seat_lost
-from heddle.errors import BrokerFull, Conflict, NotFound
-from heddle.policies.weights import WeightsError
+from heddle.errors import BrokerFull, Conflict, NotFound, PolicyLost
+from heddle.policies.weights import TornWeights
 
 INLINE_BYTES = 256 << 10
 """Above this a script argument costs the server several times what a plain SET does."""
@@ -138,8 +138,9 @@ class Policies:
         """The weights of a version, or of the latest one.
 
         Raises:
-            NotFound: nothing is published yet, or that version is not kept any more.
-            WeightsError: the bytes are not those that were published.
+            NotFound: nothing is published yet.
+            PolicyLost: that version is not kept any more, or the latest is gone.
+            TornWeights: the bytes are not those that were published.
             Gone: the experiment was removed.
         """
         wanted = version
@@ -152,8 +153,15 @@ class Policies:
             if data is not None:
                 return wanted, data
             if version is not None:
-                raise NotFound(f"{experiment}: policy {version} is not kept any more; the latest is {latest}")
-        raise NotFound(f"{experiment}: policy {wanted} went away while it was read, {TRIES} times")
+                reason = f"{experiment}: policy {version} is not kept any more; the latest is {latest}"
+                raise PolicyLost(reason, version=version)
+        raise PolicyLost(
+            f"{experiment}: policy {wanted} went away while it was read, {TRIES} times", version=wanted or 0
+        )
+
+    def take_back(self, experiment: str, version: int) -> bool:
+        """Have its trainer publish a version again that was not to be read; False when ctl tells of it no more."""
+        return integer(self._conn.script("policy_lost", [keys.ctl(experiment)], [version])) == 1
 
     def latest(self, experiment: str) -> int:
         """The latest version; 0 before the first. Raises Gone."""
@@ -188,9 +196,22 @@ class Policies:
         names = []
         for index, start in enumerate(range(0, len(view), self._chunk_bytes)):
             name = keys.policy_chunk(experiment, version, digest[:DIGEST], index)
-            self._conn.main.set(name, view[start : start + self._chunk_bytes], px=CHUNK_TTL_MS, nx=True)
+            chunk = view[start : start + self._chunk_bytes]
+            is_there = not self._conn.main.set(name, chunk, px=CHUNK_TTL_MS, nx=True)
+            if is_there and not self._is_whole(name, chunk):
+                self._conn.main.set(name, chunk, px=CHUNK_TTL_MS)
             names.append(name)
         return names
+
+    def _is_whole(self, name: str, chunk: memoryview) -> bool:
+        """Whether a chunk that was stored before is what it should be: somebody may have put something else there."""
+        try:
+            found: Any = self._conn.main.get(name)
+            return bool(found == chunk)
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            return False
 
     def _forget_old(self, experiment: str, seat_epoch: int, versions: str) -> None:
         """Delete all but the last versions; the script itself spares the one pinned for evaluation."""
@@ -206,7 +227,8 @@ class Policies:
         except ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
-            raise WeightsError(f"{experiment}: somebody put something else in the place of policy {version}") from error
+            reason = f"{experiment}: somebody put something else in the place of policy {version}"
+            raise TornWeights(reason, version=version) from error
 
     def _read_whole(self, experiment: str, version: int) -> bytes | None:
         chunks, digest, inline = self._conn.main.hmget(keys.policy(experiment, version), "chunks", "sha256", "weights")
@@ -229,7 +251,8 @@ class Policies:
 
 def _checked(experiment: str, version: int, sha256: str, data: Any) -> bytes:
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise WeightsError(f"{experiment}: the bytes of policy {version} do not match their sha256 {sha256}")
+        reason = f"{experiment}: the bytes of policy {version} do not match their sha256 {sha256}"
+        raise TornWeights(reason, version=version)
     return bytes(data)
 
 

@@ -28,6 +28,10 @@ LONGEST_SLEEP_MS = 500
 _STATE_OF: dict[Command, State] = {"run": "running", "pause": "paused", "stop": "stopping"}
 
 
+STUCK_MS = 10_000
+"""So long may nothing be accepted while a shard waits for room: a trainer that saves, or comes back, takes less."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardFact:
     """One shard as the broker has it.
@@ -241,6 +245,16 @@ def sleep_ms(now_ms: int, next_due_ms: int | None) -> int:
     if next_due_ms is None:
         return LONGEST_SLEEP_MS
     return max(1, min(LONGEST_SLEEP_MS, next_due_ms - now_ms))
+
+
+def is_stuck(waits_for_room: bool, unchanged_ms: int) -> bool:
+    """Whether room is waited for so long that somebody should look whether what takes it is there.
+
+    Args:
+        waits_for_room: some shard has a batch that found none.
+        unchanged_ms: since one was accepted, or somebody looked.
+    """
+    return waits_for_room and unchanged_ms >= STUCK_MS
 
 
 def may_reap(contact_ms: int, known_ms: int, ttl_ms: int) -> bool:

@@ -129,6 +129,7 @@ class Steward:
         if odd:  # behind that: what is missing is made anew whatever else is damaged
             raise Odd(f"numbers of shards that are none: {odd[:5]}")
         self._mend_dues(watched, states, now_ms)
+        self._recount(watched, states, now_ms)
         is_seat_held = self._broker.seats.holder(experiment) is not None
         watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
         facts = planner.ExperimentFacts(
@@ -156,6 +157,17 @@ class Steward:
         ):
             because = "its lease is over, and somebody put the end of that off or dropped it"
             self._tell.note(watched.experiment, "mended", deadline_of_shard=shard, because=because)
+
+    def _recount(self, watched: Watched, states: Sequence[ShardState], now_ms: int) -> None:
+        accepted_ms = max((state.accepted_ms for state in states), default=0)
+        waits_for_room = any(state.parked_bytes for state in states)
+        if not planner.is_stuck(waits_for_room, now_ms - max(accepted_ms, watched.recounted_ms)):
+            return
+        watched.recounted_ms = now_ms
+        gone = self._broker.experience.recount(watched.experiment, PARTITION, leader_epoch=self._epoch)
+        if gone:
+            because = "somebody took them out of the stream; their room is free again"
+            self._tell.note(watched.experiment, "dropped", batches=gone, because=because)
 
     def _do(self, watched: Watched, actions: Iterable[planner.Action], facts: planner.ExperimentFacts) -> bool:
         """True when that ended the experiment."""

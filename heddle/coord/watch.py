@@ -64,6 +64,7 @@ class Watched:
         is_dirty: its shards are to be looked at in the next round.
         quarantined: shards that were in quarantine at the last look.
         reaps_from_ms: nothing is reaped before: the broker's clock was set, and leases end sooner than was promised.
+        recounted_ms: when its experience was last counted anew.
         is_broken: the last round failed over something that only this experiment has.
     """
 
@@ -89,6 +90,7 @@ class Watched:
     is_broken: bool = False
     quarantined: frozenset[int] = frozenset()
     reaps_from_ms: int = 0
+    recounted_ms: int = 0
 
     def touch(self, now_ms: int) -> None:
         """Note that the broker answered at `now_ms`; a long gap before it means contact begins anew."""

@@ -26,6 +26,18 @@ class WeightsError(HeddleError):
     """Weights that are damaged, or that belong to another policy."""
 
 
+class TornWeights(WeightsError):
+    """The published weights of a version are not what was published.
+
+    Attributes:
+        version: which.
+    """
+
+    def __init__(self, reason: str, *, version: int) -> None:
+        super().__init__(reason)
+        self.version = version
+
+
 @dataclass(frozen=True, slots=True)
 class WeightsInfo:
     """What travels beside the weights.

@@ -12,12 +12,12 @@ from dataclasses import replace
 from heddle.broker.records import StoredSpec
 from heddle.broker.types import Claim
 from heddle.clock import Clock
-from heddle.errors import EnvError, NotFound, PlaneError, SnapshotError
+from heddle.errors import EnvError, PlaneError, PolicyLost, SnapshotError
 from heddle.layout import Layout, Segments, rollout_layout
 from heddle.plane import Home
 from heddle.policies.base import Policy
 from heddle.policies.factory import hold_torch_to_one_thread, make_policy
-from heddle.policies.weights import WeightsError, unpack
+from heddle.policies.weights import TornWeights, WeightsError, unpack
 from heddle.producers.envs import check_env
 from heddle.producers.pace import Pace
 from heddle.producers.packing import Packer
@@ -202,7 +202,7 @@ class Stage:
             loading: entered while the policy, which may be the user's, takes the weights over.
 
         Raises:
-            NotFound: nothing is published (any more); BrokerError, Gone: as they say.
+            NotFound: nothing is published (any more, then PolicyLost); BrokerError, Gone: as they say.
             EnvError: what is published does not fit the policy.
         """
         actor = self._actor("train")
@@ -233,8 +233,8 @@ class Stage:
     def _load(self, actor: Actor, version: int | None, loading: Watch) -> None:
         try:
             fetched, data = self._fetch(self.experiment, version)
-        except WeightsError as error:  # damaged where they lie: the next version will do
-            raise NotFound(str(error)) from error
+        except TornWeights as error:  # damaged where they lie
+            raise PolicyLost(str(error), version=error.version) from error
         with loading():
             actor.load(fetched, data, policy_id=self.spec.policy.id)
 

@@ -17,7 +17,7 @@ import numpy as np
 from heddle.broker import Broker, open_broker
 from heddle.broker.faults import Damaged
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerError, EnvError, Gone, HeddleError, NotFound
+from heddle.errors import BrokerError, EnvError, Gone, HeddleError, NotFound, PolicyLost
 from heddle.lease import retry_delay_s
 from heddle.plane import Plane, open_plane
 from heddle.producers.desk import Desk
@@ -185,6 +185,8 @@ class Worker:
             return
         except (NotFound, BrokerError) as error:
             self._failed(f"cannot fetch the policy of {experiment}", error)
+            if isinstance(error, PolicyLost):
+                self._take_back(experiment, error.version)
             return
         finally:
             self._set_stepping(None)
@@ -252,6 +254,15 @@ class Worker:
             log.warning("%s, waiting error=%s", what, error)
         with self.desk.changed:
             self.desk.changed.wait(retry_delay_s(self._failures, self._means.rng.random()))
+
+    def _take_back(self, experiment: str, version: int) -> None:
+        """Have the trainer publish again what somebody removed; with a barrier no other version would ever come."""
+        try:
+            if self._broker.policies.take_back(experiment, version):
+                told = f"policy {version} cannot be read any more, its trainer publishes it again"
+                self.desk.notes.add(experiment, told, level="warning")
+        except (BrokerError, Damaged) as error:
+            log.debug("could not take back policy=%d of experiment=%s error=%s", version, experiment, error)
 
     def _set_stepping(self, holding: Holding | None) -> None:
         with self.desk.changed:

@@ -11,8 +11,8 @@ from heddle.broker import Broker, keys
 from heddle.broker.experience import Experience
 from heddle.broker.experience_types import Pointer
 from heddle.broker.types import Lease
-from heddle.errors import Gone, SeatLost
-from tests.broker_kit import SEAT, Books, E, admit, append, claim_next, ctl, payload, read_all
+from heddle.errors import Gone, LeaderLost, SeatLost
+from tests.broker_kit import LEADER, SEAT, Books, E, admit, append, claim_next, ctl, payload, read_all
 
 TRAINER = keys.TRAINER_GROUP
 
@@ -354,3 +354,58 @@ def test_numbers_beyond_32_bits_and_large_counters_stay_exact(broker: Broker, ra
     assert raw.hget(keys.flow(E, 0), "appended_steps") == str(10**15 + 7).encode()
     broker.experience.ack(E, 0, SEAT, [(read_all(broker)[1], "trained")])
     assert raw.hget(keys.flow(E, 0), "steps") == str(10**15).encode()
+
+
+# ---- what somebody took out of the stream by hand
+
+
+def _trim(broker: Broker) -> None:
+    broker.conn.main.xtrim(keys.experience(E, 0), maxlen=1, approximate=False)
+
+
+def test_room_comes_back_of_batches_that_somebody_took_out_of_the_stream(any_broker: Broker) -> None:
+    filled(any_broker, batches=4)
+    _trim(any_broker)
+    assert any_broker.experience.flow(E, 0).entries == 4, "nobody has seen it"
+    assert any_broker.experience.recount(E, 0, leader_epoch=LEADER) == 3
+    flow = any_broker.experience.flow(E, 0)
+    assert (flow.entries, flow.dropped.batches, flow.dropped.steps) == (1, 3, 3 * 64)
+    Books(any_broker).check()
+    assert len(any_broker.conn.main.keys("*:blob:*")) == 1
+    assert seqs(read_all(any_broker)) == [4]
+
+
+def test_what_a_trainer_has_in_hand_counts_as_trained_though_somebody_took_it_out_of_the_stream(
+    any_broker: Broker,
+) -> None:
+    filled(any_broker, batches=4)
+    in_hand = read_all(any_broker)
+    _trim(any_broker)
+    assert any_broker.experience.recount(E, 0, leader_epoch=LEADER) == 0
+    for _ in range(2):
+        any_broker.experience.ack(E, 0, SEAT, [(pointer, "trained") for pointer in in_hand])
+        flow = any_broker.experience.flow(E, 0)
+        assert (flow.entries, flow.trained.batches, flow.dropped.batches) == (0, 4, 0)
+        Books(any_broker).check()
+
+
+def test_the_next_trainer_leaves_to_be_counted_what_was_taken_out_of_the_stream_and_out_of_a_dead_ones_hands(
+    any_broker: Broker,
+) -> None:
+    filled(any_broker, batches=4)
+    read_all(any_broker, "dead trainer")
+    _trim(any_broker)
+    assert seqs(any_broker.experience.take_over(E, 0, TRAINER, "heir")) == [4]
+    assert any_broker.experience.recount(E, 0, leader_epoch=LEADER) == 3
+    Books(any_broker).check()
+
+
+def test_only_who_leads_counts_anew(any_broker: Broker) -> None:
+    filled(any_broker, batches=2)
+    ctl(any_broker, leader_epoch=LEADER)
+    _trim(any_broker)
+    with pytest.raises(LeaderLost):
+        any_broker.experience.recount(E, 0, leader_epoch=LEADER - 1)
+    with pytest.raises(Gone):
+        any_broker.experience.recount("nothing", 0, leader_epoch=LEADER)
+    assert any_broker.experience.flow(E, 0).entries == 2

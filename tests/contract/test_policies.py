@@ -12,9 +12,9 @@ import pytest
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.policies import KEEP, Policies
 from heddle.broker.server import LocalServer
-from heddle.errors import BrokerFull, Conflict, Gone, NotFound, SeatLost
+from heddle.errors import BrokerFull, Conflict, Gone, NotFound, PolicyLost, SeatLost
 from heddle.plane.weights import HostWeights
-from heddle.policies.weights import WeightsError
+from heddle.policies.weights import TornWeights, WeightsError
 from tests.contract.specs import all_keys, out_of_memory, submitted
 
 
@@ -232,3 +232,66 @@ def test_damaged_chunks_are_not_shared(any_broker: Broker, tmp_path: Path) -> No
     any_broker.conn.main.set(chunk, b"wei")
     assert policies.fetch(experiment) == (1, b"weights")
     weights.close()
+
+
+def _lose(broker: Broker, version: int, *, how: str) -> None:
+    main = broker.conn.main
+    name = keys.policy(next(iter(broker.experiments.ls())).experiment, version)
+    chunks = sorted(main.scan_iter(f"{name}:*"))
+    if how == "deleted":
+        main.delete(name, *chunks)
+    elif how == "a chunk of it deleted" and chunks:
+        main.delete(chunks[0])
+    elif how == "replaced":
+        main.delete(*(chunks or [name]))
+        main.rpush((chunks or [name])[0], "a", "list")
+    elif chunks:
+        main.set(chunks[0], b"tor")
+    else:
+        main.hset(name, "weights", b"torn")
+
+
+@pytest.mark.parametrize("how", ["deleted", "a chunk of it deleted", "replaced", "torn"])
+def test_a_latest_version_that_somebody_spoilt_is_taken_back_and_can_be_published_again(
+    any_broker: Broker, policies: Policies, how: str
+) -> None:
+    # Given two versions, of which somebody spoils the latest
+    experiment, seat = seated(any_broker)
+    policies.publish(experiment, seat, 1, b"old weights", update=0)
+    policies.publish(experiment, seat, 2, b"new weights", update=1)
+    _lose(any_broker, 2, how=how)
+    # When who cannot read it says so
+    with pytest.raises((PolicyLost, TornWeights)) as found:
+        policies.fetch(experiment)
+    assert isinstance(found.value, PolicyLost | TornWeights) and found.value.version == 2
+    assert policies.take_back(experiment, 2) is True
+    # Then the one before is the latest, until it is published again under its own number
+    assert policies.take_back(experiment, 2) is False, "said by the next who met it"
+    assert policies.fetch(experiment) == (1, b"old weights")
+    assert policies.publish(experiment, seat, 2, b"new weights", update=1) == 2
+    assert policies.fetch(experiment) == (2, b"new weights")
+    assert [kept.version for kept in policies.kept(experiment)] == [1, 2]
+
+
+def test_a_pinned_version_that_is_lost_is_pinned_no_more(any_broker: Broker, policies: Policies) -> None:
+    experiment, seat = seated(any_broker)
+    for version in (1, 2):
+        policies.publish(experiment, seat, version, b"weights", update=0)
+        any_broker.policies.set_eval(experiment, seat, 1)
+    _lose(any_broker, 1, how="deleted")
+    with pytest.raises(PolicyLost) as found:
+        policies.fetch(experiment, 1)
+    assert policies.take_back(experiment, found.value.version) is True
+    ctl = any_broker.experiments.ctl(experiment)
+    assert (ctl.policy, ctl.eval_policy) == (2, 0)
+    any_broker.policies.set_eval(experiment, seat, 2)
+    assert any_broker.experiments.ctl(experiment).eval_policy == 2
+
+
+def test_nobody_takes_back_a_version_that_was_followed_by_another(any_broker: Broker, policies: Policies) -> None:
+    experiment, seat = seated(any_broker)
+    for version in (1, 2):
+        policies.publish(experiment, seat, version, b"weights", update=0)
+    assert policies.take_back(experiment, 1) is False
+    assert policies.fetch(experiment)[0] == 2
+    assert policies.take_back("nothing", 1) is False

@@ -19,6 +19,7 @@ from heddle.cli.main import run
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.healing import MOST_UNFOUND
 from heddle.coord.leader import Leader
+from heddle.coord.planner import STUCK_MS
 from heddle.errors import Conflict, Gone, LeaderLost, NotFound, SpecError, UsageError
 from heddle.launch.giving_up import progress_of
 from heddle.spaces import Box, Discrete, to_json
@@ -26,6 +27,7 @@ from heddle.spec import load_spec
 from heddle.states.look import look_at, look_at_all
 from heddle.stop import StopFlag
 from tests import worker_kit
+from tests.broker_kit import append, claim_next
 from tests.helpers import eventually
 from tests.trainer_kit import InThread
 from tests.worker_kit import Running, fresh
@@ -102,8 +104,8 @@ class Fleet:
         self.coordinator.start()
         self.worker = Running(self.url, "w1")
 
-    def submit(self, name: str) -> str:
-        raw = {**worker_kit.SPEC, **SPEC, "experiment": {"name": name.replace(" ", "-").replace("_", "-")}}
+    def submit(self, name: str, **sections: Any) -> str:
+        raw = {**worker_kit.SPEC, **SPEC, **sections, "experiment": {"name": name.replace(" ", "-").replace("_", "-")}}
         raw["env"] = {**worker_kit.SPEC["env"], **SPEC["env"]}
         spec = load_spec(raw).spec
         spaces = json.dumps({"observation": to_json(Box((2,), "float32")), "action": to_json(Discrete(2, 0))})
@@ -304,6 +306,53 @@ def test_an_experiment_that_is_removed_while_it_is_mended_is_no_leaders_end(valk
         leader.tick(broker.conn.now_ms())
         # Then it is forgotten, and nobody's end
         assert leader.experiments == ()
+
+
+def test_with_a_barrier_weights_that_somebody_removed_are_published_again(fleet: Fleet) -> None:
+    # Given a synchronous run, in which no version comes before every shard has played the one before
+    experiment, raw = fleet.submit("barrier", rollout={"steps": 4, "sync": True}), fleet.broker.conn.main
+    eventually(lambda: fleet.trained(experiment) > 0, timeout_s=30, what="it is trained")
+
+    # When its weights are removed, again and again, until a worker is met that has not read them yet
+    def is_met() -> bool:
+        raw.delete(*raw.scan_iter(match=f"{keys.tag(experiment, 0)}:policy:*"), "nothing")
+        return any("publishes it again" in line.message for line in fleet.broker.events.read(experiment, count=50))
+
+    eventually(is_met, timeout_s=60, every_s=0.01, what="a worker finds no weights")
+    # Then it goes on, with the same trainer
+    before, trainer = fleet.trained(experiment), fleet.trainers[experiment]
+    eventually(lambda: fleet.trained(experiment) > before + 3, timeout_s=30, what="it goes on")
+    assert trainer.is_alive and trainer is fleet.trainers[experiment]
+
+
+def test_a_full_stream_that_somebody_trimmed_by_hand_has_room_again(valkey_server: LocalServer) -> None:
+    # Given an experiment whose one shard waits for room, and nobody who trains
+    with fresh(valkey_server.url) as broker:
+        own: dict[str, dict[str, Any]] = {
+            "env": {"num_envs": 1, "envs_per_shard": 1},
+            "limits": {"max_entries": 4},
+            "faults": {"lease_ttl": 60.0},
+        }
+        experiment = worker_kit.submit(broker, **{**SPEC, **own})
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        leader.tick(broker.conn.now_ms())
+        lease, seq = claim_next(broker).lease, 1
+        while append(broker, lease, seq).status == "OK":
+            seq += 1
+        assert append(broker, lease, seq).status == "FULL"
+        # When somebody empties the stream
+        broker.conn.main.xtrim(keys.experience(experiment, 0), maxlen=0, approximate=False)
+        assert append(broker, lease, seq).status == "FULL"
+        # Then once that has lasted, the leader tells what is gone, and there is room
+        leader.tick(broker.conn.now_ms() + STUCK_MS - 2_000)
+        assert append(broker, lease, seq).status == "FULL"
+        leader.tick(broker.conn.now_ms() + STUCK_MS)
+        assert append(broker, lease, seq).status == "OK"
+        told = [line.message for line in broker.events.read(experiment) if "dropped" in line.message]
+        assert told == [
+            f"dropped batches={seq - 1} because='somebody took them out of the stream; their room is free again'"
+        ]
 
 
 def test_metrics_of_another_kind_keep_nobody_from_the_status_of_an_experiment(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from heddle.coord.planner import (
+    STUCK_MS,
     Action,
     ExperimentFacts,
     QueuedFact,
@@ -14,6 +15,7 @@ from heddle.coord.planner import (
     SetStatus,
     ShardFact,
     Stop,
+    is_stuck,
     may_reap,
     plan_experiment,
     quota,
@@ -170,3 +172,9 @@ def test_who_has_just_come_back_does_not_take_shards_away() -> None:
 )
 def test_a_new_coordinator_holds_off_until_owners_could_have_renewed(known_ms: int, ttl_ms: int, may: bool) -> None:
     assert may_reap(60_000, known_ms, ttl_ms) is may
+
+
+def test_only_a_shard_that_waits_long_for_room_has_its_experience_counted_anew() -> None:
+    assert is_stuck(True, STUCK_MS)
+    assert not is_stuck(True, STUCK_MS - 1), "a trainer that saves takes as long"
+    assert not is_stuck(False, 100 * STUCK_MS), "a slow environment gives nothing, and needs no room"

@@ -35,7 +35,7 @@ for i = 4, #KEYS do
   end
   if own or not is_anothers(ARGV[at], KEYS[i]) then
     redis.call('XACK', KEYS[2], ARGV[2], ARGV[at])
-    if redis.call('XDEL', KEYS[2], ARGV[at]) == 1 then
+    if redis.call('XDEL', KEYS[2], ARGV[at]) == 1 or own then -- somebody may have trimmed the stream by hand
       acked = acked + 1
       if own then
         redis.call('HDEL', accepted, identity)

@@ -26,6 +26,9 @@ end
 if again then
   return {'OK', ctl[3] or ''}
 end
+if type(redis.pcall('HGET', KEYS[2], '-')) == 'table' then -- an error: somebody has put something else there
+  redis.call('UNLINK', KEYS[2])
+end
 local shown = string.format('%.0f', version)
 local chunks = string.format('%.0f', #KEYS - 2)
 redis.call('HSET', KEYS[2], 'sha256', ARGV[3], 'bytes', ARGV[4], 'update', ARGV[5], 'chunks', chunks, 'seat', ARGV[1])

@@ -1,0 +1,27 @@
+-- Take back that a policy version is there, since somebody found that it is not, or not whole: its trainer compares
+-- ctl with what it has published, and publishes it again; an evaluation whose pinned version it was is begun anew.
+-- Runs when the memory is full: HDEL of nothing comes first.
+-- KEYS  1 ctl (hash)
+-- ARGV  1 version
+-- Reply 1 when it was taken back, 0 when ctl tells of it no more
+local ctl = redis.call('HMGET', KEYS[1], 'policy', 'eval_policy', 'versions')
+if ARGV[1] ~= ctl[1] and ARGV[1] ~= ctl[2] then
+  return 0
+end
+local kept, newest = {}, '0'
+for entry in string.gmatch(ctl[3] or '', '%S+') do
+  local version = string.match(entry, '^(%d+):')
+  if version ~= ARGV[1] then
+    kept[#kept + 1] = entry
+    newest = version
+  end
+end
+redis.call('HDEL', KEYS[1], '-')
+redis.call('HSET', KEYS[1], 'versions', table.concat(kept, ' '))
+if ARGV[1] == ctl[1] then
+  redis.call('HSET', KEYS[1], 'policy', newest)
+end
+if ARGV[1] == ctl[2] then
+  redis.call('HSET', KEYS[1], 'eval_policy', '0')
+end
+return 1
