@@ -4,12 +4,9 @@
 -- KEYS  1 ctl (hash)  2 experience (stream)  3 flow (hash); by name: accepted (hash), the blobs (strings)
 -- ARGV  1 leader epoch  2 the trainer's group
 -- Reply {"OK", entries that were dropped} | {"FENCED"} | {"GONE"}
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch')
-if not ctl[1] then
-  return {'GONE'}
-end
-if tonumber(ARGV[1]) < whole(ctl[2]) then
-  return {'FENCED'}
+local refusal = refused()
+if refusal then
+  return {refusal}
 end
 local accepted, blobs = (string.gsub(KEYS[3], 'flow$', 'accepted')), string.gsub(KEYS[3], 'flow$', 'blob:')
 local known, gone = redis.call('HGETALL', accepted), {}
