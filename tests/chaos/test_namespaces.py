@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heddle.broker.server import LocalServer, start_server
-from tests.chaos.bench import TTL_S, Bench
+from tests.chaos.bench import MARGIN, TTL_S, Bench
 from tests.chaos.fleet import Size
 from tests.chaos.namespaces import Host, reason_not
 from tests.chaos.outages import await_played, cut_off
@@ -14,8 +14,9 @@ from tests.chaos.outages import await_played, cut_off
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(300), pytest.mark.skipif(bool(reason_not()), reason=reason_not())]
 
 HOSTS = (1, 2)
-BACK_S = 8.0
-"""TCP asks again after twice as long each time, and a call is given up after 5 s: a heal is noticed with a delay."""
+ELSEWHERE_S, HEALED_S = TTL_S + 1, TTL_S + 2
+"""What is promised. Of the second one TCP takes its part: it asks again after twice as long each time, so whoever was
+cut off for 1.5 s hears of the heal up to 1.5 s late."""
 
 
 @pytest.fixture
@@ -55,10 +56,13 @@ def test_a_host_whose_packets_are_lost_is_replaced_within_its_ttl_and_comes_back
             worker, hit = cut_off(bench, name)
             host.hurt(deed)
             bench.until(lambda hit=hit: bench.is_back(hit), f"{deed}: its shards are played elsewhere", timeout_s=30)  # type: ignore[misc]
-            assert bench.took(hit) <= 2 * (TTL_S + 1)
+            elsewhere_s = bench.took(hit)
             healed_ms = bench.now_ms()
             host.heal()
-            assert await_played(bench, worker, healed_ms) <= 2 * BACK_S
+            healed_s = await_played(bench, worker, healed_ms)
+            print(f"{deed}: elsewhere {elsewhere_s:.2f} s of {ELSEWHERE_S:g}, healed {healed_s:.2f} s of {HEALED_S:g}")
+            assert elsewhere_s <= MARGIN * ELSEWHERE_S
+            assert healed_s <= MARGIN * HEALED_S
     finally:
         violations = bench.close()
     assert violations == []
