@@ -1,4 +1,5 @@
-"""With a snapshot at every batch, killed and frozen workers leave no trace in what is experienced: bit for bit.
+"""With a snapshot at every batch, killed and frozen workers leave no trace in what is experienced: bit for bit; neither
+does a server that is killed while every write is synced.
 
 Half of the cases are killed while their batches go through shared memory, and are compared with what the broker carried
 of them undisturbed; the other half the other way round. HEDDLE_SOAK=1 kills each of them both ways.
@@ -16,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import redis
 
 from heddle.broker import Broker
-from heddle.broker.server import start_server
+from heddle.broker.server import LocalServer, restart, start_server
 from heddle.clock import SystemClock
 from heddle.launch.supervisor import URL_ENV
 from heddle.layout import Segments
@@ -48,11 +50,16 @@ pytestmark = pytest.mark.timeout(max(300, 60 * KILLS))
 
 
 class Witness:
-    """Reads every experiment, settles what it read, and keeps one digest a batch."""
+    """Reads every experiment, settles what it read, and keeps one digest a batch.
+
+    Attributes:
+        waits: while somebody holds it, it asks the broker nothing: its reader has no patience with one that is away.
+    """
 
     def __init__(self, broker: Broker, experiments: dict[str, str]) -> None:
         self._readers = {name: Reader(broker, experiment) for name, experiment in experiments.items()}
         self.digests: dict[str, dict[int, list[str]]] = {name: defaultdict(list) for name in experiments}
+        self.waits = threading.Lock()
         self._end = threading.Event()
         for reader in self._readers.values():
             reader.publish(1)
@@ -77,10 +84,11 @@ class Witness:
     def _run(self) -> None:
         while not self._end.is_set():
             for name, reader in self._readers.items():
-                pointers = reader.pull(block_ms=5)
-                for pointer in pointers:
-                    self.digests[name][pointer.shard].append(_digest(reader.batch(pointer)))
-                reader.ack(pointers)
+                with self.waits:
+                    pointers = reader.pull(block_ms=5)
+                    for pointer in pointers:
+                        self.digests[name][pointer.shard].append(_digest(reader.batch(pointer)))
+                    reader.ack(pointers)
 
 
 def _digest(segments: Segments) -> str:
@@ -91,10 +99,34 @@ def _digest(segments: Segments) -> str:
     return digest.hexdigest()
 
 
+class Place:
+    """Where the server is, and which one it is now."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server: LocalServer = start_server(folder)
+
+    def kill(self) -> None:
+        """SIGKILL while every write is synced, as under `strict`, and another one on what it wrote."""
+        with redis.Redis.from_url(self.server.url) as client:
+            client.config_set("appendfsync", "always")
+        os.kill(self.server.pid, signal.SIGKILL)
+        eventually(lambda: not self.server.is_running(), what="it is dead")
+        self.server = restart(self.server)
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    with start_server(tmp_path / "server") as server, coordinating(server.url):
-        yield server.url
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path / "server")
+    try:
+        with coordinating(made.server.url):
+            yield made
+    finally:
+        made.server.stop()
+
+
+@pytest.fixture
+def url(place: Place) -> str:
+    return place.server.url
 
 
 class Fleet:
@@ -143,12 +175,16 @@ def _submit(broker: Broker, name: str, env: dict[str, Any], plane: str, **faults
     )
 
 
-def _torment(fleet: Fleet, witness: Witness, rng: np.random.Generator) -> None:
-    """Kill a worker at random moments; every fourth time freeze one until its shards are another's."""
+def _torment(fleet: Fleet, place: Place, witness: Witness, rng: np.random.Generator) -> None:
+    """Kill a worker at random moments; every fourth time freeze one until its shards are another's, and every eighth
+    time, from the third on, kill the server first."""
     for turn in range(KILLS):
         before = witness.least()
         eventually(lambda before=before: witness.least() > before, timeout_s=90, what="every shard goes on")  # type: ignore[misc]
         SystemClock().sleep(float(rng.uniform(0.0, 0.5)))
+        if turn % 8 == 2:
+            with witness.waits:
+                place.kill()
         victim = int(rng.integers(2))
         if turn % 4 == 3:
             fleet.freeze(victim, TTL_S + 1.0)
@@ -156,7 +192,7 @@ def _torment(fleet: Fleet, witness: Witness, rng: np.random.Generator) -> None:
             fleet.replace(victim)
 
 
-def test_runs_with_and_without_kills_give_the_same_experience_bit_for_bit(url: str, fleet: Fleet) -> None:
+def test_runs_with_and_without_kills_give_the_same_experience_bit_for_bit(place: Place, url: str, fleet: Fleet) -> None:
     # Given what every shard gives when nobody is killed
     broker, rng = fresh(url), np.random.default_rng(int(os.environ.get("HEDDLE_SEED", "1")))
     quiet = {
@@ -176,7 +212,7 @@ def test_runs_with_and_without_kills_give_the_same_experience_bit_for_bit(url: s
     }
     without = _submit(broker, "walk-without", CASES["walk"], "redis", snapshot_every=0)
     tormented = Witness(broker, {**hard, "without": without})
-    _torment(fleet, tormented, rng)
+    _torment(fleet, place, tormented, rng)
     eventually(lambda: tormented.least() >= BATCHES, timeout_s=3600, what="the run with kills")
     tormented.end()
     # Then the digests of every shard are the same, but for the one that began afresh
