@@ -1,8 +1,11 @@
-"""Recovery after outages against promise P3: the server killed and started again, a host cut off and healed.
+"""Recovery after outages against promise P3: the server killed and started again, alone or with a worker and its
+supervisor, and a host cut off and healed.
 
 It never measures by polling, see `recovery`; only when nobody is missing is found out by looking.
 """
 
+import os
+import signal
 from pathlib import Path
 
 import redis
@@ -12,7 +15,7 @@ from tests.chaos import procs
 from tests.chaos.bench import CALM_S, TTL_S, Bench, Measured, leader
 from tests.chaos.fleet import Size, names_of, serve
 from tests.chaos.proxy import Proxy
-from tests.chaos.report import times
+from tests.chaos.report import shard_recovery, times
 from tests.chaos.siege import Hit
 
 
@@ -71,6 +74,44 @@ def _seen_ms(url: str, since_ms: int, pids: dict[str, list[int]]) -> list[int | 
     missing = len(pids["worker"]) + len(pids["supervisor"]) - len(seen)
     renewed = until - LEADER_TTL_MS
     return [*seen, *[None] * missing, renewed if name and renewed >= since_ms else None]
+
+
+def measure_deaths_meanwhile(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]:
+    """The server, a worker and its supervisor killed: from the server's return until others play all that it held."""
+    bench = Bench.open(folder, Size(hosts=(1, 1, 1), short="restarts", durability="strict"))
+    took: list[float | None] = []
+    try:
+        bench.play("ledger", env={"num_envs": 12})
+        while len(took) < each:
+            bench.until(lambda: len(bench.owners()) >= 2, "two workers hold shards")
+            bench.pause(CALM_S * (1 + bench.rng.random()))
+            hit, back_ms = _kill_server_and_host(bench, down_s=float(bench.rng.uniform(0.5, 3.0)))
+            if not hit.held:  # it let go of its shards at that very moment
+                continue
+            bench.until(lambda hit=hit: bench.is_back(hit), f"the shards of {hit.held} are back")  # type: ignore[misc]
+            seconds = shard_recovery(hit, bench.histories())
+            took.append(None if seconds is None else seconds - (back_ms - hit.at_ms) / 1000)
+    finally:
+        violations = bench.close()
+    return [Measured(f"server, worker, supervisor (TTL {TTL_S:g} s)", 2 * TTL_S + 1, times(took))], violations
+
+
+def _kill_server_and_host(bench: Bench, *, down_s: float) -> tuple[Hit, int]:
+    """What the worker held, and when the server was back."""
+    pid = bench.owners()[str(bench.rng.choice(sorted(bench.owners())))]
+    found = procs.process(pid)
+    assert found is not None
+    supervisor = found.parent
+
+    def all_three() -> None:
+        bench.fleet.kill_server(down_s)
+        os.kill(supervisor, signal.SIGSTOP)  # so that it cannot tell of the worker's death, nor start another
+        os.kill(pid, signal.SIGKILL)
+        os.kill(supervisor, signal.SIGKILL)
+
+    hit = bench.hit("meanwhile", pid, "worker", all_three)
+    bench.until(lambda: bench.fleet.server_is_down_until is None, "the server is started")
+    return hit, bench.now_ms()
 
 
 def measure_cuts(folder: Path, *, each: int) -> tuple[list[Measured], list[str]]:
