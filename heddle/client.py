@@ -1,9 +1,9 @@
 """The Python side of the command line: submit an experiment, wait for it, follow it, read its experience.
 
-It never prints and never starts a process; it finds a broker the way the commands do.
+It never prints and starts no process but git, for the commit of what is submitted; it finds a broker the way the
+commands do.
 """
 
-import getpass
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +22,7 @@ from heddle.errors import BrokerUnfit, BrokerUnreachable, Conflict, NotFound
 from heddle.experiment import Experiment
 from heddle.group import Group
 from heddle.launch.local_runs import find_run, named_near, run_at, runs_in
+from heddle.origin import commit_of, user
 from heddle.spec import ExperimentSpec, LoadedSpec, load_spec
 from heddle.states.judgement import Judgement
 from heddle.states.look import look_at_pool
@@ -181,9 +182,15 @@ class Client:
         return self.submit_loaded(loaded, resume=resume, spaces=spaces, directory=directory)
 
     def submit_loaded(
-        self, loaded: LoadedSpec, *, resume: str | None = None, spaces: str = "", directory: Path = RUNS
+        self,
+        loaded: LoadedSpec,
+        *,
+        resume: str | None = None,
+        spaces: str = "",
+        directory: Path = RUNS,
+        commit: str | None = None,
     ) -> "Experiment":
-        """As `submit`, of a spec that is loaded already.
+        """As `submit`, of a spec that is loaded already; `commit` of its code, None looks where this process is.
 
         Raises:
             BrokerUnfit: the broker keeps less than `limits.durability` asks for.
@@ -197,9 +204,10 @@ class Client:
             loaded.spec.sha256(),
             loaded.spec.experiment.name,
             suffix=np.random.default_rng(),
-            owner=_user(),
+            owner=user(),
             spaces=spaces,
             code=__version__,
+            commit=commit_of(Path()) if commit is None else commit,
             resume_from=before,
         )
         return Experiment(self, submitted.id, created=submitted.created)
@@ -230,7 +238,7 @@ class Client:
 
     def tell(self, experiment: str, message: str) -> None:
         """One line for the log of an experiment: what a person did."""
-        self.broker.events.log(experiment, "client", _user(), "info", message)
+        self.broker.events.log(experiment, "client", user(), "info", message)
 
     def close(self) -> None:
         """Let the connections go."""
@@ -290,11 +298,3 @@ def _check_budget(before: str, spec: ExperimentSpec, spent: Spent) -> None:
             f"{before} has {why} already, and what a run continues counts, so it would end at once;"
             f" give it more: --set budget.{limit}={2 * used}"
         )
-
-
-def _user() -> str:
-    """Who submits, for showing."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""

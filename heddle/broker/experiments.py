@@ -52,6 +52,7 @@ class Experiments:
         owner: str = "",
         spaces: str = "",
         code: str = "",
+        commit: str = "",
         resume_from: str | None = None,
     ) -> Submitted:
         """Make an experiment of a spec and queue it.
@@ -63,7 +64,7 @@ class Experiments:
             spec_json: resolved spec; toml: its source text, kept for people; sha256: digest of the resolved spec.
             name: experiment name, a slug; the id is name-suffix.
             suffix: the id's end, 4 to 6 hex characters, or the generator to draw it from.
-            owner, spaces, code: who submits; JSON of the spaces; version of Heddle.
+            owner, spaces, code, commit: who submits; JSON of the spaces; version of Heddle; commit of their own code.
             resume_from: id of the experiment whose newest checkpoint to start from.
 
         Raises:
@@ -79,6 +80,7 @@ class Experiments:
             owner=owner,
             spaces=spaces,
             code=code,
+            commit=commit,
             resume_from=resume_from,
         )
         return submission.submit(self._conn, made, end)

@@ -108,7 +108,7 @@ class StoredSpec:
         name, pool, owner: as in the spec; who submitted it.
         toml, json, sha256: source text, resolved spec, digest of the resolved spec.
         spaces: JSON of the observation and action spaces, "" when the submitter did not look.
-        code: version of Heddle that submitted it.
+        code: version of Heddle that submitted it; commit: of the submitter's own code (`heddle.origin`), "" for none.
         protocol: protocol version its keys speak.
         created_ms: when it was submitted.
         resume_from: id of the experiment whose newest checkpoint it starts from, or None.
@@ -126,6 +126,12 @@ class StoredSpec:
     protocol: int
     created_ms: int
     resume_from: str | None
+    commit: str = ""
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What it was made of, as a checkpoint and a run's folder hold it."""
+        return {"code": self.code, "commit": self.commit}
 
     def number(self, section: str, name: str, instead: float) -> float:
         """A number of the resolved spec; `instead` where it holds none, or is none of ours any more."""
@@ -217,6 +223,7 @@ def read_spec(experiment: str, fields: Mapping[str, str]) -> StoredSpec:
         sha256=fields.get("sha256", ""),
         spaces=fields.get("spaces", ""),
         code=fields.get("code", ""),
+        commit=fields.get("commit", ""),
         protocol=count(fields.get("protocol")),
         created_ms=count(fields.get("created")),
         resume_from=fields.get("resume_from") or None,

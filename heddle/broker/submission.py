@@ -38,7 +38,7 @@ class Submission:
         name: experiment name, a slug.
         toml: source text, kept for people; json: resolved spec; sha256: digest of the resolved spec.
         owner: who submits, for showing.
-        spaces: JSON of the spaces, "" when unknown; code: version of Heddle.
+        spaces: JSON of the spaces, "" when unknown; code: version of Heddle; commit: of their own code, "" for none.
         resume_from: id of the experiment whose newest checkpoint to start from, or None.
     """
 
@@ -49,6 +49,7 @@ class Submission:
     owner: str = ""
     spaces: str = ""
     code: str = ""
+    commit: str = ""
     resume_from: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
 
@@ -204,6 +205,7 @@ def _spec_fields(submission: Submission) -> dict[str, str]:
         "sha256": submission.sha256,
         "spaces": submission.spaces,
         "code": submission.code,
+        "commit": submission.commit,
         "protocol": str(keys.PROTOCOL),
         "resume_from": submission.resume_from or "",
     }

@@ -27,9 +27,11 @@ def show(folder: str, output: str) -> None:
     """Show what DIR holds: of which experiment, how many episodes, and the columns."""
     from heddle.cli.record import facts_of, line_of
     from heddle.consumers.data.store import read_manifest
+    from heddle.origin import shortened
 
     manifest = read_manifest(Path(folder))
     told = manifest.provenance
+    own = f", commit {shortened(told['commit'])}" if told.get("commit") else ""
     shown = {column.name: f"{column.dtype}{list(column.shape) or ''}" for column in manifest.columns}
     if output == "json":
         facts = {**facts_of(manifest), "spaces": manifest.spaces, "columns": shown, "provenance": told}
@@ -38,7 +40,7 @@ def show(folder: str, output: str) -> None:
     print_facts(
         [
             ("holds", line_of(manifest, folder)),
-            ("of", f"{told['experiment']}, {told['env']}, seed {told['seed']}, by Heddle {told['code']}"),
+            ("of", f"{told['experiment']}, {told['env']}, seed {told['seed']}, by Heddle {told['code']}{own}"),
             ("complete", "yes" if manifest.done else "no: heddle record-experience goes on with it"),
             *shown.items(),
         ]

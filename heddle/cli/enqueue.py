@@ -117,6 +117,7 @@ def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, r
     from heddle.cli.commands import wait_for_all
     from heddle.cli.tables import say
     from heddle.launch.sweep import load_sweep, own_group
+    from heddle.origin import commit_of
 
     swept = load_sweep(file, **how)
     with connect(redis_url) as client:
@@ -126,7 +127,8 @@ def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, r
             swept = [replace(new, spaces=old.spaces) for new, old in zip(again, swept, strict=True)]
         for one in swept:
             client.broker.experiments.check_name(one.loaded.spec.experiment.name, one.loaded.spec.sha256())
-        made = [client.submit_loaded(one.loaded, spaces=one.spaces) for one in swept]
+        commit = commit_of(Path())
+        made = [client.submit_loaded(one.loaded, spaces=one.spaces, commit=commit) for one in swept]
         if output == "json":
             told = [
                 {

@@ -91,6 +91,7 @@ class _Look:
 
     Attributes:
         recorded: the recorded experience that it trains on, "" for none.
+        origin: `code` and `commit`, as `StoredSpec.origin`; {} where its spec is damaged.
         trackers: those that its metrics are handed on to.
     """
 
@@ -101,6 +102,7 @@ class _Look:
     told: "Sequence[Event]"
     kept: "Kept"
     recorded: str
+    origin: Mapping[str, str]
     trackers: "tuple[Tracked, ...]" = ()
 
 
@@ -127,6 +129,7 @@ def _look(client: "Client", found: "Experiment") -> _Look:
         ),
         kept=broker.conn.kept(),
         recorded=_recorded(found),
+        origin=_origin(client, found.id),
         trackers=trackers_of(broker, found.id),
     )
 
@@ -151,6 +154,8 @@ def _for_programs(look: _Look) -> dict[str, Any]:
         "trackers": [as_json(one, now_ms) for one in look.trackers],
         "durability": look.kept.name,
         "shards": _count_states(look.picture),
+        "code": look.origin.get("code", ""),
+        "commit": look.origin.get("commit", ""),
     }
 
 
@@ -182,6 +187,7 @@ def _for_people(look: _Look) -> list[tuple[str, object]]:
         ("stream", _stream(facts)),
         ("batches", accounting_line(facts.flow)),
         ("broker", f"{look.kept.name}: {look.kept.promise}"),
+        ("code", code_line(look.origin)),
         ("checkpoint", now.result.get("checkpoint", "")),
         ("best", now.result.get("best", "")),
         *(("event", f"{duration(now_ms - event.time_ms):>6} ago  {event.message}") for event in look.told),
@@ -208,6 +214,24 @@ def _recorded(found: "Experiment") -> str:
     except Damaged:
         return ""
     return source.path if source is not None else ""
+
+
+def _origin(client: "Client", experiment: str) -> dict[str, str]:
+    from heddle.broker.faults import Damaged
+
+    try:
+        return client.broker.experiments.spec(experiment).origin
+    except (Damaged, NotFound):
+        return {}
+
+
+def code_line(origin: Mapping[str, str]) -> str:
+    """What an experiment was made of, for people; "" where nobody knows."""
+    from heddle.origin import shortened
+
+    code, commit = origin.get("code", ""), origin.get("commit", "")
+    own = f"own commit {shortened(commit)}" if commit else ""
+    return ", ".join(part for part in (f"heddle {code}" if code else "", own) if part)
 
 
 def _waits(latest: Mapping[str, float], for_room: int) -> str:

@@ -16,7 +16,18 @@ from heddle import markup
 from heddle.cli.completion import experiment_names
 from heddle.cli.curve import Curve, Shade, braille_cells, save_picture, short
 from heddle.cli.options import command, output_option, print_json, redis_option
-from heddle.cli.series import AXES, Axis, Band, Series, band, check_metric, differences, find_all, grouped, interval
+from heddle.cli.series import (
+    AXES,
+    Axis,
+    Band,
+    Series,
+    band,
+    check_metric,
+    find_all,
+    grouped,
+    interval,
+    told_differences,
+)
 from heddle.cli.tables import print_table
 from heddle.errors import MissingExtra, UsageError
 
@@ -86,7 +97,7 @@ def compare(
     bands = [made for label, runs in groups if (made := band(label, runs, metric, axis)) is not None]
     rows = [_row(label, runs, metric) for label, runs in groups]
     if output == "json":
-        told = {"metric": metric, "groups": rows, "differences": differences(series)}
+        told = {"metric": metric, "groups": rows, "differences": told_differences(series)}
         print_json(told, ids=[one.name for one in series])
         return
     curves = [Curve(one.label, tuple(zip(one.x.tolist(), one.mean.tolist(), strict=True))) for one in bands]
@@ -182,8 +193,11 @@ def _final_table(rows: Sequence[dict[str, Any]], metric: str) -> Table:
 
 
 def _difference_table(series: Sequence[Series]) -> Table:
-    """What the specs differ in, side by side."""
-    rows = [(key, *values) for key, values in differences(series).items()]
+    """What the specs differ in, and of what the runs were made, side by side."""
+    from heddle.origin import shortened
+
+    found = told_differences(series)
+    rows = [(key, *(shortened(v) if key == "commit" else v for v in values)) for key, values in found.items()]
     return ("KEY", *(one.name for one in series)), rows
 
 

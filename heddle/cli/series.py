@@ -7,14 +7,14 @@ import glob
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from heddle.broker.metrics import Metric
-from heddle.consumers.curve_file import CURVE, SPEC, Points, read_metrics, read_points
+from heddle.consumers.curve_file import CURVE, SPEC, Points, read_metrics, read_origin, read_points
 from heddle.consumers.tracking.points import place_of
 from heddle.errors import BrokerUnreachable, NotFound, UsageError
 from heddle.states.results import interval95
@@ -34,6 +34,8 @@ OWN_KEYS = (
     *("experiment.name", "experiment.seed", "experiment.tags", "experiment.group", "experiment.pool", "eval.seed"),
 )
 """Keys of a spec that may differ between runs of one and the same setting."""
+ORIGINS = ("code", "commit")
+"""Versions of Heddle and of the submitter's own code: told where they differ, and of one setting all the same."""
 GRID = 200
 
 
@@ -45,6 +47,7 @@ class Series:
         name: its id.
         spec: the resolved spec, dotted key to value; {} when nobody kept it.
         points: (update, values by name), oldest first.
+        origin: what it was made of, `code` and `commit`; {} when nobody kept it.
         cut: so many before them were measured, and are not here: the broker let go of them.
     """
 
@@ -52,6 +55,7 @@ class Series:
     spec: Mapping[str, Any]
     points: Points
     cut: int = 0
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     def metrics(self) -> list[str]:
         """Every name that was measured, sorted."""
@@ -104,7 +108,8 @@ def find(what: str, client: "Client | None") -> Series:
         try:
             experiment = client.experiment(what)
             points, cut = _measured(client, experiment.id)
-            return Series(experiment.id, flat(json.loads(experiment.spec().canonical_json())), points, cut)
+            spec, origin = experiment.spec().canonical_json(), client.broker.experiments.spec(experiment.id).origin
+            return Series(experiment.id, flat(json.loads(spec)), points, cut, origin)
         except NotFound:
             pass
     if folder.is_dir() and len(folder.parts) > 1:
@@ -163,6 +168,12 @@ def differences(series: Sequence[Series]) -> dict[str, list[Any]]:
     keys = sorted({key for one in series for key in one.spec} - set(OWN_KEYS))
     found = {key: [one.spec.get(key) for one in series] for key in keys}
     return {key: values for key, values in found.items() if any(value != values[0] for value in values)}
+
+
+def told_differences(series: Sequence[Series]) -> dict[str, list[Any]]:
+    """The same, and before it of what runs were made, where that differs."""
+    made = {name: [one.origin.get(name, "") for one in series] for name in ORIGINS}
+    return {name: list[Any](each) for name, each in made.items() if len(set(each)) > 1} | differences(series)
 
 
 def grouped(series: Sequence[Series]) -> list[tuple[str, list[Series]]]:
@@ -230,7 +241,7 @@ def _from_folder(folder: Path) -> Series:
         spec = flat(json.loads((folder / SPEC).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         spec = {}
-    return Series(folder.resolve().name, spec, read_points(folder / CURVE))
+    return Series(folder.resolve().name, spec, read_points(folder / CURVE), origin=read_origin(folder))
 
 
 def _changed(folder: Path) -> float:

@@ -139,6 +139,7 @@ def _base(source: Source, seat: Seat) -> _Base:
         "read the spec", lambda: read_setting(broker, experiment, describe=source.describe, noted=source.noted)
     )
     saver = Saver(source.home, experiment, setting.spec, setting.spaces_json(), seat_epoch=seat.epoch)
+    saver.always["origin"] = setting.stored.origin
     restored = restore(
         saver,
         setting,
@@ -246,5 +247,5 @@ def _report(base: _Base) -> Report:
         seat_epoch=base.seat.epoch,
         trainer=base.seat.trainer,
         clock=base.source.clock,
-        file=CurveFile(base.source.home, base.setting.spec.canonical_json()),
+        file=CurveFile(base.source.home, base.setting.spec.canonical_json(), base.setting.stored.origin),
     )

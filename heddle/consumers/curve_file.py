@@ -26,6 +26,8 @@ log = logging.getLogger("heddle.trainer")
 CURVE = "metrics.jsonl"
 SPEC = "spec.json"
 ENDED = "ended.json"
+ORIGIN = "origin.json"
+"""What it was made of: `code`, the version of Heddle that submitted it, and `commit` of the submitter's own code."""
 _UPDATE, _ENTRY = "update", "entry_id"
 
 Points = list[tuple[int, dict[str, float]]]
@@ -38,11 +40,13 @@ class CurveFile:
     Args:
         home: the experiment's folder.
         spec: the resolved spec as JSON.
+        origin: what it was made of; None where nobody knows.
     """
 
-    def __init__(self, home: Path, spec: str) -> None:
+    def __init__(self, home: Path, spec: str, origin: Mapping[str, str] | None = None) -> None:
         self._home = home
         self._spec = spec
+        self._origin = origin
         self._well = True
         self._lock: Held | None = None
         self._file: IO[bytes] | None = None
@@ -64,6 +68,8 @@ class CurveFile:
         self._home.mkdir(parents=True, exist_ok=True)
         if not (self._home / SPEC).exists():
             (self._home / SPEC).write_text(self._spec + "\n", encoding="utf-8")
+        if self._origin is not None and not (self._home / ORIGIN).exists():
+            (self._home / ORIGIN).write_text(dump_json(self._origin) + "\n", encoding="utf-8")
         return (self._home / CURVE).open("ab", buffering=0)
 
     def forget(self, *, above: int) -> None:
@@ -212,3 +218,12 @@ def _line(update: int, entry: str, values: Mapping[str, float]) -> str:
 
 def _plain(value: float) -> Any:
     return float(value) if math.isfinite(value) else None
+
+
+def read_origin(home: Path) -> dict[str, str]:
+    """What a run was made of, by its folder; {} where it does not say."""
+    try:
+        told = json.loads((home / ORIGIN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: str(value) for name, value in told.items()} if isinstance(told, dict) else {}

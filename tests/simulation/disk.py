@@ -91,7 +91,7 @@ class Disk:
 class NoCurveFile:
     """Stands for `CurveFile`, which no decision reads: the simulation writes no file."""
 
-    def __init__(self, home: Path, spec: str) -> None:
+    def __init__(self, home: Path, spec: str, origin: Mapping[str, str] | None = None) -> None:
         pass
 
     def add(self, update: int, values: Mapping[str, float], *, entry: str = "") -> None:

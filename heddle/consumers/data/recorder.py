@@ -235,6 +235,7 @@ def _new(setting: Setting, tap: str) -> Manifest:
         "sha256": stored.sha256,
         "owner": stored.owner,
         "code": stored.code,
+        "commit": stored.commit,
         "recorded_by": __version__,
         "protocol": stored.protocol,
         "created_ms": stored.created_ms,

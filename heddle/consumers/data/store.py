@@ -44,7 +44,7 @@ class Manifest:
     """What `dataset.json` holds.
 
     Attributes:
-        provenance: experiment, name, seed, spec (resolved), toml, sha256, code (versions of Heddle).
+        provenance: experiment, name, seed, spec (resolved), toml, sha256, code (versions of Heddle), commit.
         spaces: {"observation": ..., "action": ...}, as heddle.spaces writes them.
         columns: of each step.
         tap: name of the recorder's tap.

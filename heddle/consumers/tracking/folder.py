@@ -14,7 +14,7 @@ from typing import Any
 from heddle.broker.metrics import Metric
 from heddle.broker.trackers import BEFORE
 from heddle.clock import Clock, SystemClock
-from heddle.consumers.curve_file import CURVE, ENDED, SPEC, is_written, read_metrics_from
+from heddle.consumers.curve_file import CURVE, ENDED, SPEC, is_written, read_metrics_from, read_origin
 from heddle.consumers.tracking.points import Subject, place_of
 from heddle.errors import Gone, NotFound
 from heddle.spec import spec_from_json
@@ -158,7 +158,7 @@ class RunFolder:
     @property
     def subject(self) -> Subject:
         """Raises SpecError."""
-        spec, raw = spec_from_json(self._spec), json.loads(self._spec)
+        spec, raw, origin = spec_from_json(self._spec), json.loads(self._spec), read_origin(self._home)
         return Subject(
             experiment=self.id,
             name=spec.experiment.name,
@@ -166,8 +166,9 @@ class RunFolder:
             tags=spec.experiment.tags,
             spec=raw,
             toml=to_toml(raw),
-            code=str(self._ending().get("code", "")),
+            code=origin.get("code") or str(self._ending().get("code", "")),
             created_ms=self._metrics[0].time_ms if self._metrics else 0,
+            commit=origin.get("commit", ""),
         )
 
     @property

@@ -43,6 +43,7 @@ def subject_of(broker: Broker, experiment: str) -> Subject:
         spec=json.loads(stored.json),
         toml=stored.toml,
         code=stored.code,
+        commit=stored.commit,
         created_ms=stored.created_ms,
     )
 

@@ -115,6 +115,8 @@ class MlflowRun:
         subject = self._subject
         tags = {OURS: subject.experiment, "heddle.code": subject.code}
         tags |= {f"heddle.tag.{number}": tag for number, tag in enumerate(subject.tags)}
+        if subject.commit:  # the second is the one that MLflow's own pages know
+            tags |= {"heddle.commit": subject.commit, "mlflow.source.git.commit": subject.commit.partition("-")[0]}
         tags |= {"heddle.group": subject.group} if subject.group else {}
         tags["mlflow.note.content"] = "\n".join(f"    {line}" for line in subject.toml.splitlines())[:5000]
         run = self._client.create_run(

@@ -57,6 +57,7 @@ class Subject:
         spec: resolved; toml: as it was written.
         code: the version that it was submitted with.
         created_ms: server ms.
+        commit: of the submitter's own code, as `heddle.origin` tells it; "" for none.
     """
 
     experiment: str
@@ -67,6 +68,12 @@ class Subject:
     toml: str
     code: str
     created_ms: int
+    commit: str = ""
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What it was made of."""
+        return {"code": self.code, "commit": self.commit, "toml": self.toml}
 
     @property
     def flat(self) -> dict[str, Any]:

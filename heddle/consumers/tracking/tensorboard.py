@@ -139,7 +139,8 @@ class TensorBoard:
     def _say_what_it_is(self) -> None:
         subject = self._subject
         self._text("spec", f"```toml\n{subject.toml}\n```")
-        self._text("code version", f"heddle {subject.code}")
+        own = f", commit {subject.commit}" if subject.commit else ""
+        self._text("code version", f"heddle {subject.code}{own}")
 
     def _text(self, tag: str, markdown: str) -> None:
         made = library("tensorboardX.summary", "tensorboard").text(tag, markdown)

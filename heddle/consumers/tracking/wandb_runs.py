@@ -67,7 +67,7 @@ class WandbRun:
                 name=subject.experiment,
                 group=subject.group,
                 tags=list(subject.tags) or None,
-                config={**subject.spec, "heddle": {"code": subject.code, "toml": subject.toml}},
+                config={**subject.spec, "heddle": subject.origin},
                 mode=settings.mode,
                 dir=str(self._folder),
                 resume="allow",
