@@ -4,6 +4,7 @@ They are read as one. It never adds a line, see `events.py`; a flood of prints n
 """
 
 import heapq
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,6 +27,8 @@ LOG_STEP = 500
 PRINTED = "user"
 """Role of lines that user code printed; its worker is the one where it did."""
 
+_NAMED = {"shard": re.compile(r"\bshard=(?:[^\s,;]+/)?(\d+)\b"), "epoch": re.compile(r"\bepoch=(\d+)\b")}
+
 STREAMS = (keys.LOG, keys.PRINTS)
 """Those of events come first. There is a print here and there among them, of a version that knew one stream."""
 
@@ -39,6 +42,7 @@ class Event:
         experiment: which it is about, None for none.
         role, worker: who says it, e.g. "worker", and its id, "" for none.
         level: debug, info, warning or error; message: the line.
+        shard, epoch: which shard it is about, and that shard's epoch then; None for none, and where nobody knows.
     """
 
     entry_id: str
@@ -48,6 +52,8 @@ class Event:
     worker: str
     level: str
     message: str
+    shard: int | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class Line:
         role, worker: who says it, e.g. "worker", and its id, "" for none.
         level: debug, info, warning or error; message: the line.
         ago_ms: how long before it is sent it happened.
+        shard, epoch: which shard was played, and its epoch, where user code printed it; of others the message tells.
     """
 
     experiment: str | None
@@ -67,6 +74,8 @@ class Line:
     level: str
     message: str
     ago_ms: int = 0
+    shard: int | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +162,13 @@ def line_fields(line: Line) -> dict[str, str]:
     said = line.message
     fields = {"experiment": line.experiment or "", "role": line.role, "worker": line.worker, "level": line.level}
     fields["message"] = said if len(said) <= LINE_CHARS else f"...{said[-LINE_CHARS:]}"
-    return fields | ({"ago": str(line.ago_ms)} if line.ago_ms else {})
+    numbers = {"ago": line.ago_ms or None, "shard": line.shard, "epoch": line.epoch}
+    return fields | {name: str(value) for name, value in numbers.items() if value is not None}
 
 
 def read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
-    """An entry of either stream as a value."""
+    """An entry of either stream as a value; an event is about the shard that its message names as `shard=`."""
+    named = fields if fields.get("role") == PRINTED else _named(fields.get("message", ""))
     return Event(
         entry_id=entry_id,
         time_ms=moment(_added_ms((entry_id,)) - counts.count(fields.get("ago"))),
@@ -166,7 +177,15 @@ def read_event(entry_id: str, fields: Mapping[str, str]) -> Event:
         worker=fields.get("worker", ""),
         level=fields.get("level", "info"),
         message=fields.get("message", ""),
+        shard=counts.whole(named.get("shard")),
+        epoch=counts.whole(named.get("epoch")) if named.get("shard") else None,
     )
+
+
+def _named(message: str) -> dict[str, str]:
+    """The first shard that a message names, and the first epoch."""
+    found = ((name, one.search(message)) for name, one in _NAMED.items())
+    return {name: match[1] for name, match in found if match is not None}
 
 
 def _back(conn: Connection, stream: str, step: int) -> Iterator[tuple[str, dict[str, str]]]:

@@ -38,10 +38,14 @@ _real: list[TextIO] = []
 """Standard output while user code has another one."""
 
 
-def write_line(line: str) -> None:
-    """One line on standard output, whole. Past Python's own buffer, whose lock a fork would inherit as it is."""
+def write_line(line: str, to: TextIO | None = None) -> None:
+    """One line on standard output or `to`, whole. Past Python's own buffer, whose lock a fork would inherit as it is.
+
+    Raises:
+        OSError, ValueError: nobody reads it any more.
+    """
     with _turn[0]:
-        out = _real[-1] if _real else sys.stdout
+        out = to or (_real[-1] if _real else sys.stdout)
         try:
             number = out.fileno()
         except (OSError, ValueError):  # no file: somebody caught it
@@ -154,7 +158,7 @@ def prints_are_logged() -> Iterator[None]:
     before = sys.stdout, sys.stderr
     _real.append(sys.stdout)
     begun = BegunLines(_log, LINE_CHARS)
-    sys.stdout, sys.stderr = _Logged(sys.stdout, "stdout", begun), _Logged(sys.stderr, "stderr", begun)
+    sys.stdout, sys.stderr = Instead(sys.stdout, "stdout", begun), Instead(sys.stderr, "stderr", begun)
     try:
         with with_last_words(begun.tell_all):
             yield
@@ -177,8 +181,9 @@ def _log(line: str, about: Subject) -> None:
         _writing.now = False
 
 
-class _Logged(io.TextIOBase):
-    """Stands for standard output or error: a line that is over, or that nobody adds to any more, is a log line."""
+class Instead(io.TextIOBase):
+    """Stands for standard output or error: a line that is over, or that nobody adds to any more, is told as `begun`
+    does."""
 
     encoding = "utf-8"
     errors = "replace"
@@ -189,6 +194,11 @@ class _Logged(io.TextIOBase):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+    @property
+    def beneath(self) -> TextIO:
+        """What it stands for."""
+        return self._real
 
     def writable(self) -> bool:
         return True

@@ -46,6 +46,7 @@ class Wanted:
     Attributes:
         experiment: an id, None for all; a line about no experiment is of none.
         worker: start of a worker's id; role: who says it; "" for all.
+        shard: which one a line is about, None for all.
         level: the least.
         pattern: what must be in the line; None for anything.
         after_ms: server ms from which on.
@@ -59,12 +60,15 @@ class Wanted:
     pattern: re.Pattern[str] | None = None
     after_ms: int = 0
     known: frozenset[tuple[str, str]] = frozenset()
+    shard: int | None = None
 
     def matches(self, event: "Event") -> bool:
         """Whether a line is one of them; a line that names the worker is about it, whoever says it."""
         if (event.role, event.entry_id) in self.known:
             return False
         if self.experiment is not None and event.experiment != self.experiment:
+            return False
+        if self.shard is not None and event.shard != self.shard:
             return False
         if self.worker and not event.worker.startswith(self.worker) and self.worker not in event.message:
             return False
@@ -98,6 +102,7 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, value: str | 
     shell_complete=worker_names,
     help="Only of or about this worker; the start of its id is enough.",
 )
+@click.option("--shard", metavar="N", type=click.IntRange(0), help="Only about shard N, where a line says it of one.")
 @click.option("--role", type=click.Choice(ROLES), help="Only what this role says.")
 @click.option("--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Nothing below it.")
 @click.option("--since", metavar="TIME", callback=seconds, help="Not older than this, e.g. 10m.")
@@ -119,6 +124,7 @@ def logs(
     follow: bool,
     experiment: str | None,
     worker: str,
+    shard: int | None,
     role: str | None,
     level: str,
     since: float | None,
@@ -138,7 +144,7 @@ def logs(
         found = client.experiment(experiment).id if experiment else None
         now_ms = client.broker.conn.now_ms()
         after_ms = now_ms - int(1000 * since) if since is not None else 0
-        wanted = Wanted(found, worker, role or "", level, grep, after_ms)
+        wanted = Wanted(found, worker, role or "", level, grep, after_ms, shard=shard)
         end = client.broker.events.end()
         shown = client.broker.events.find(wanted.matches, count=count) if count else []
         if form == "json":
@@ -185,7 +191,8 @@ def _follow(broker: "Broker", wanted: Wanted, show: Callable[["Event"], None], *
 def _show(event: "Event", *, dated: bool, began_ms: int) -> None:
     """One line; with its date where some are of another day than that on which this began."""
     who = " ".join(part for part in (event.role, event.worker) if part)
-    about = f" [{event.experiment}]" if event.experiment else ""
+    shard = f"/{event.shard}" if event.role == "user" and event.shard is not None else ""  # others' messages say it
+    about = f" [{event.experiment}{shard}]" if event.experiment else ""
     dated = dated or spans_days([event.time_ms], began_ms)
     head = f"{clock_time(event.time_ms, dated=dated)} {event.level:<7} {who}{about}"
     columns = terminal_columns()  # none with -o wide

@@ -1,8 +1,10 @@
-"""What user code prints in a role that nobody supervises, on its way to the log in the broker that everybody reads.
+"""What user code prints in a role, on its way to the log in the broker that everybody reads.
 
-It never keeps a line from where it was printed to. What a launcher started is heard by that one.
+It never keeps a line from where it was printed to. What a launcher started is heard by that one, which is told only of
+which shard a line is.
 """
 
+import contextlib
 import io
 import logging
 import os
@@ -15,12 +17,16 @@ from typing import Any, TextIO
 
 from heddle.broker import open_broker
 from heddle.cli.begun import BegunLines
+from heddle.cli.json_out import Instead, write_line
 from heddle.cli.log_lines import is_json
+from heddle.launch.said import NAMES, marked
 from heddle.launch.speaking import Speaking
 from heddle.quick_exit import with_last_words
-from heddle.subject import PRINTED, subject
+from heddle.subject import PRINTED, Subject, subject
 
 LINE_CHARS = 2_000
+MARKED_CHARS = 6_000
+"""Of a line that is not over; with what stands in front it is one that a launcher reads whole."""
 
 _hearing = threading.local()
 
@@ -36,7 +42,7 @@ def prints_are_heard(url: str, role: str, who: str) -> Iterator[None]:
     """
     speaking = Speaking(partial(open_broker, url, role=role))
     hears = _Hears(speaking, who)
-    begun = BegunLines(lambda line, about: hears.hear(line[:LINE_CHARS], about.get("experiment")), LINE_CHARS)
+    begun = BegunLines(lambda line, about: hears.hear(line[:LINE_CHARS], about), LINE_CHARS)
     before = sys.stdout, sys.stderr
     are_logged = is_json()
     if are_logged:  # there what is printed is logged, see `json_out.py`
@@ -61,29 +67,58 @@ def prints_are_heard(url: str, role: str, who: str) -> Iterator[None]:
             speaking.stop()
 
 
+@contextmanager
+def prints_are_marked() -> Iterator[None]:
+    """Within it lines that Python code prints while a shard is played have it in front, for the supervisor that reads
+    this process. Nothing where HEDDLE_LOG asks for JSON, which has it anyway. Raises UsageError."""
+    if is_json():
+        yield
+        return
+    before = sys.stdout, sys.stderr
+    begun = [BegunLines(partial(_write, stream), MARKED_CHARS) for stream in before]
+
+    def say_the_last() -> None:
+        for one in begun:
+            one.tell_all()
+
+    sys.stdout = Instead(before[0], "stdout", begun[0])
+    sys.stderr = Instead(before[1], "stderr", begun[1])
+    try:
+        with with_last_words(say_the_last):
+            yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for one in begun:
+            one.close()
+
+
+def _write(stream: TextIO, line: str, about: Subject) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: that is no error of who printed it
+        write_line(marked(line, about), stream)
+
+
 class _Hears(logging.Handler):
-    """Hands lines on, with the experiment that this thread is at work on."""
+    """Hands lines on, with what this thread is at work on: experiment, shard and epoch."""
 
     def __init__(self, speaking: Speaking, who: str) -> None:
         super().__init__()
         self._speaking, self._who = speaking, who
         self._pid = os.getpid()
 
-    def hear(self, line: str, experiment: object = None) -> None:
+    def hear(self, line: str, about: Subject) -> None:
         """Nothing in a fork, as vector environments make them: it has none of our threads, and locks as they were. And
         nothing that a destructor or a signal handler prints in the middle of this: the locks are ours already."""
         if os.getpid() != self._pid or getattr(_hearing, "now", False):
             return
         _hearing.now = True
         try:
-            about = experiment or subject().get("experiment")
-            self._speaking.hear(self._who, None if about is None else str(about), line)
+            told = {**subject(), **about}
+            self._speaking.hear(self._who, {name: told[name] for name in NAMES if name in told}, line)
         finally:
             _hearing.now = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        told = getattr(record, "subject", {})
-        self.hear(getattr(record, "printed", record.getMessage()), told.get("experiment"))
+        self.hear(getattr(record, "printed", record.getMessage()), getattr(record, "subject", {}))
 
 
 class _Heard(io.TextIOBase):

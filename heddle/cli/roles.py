@@ -134,7 +134,7 @@ def worker(pool: str, redis_url: str | None) -> None:
             tracing=tracing,
         )
         this_process_is(worker=working.id, pool=pool)
-        with _heard(url, "worker", working.id, by_another=is_heard), prints_are_logged():
+        with _marked() if is_heard else _heard(url, "worker", working.id, by_another=False), prints_are_logged():
             code = working.run()
     raise click.exceptions.Exit(code)
 
@@ -186,6 +186,12 @@ def _heard(url: str, role: str, who: str, *, by_another: bool) -> "contextlib.Ab
     from heddle.cli.prints import prints_are_heard
 
     return prints_are_heard(url, role, who)
+
+
+def _marked() -> "contextlib.AbstractContextManager[None]":
+    from heddle.cli.prints import prints_are_marked
+
+    return prints_are_marked()
 
 
 def traces(service: str) -> "contextlib.AbstractContextManager[Tracing | None]":

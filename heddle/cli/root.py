@@ -189,14 +189,16 @@ def verbose_option() -> click.Option:
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to whatever is standard error at that moment: who caught it for a while may have closed it since."""
+    """Writes to whatever is standard error at that moment: who caught it for a while may have closed it since. What
+    stands there for user code alone (`Instead`) is passed by: our lines are not user code's."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        return sys.stderr
+        found: TextIO = getattr(sys.stderr, "beneath", sys.stderr)
+        return found
 
 
 def set_up_logs(level: int, *, is_service: bool = False) -> None:

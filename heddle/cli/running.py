@@ -147,7 +147,7 @@ def _begun(order: Order, local: Local, client: Client, stop: StopFlag) -> Iterat
         url=local.url,
         directory=order.directory,
         log_file=local.log_file("trainer"),
-        on_line=partial(speaking.hear, "trainer", experiment.id),
+        on_line=partial(speaking.hear, "trainer", {"experiment": experiment.id}),
     )
     if not experiment.created:
         reader.say(f"going on with {experiment.id}, which was not over")

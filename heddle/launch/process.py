@@ -215,7 +215,7 @@ class Child:
 
     def tail(self, count: int = TAIL_LINES) -> list[str]:
         """The last lines of its output, oldest first; what user code printed without what the log puts around it."""
-        return [line if (said := printed_in(line)) is None else said[1] for line in list(self._lines)[-count:]]
+        return [line if (said := printed_in(line)) is None else said.line for line in list(self._lines)[-count:]]
 
     def lifetime_s(self) -> float:
         """Seconds since it was started."""

@@ -12,6 +12,7 @@ from heddle.broker import Broker
 from heddle.clock import Clock
 from heddle.errors import Denied, HeddleError
 from heddle.launch.voices import Voices
+from heddle.subject import Subject
 
 log = logging.getLogger("heddle.launch")
 
@@ -37,9 +38,9 @@ class Speaking:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def hear(self, who: str, experiment: str | None, line: str) -> None:
-        """A role printed a line."""
-        if not self._voices.hear(who, line, experiment):
+    def hear(self, who: str, about: Subject, line: str) -> None:
+        """A role printed a line; `about`: experiment, shard and epoch, as far as they are known."""
+        if not self._voices.hear(who, line, about):
             return
         self._something.set()
         with self._lock:

@@ -120,7 +120,7 @@ class TrainerHost(RoleHost):
             self._on_line({"experiment": experiment}, line)
         else:
             log.info("%s | %s", experiment, STAMP.sub("", line))
-        self._speaking.hear("trainer", experiment, line)
+        self._speaking.hear("trainer", {"experiment": experiment}, line)
 
 
 def _left(broker: Broker, told: Status) -> int:

@@ -35,6 +35,27 @@ def test_the_log_tells_of_one_experiment_or_of_all_oldest_first(any_broker: Brok
     assert abs(last.time_ms - any_broker.conn.now_ms()) < 5_000
 
 
+def test_a_line_has_the_shard_and_epoch_of_whoever_printed_it_and_an_event_those_that_it_names(
+    any_broker: Broker,
+) -> None:
+    events = any_broker.events
+    played = Line("a-1", PRINTED, "w1", "info", "shard=9 epoch=9 of its own", shard=3, epoch=17)
+    assert events.log_all([played, printed("shard=9 epoch=9, and nobody knows whose")])
+    events.log("a-1", "supervisor", "s", "warning", "freed shard=a-1/4, it ended; epoch=18 of worker=w1, now queued")
+    events.log("a-1", "trainer", "t", "info", "claimed the seat epoch=19")
+    events.log("a-1", "worker", "w1", "info", "claimed shard=5")
+    events.log("a-1", "worker", "w1", "info", f"claimed shard=a-1/{'9' * 40}")
+    found = {(event.role, event.message[:9]): (event.shard, event.epoch) for event in events.read()[:-1]}
+    assert found == {
+        ("user", "shard=9 e"): (None, None),
+        ("supervisor", "freed sha"): (4, 18),
+        ("trainer", "claimed t"): (None, None),
+        ("worker", "claimed s"): (5, None),
+    }
+    assert [(event.shard, event.epoch) for event in events.find(lambda one: "of its own" in one.message)] == [(3, 17)]
+    assert events.read()[-1].shard is None
+
+
 def test_the_log_is_followed_from_a_line_on(any_broker: Broker) -> None:
     events = any_broker.events
     for number in range(4):

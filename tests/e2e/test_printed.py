@@ -90,6 +90,32 @@ def test_environments_in_a_child_and_a_learner_are_heard_in_a_run(tmp_path: Path
         assert run.ends(timeout_s=90) == 130
 
 
+def test_prints_in_a_supervised_worker_say_which_shard_was_played_where_that_is_known(tmp_path: Path) -> None:
+    # Given a worker that plays two shards in its own process
+    written(tmp_path, "")
+    with (
+        start_server(tmp_path / "broker") as server,
+        started("run", "exp.toml", "--no-check", "-n", "1", cwd=tmp_path, url=server.url) as run,
+    ):
+        told: dict[str, set[int | None]] = {}
+
+        def look() -> bool:
+            asked = heddle(
+                "logs", "arms", "--role", "user", "-n", "1000", "-o", "json", cwd=tmp_path, url=server.url, code=None
+            )
+            for line in json.loads(asked.stdout)["lines"] if asked.returncode == 0 else []:
+                if line["worker"] != "trainer":
+                    told.setdefault(line["message"], set()).add(line["shard"])
+                    assert (line["shard"] is None) == (line["epoch"] is None)
+            return told.get("arm is at rest", set()) >= {0, 1} and "motor says hello" in told
+
+        # Then a line that Python code printed says which, and of one that native code did nobody knows
+        eventually(look, timeout_s=90, every_s=0.5)
+        assert told["arm is at rest"] == {0, 1} and told["motor says hello"] == {None}
+        run.interrupt()
+        assert run.ends(timeout_s=90) == 130
+
+
 def test_a_service_says_everything_as_json_with_experiment_worker_shard_and_epoch(tmp_path: Path) -> None:
     written(tmp_path, 'stepping = "processes"\nprocesses = 1')
     with start_server(tmp_path / "broker") as server:

@@ -60,6 +60,25 @@ def test_lines_are_chosen_by_experiment_worker_role_level_age_and_words(
     assert run(["logs", "--exp", "nobody"]) == 4
 
 
+def test_lines_about_a_shard_are_chosen_by_its_number_and_a_printed_one_is_shown_with_it(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = submit(broker)
+    broker.events.log(experiment, "worker", "w-1", "info", f"claimed shard={experiment}/3 epoch=17")
+    broker.events.log(experiment, "worker", "w-1", "info", f"claimed shard={experiment}/33 epoch=17")
+    next_ms(broker)
+    known = Line(experiment, PRINTED, "w-1", "info", "arm is cold", shard=3, epoch=17)
+    broker.events.log_all([known, Line(experiment, PRINTED, "w-1", "info", "of nobody")])
+    assert lines(capsys, "--shard", "3") == [f"claimed shard={experiment}/3 epoch=17", "arm is cold"]
+    assert lines(capsys, experiment, "--shard", "3", "--role", "user") == ["arm is cold"]
+    assert run(["logs", experiment]) == 0
+    shown = capsys.readouterr().out
+    assert f"user w-1 [{experiment}/3] arm is cold" in shown and f"user w-1 [{experiment}] of nobody" in shown
+    assert run(["logs", experiment, "--role", "user", "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)["lines"]
+    assert [(line["shard"], line["epoch"]) for line in told] == [(3, 17), (None, None)]
+
+
 def test_who_follows_sees_each_line_once_and_ends_with_ctrl_c(
     broker: Broker, valkey_server: LocalServer, tmp_path: Path
 ) -> None:

@@ -61,8 +61,8 @@ def test_what_an_environment_in_a_child_prints_is_taken_with_its_experiment_howe
     Printed({"experiment": "pole-1a2b", "shard": 7, "epoch": 17}, ManualClock()).take(b"epoch=3 | loss 0.5\n")
     voices = Voices(ManualClock())
     voices.hear("w1", formatter().format(caplog.records[0]))
-    assert [(line.experiment, line.worker, line.message) for line in voices.take()] == [
-        ("pole-1a2b", "w1", "epoch=3 | loss 0.5")
+    assert [(line.experiment, line.shard, line.epoch, line.worker, line.message) for line in voices.take()] == [
+        ("pole-1a2b", 7, 17, "w1", "epoch=3 | loss 0.5")
     ]
 
 
@@ -81,11 +81,25 @@ def test_a_line_that_an_environment_in_a_child_did_not_end_is_told_when_its_work
     assert [vars(record)["printed"] for record in caplog.records] == ["cold", "the arm is"]
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        '{"logger": "heddle.printed", "message": "x", "shard": "three", "epoch": true}',
+        '{"logger": "heddle.printed", "message": "x", "shard": -1, "epoch": 1.5}',
+        f"heddle.printed shard=pole-1/{'9' * 40} | x",
+    ],
+)
+def test_a_shard_that_is_no_number_of_one_is_left_out(forged: str) -> None:
+    voices = Voices(ManualClock())
+    voices.hear("w1", forged)
+    assert [(line.message, line.shard, line.epoch) for line in voices.take()] == [("x", None, None)]
+
+
 def test_one_trainer_that_prints_much_costs_no_other_its_lines() -> None:
     voices = Voices(ManualClock())
     for number in range(BURST + 7):
-        voices.hear("trainer", f"line {number}", "a-1")
-    voices.hear("trainer", "mine", "b-2")
+        voices.hear("trainer", f"line {number}", {"experiment": "a-1"})
+    voices.hear("trainer", "mine", {"experiment": "b-2"})
     assert [(line.experiment, line.message) for line in voices.take()][-1] == ("b-2", "mine")
 
 
@@ -131,9 +145,9 @@ def test_what_the_broker_does_not_allow_is_dropped_and_told_once(
         raise Denied("asks for another password")
 
     speaks = Speaking(connect)
-    speaks.hear("w1", None, "one")
+    speaks.hear("w1", {}, "one")
     eventually(lambda: len(tried) == 1 and not speaks._something.is_set())
-    speaks.hear("w1", None, "two")
+    speaks.hear("w1", {}, "two")
     eventually(lambda: len(tried) == 2)
     speaks.stop()
     assert len(tried) == 2, "none is tried again"
@@ -163,9 +177,9 @@ def test_where_nothing_is_printed_for_long_no_connection_is_held_and_the_next_li
     monkeypatch.setattr(speaking, "EVERY_S", 0.01)
     did = list[str]()
     speaks = Speaking(lambda: cast(Broker, Log(did)))
-    speaks.hear("w1", None, "one")
+    speaks.hear("w1", {}, "one")
     eventually(lambda: did == ["opened", "one", "closed"])
-    speaks.hear("w1", None, "two")
+    speaks.hear("w1", {}, "two")
     eventually(lambda: did[3:] == ["opened", "two", "closed"])
     speaks.stop()
     assert len(did) == 6, "what is not held is not let go of again"
