@@ -14,7 +14,7 @@ from gymnasium import wrappers as gym_wrappers
 from heddle.errors import EnvError
 from heddle.producers.envs_homes import install_hint, register
 from heddle.spec import Env
-from heddle.spec.models import Wrapper
+from heddle.spec.environments import Wrapper
 from heddle.spec.objects import describe_error, import_object, is_object_name, nearest, user_errors
 
 

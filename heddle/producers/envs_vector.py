@@ -21,7 +21,7 @@ from heddle.producers.envs_agents import AgentLanes
 from heddle.producers.envs_homes import install_hint
 from heddle.producers.envs_make import call_factory, call_gymnasium, wrap
 from heddle.spec import Env
-from heddle.spec.models import ENVPOOL
+from heddle.spec.environments import ENVPOOL
 from heddle.spec.objects import describe_error, is_object_name, nearest, user_errors
 
 _NEUTRAL = (vector_wrappers.RecordEpisodeStatistics, vector_wrappers.DictInfoToList)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heddle.producers.parcel import Parcel
     from heddle.producers.play import Play
     from heddle.producers.snapshot_rule import Camera
-    from heddle.spec.models import Env
+    from heddle.spec.environments import Env
 
 MOST_OUTSTANDING = 2
 """Batches of one shard that were played and not answered: one on its way and one behind it."""

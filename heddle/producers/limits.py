@@ -2,7 +2,7 @@
 
 from heddle.shard import ShardPlan
 from heddle.spec import ExperimentSpec
-from heddle.spec.models import Env
+from heddle.spec.environments import Env
 
 BACKSTOP_S = 90.0
 """On top of what a child may take: starting it, ending it, telling what it said."""

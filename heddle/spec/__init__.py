@@ -3,8 +3,9 @@
 It never touches the broker and never runs user code.
 """
 
+from heddle.spec.environments import Env, Wrapper
 from heddle.spec.load import LoadedSpec, load_spec, spec_from_json
-from heddle.spec.models import Env, Eval, ExperimentSpec, Rollout, Trainer, Wrapper
+from heddle.spec.models import Eval, ExperimentSpec, Rollout, Trainer
 from heddle.spec.policy import PolicySpec
 from heddle.spec.values import Schedule
 

@@ -3,7 +3,8 @@
 Pure: it never looks at how many cores there are, so that a plan says what holds wherever the shard is played.
 """
 
-from heddle.spec.models import Env, ExperimentSpec
+from heddle.spec.environments import Env
+from heddle.spec.models import ExperimentSpec
 
 MOST_CHILDREN = 16
 """Children of a shard where the spec gives no number: each takes some 40 MB and half a second of a core to start."""

@@ -6,11 +6,12 @@ Pure, and it never raises: it returns what it finds.
 import math
 from collections.abc import Iterator
 
+from heddle.spec.environments import ENVPOOL
 from heddle.spec.explain import Fault
 from heddle.spec.groups import group_faults
 from heddle.spec.learner_checks import learner_faults, schedule_faults
 from heddle.spec.locate import KeyPath
-from heddle.spec.models import ENVPOOL, ExperimentSpec
+from heddle.spec.models import ExperimentSpec
 from heddle.spec.objects import is_object_name
 from heddle.spec.policy import TORSOS, Network
 from heddle.spec.variants import variant_faults

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from heddle.spec.environments import Env, Variant
 from heddle.spec.explain import Fault
-from heddle.spec.models import Env, ExperimentSpec, Variant
+from heddle.spec.models import ExperimentSpec
 
 
 def variant_of(spec: ExperimentSpec, index: int) -> Variant | None:
