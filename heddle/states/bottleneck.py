@@ -6,6 +6,7 @@ Pure: updates' metrics in, a judgement in words out. It never looks at how thing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 Values = Mapping[str, float]
 Points = Sequence[tuple[int, Values]]
@@ -213,6 +214,8 @@ def find_uneven(points: Points) -> Uneven | None:
     shards = sorted(shard for shard, count in counted if count * 2 * FEW >= len(longest))
     took = [seconds for shard, seconds in longest if shard in shards]
     seconds, mean = sum(took) / len(took), _mean(points, "rollout_seconds") or 0.0
-    if seconds < max(LEAST_S, UNEVEN * mean) or seconds - mean < MUCH * (_mean(points, "wait_seconds") or 0.0):
+    # Of most updates: the first one may have waited for workers that were not there yet.
+    waited = median([one.get("wait_seconds", 0.0) for _, one in points])
+    if seconds < max(LEAST_S, UNEVEN * mean) or seconds - mean < MUCH * waited:
         return None
     return Uneven(tuple(shards), seconds, mean)

@@ -96,7 +96,10 @@ def test_no_shard_is_called_slow_whose_time_does_not_explain_what_is_waited() ->
     assert found is not None and found.uneven is None
     assert "shard" not in found.verdict
     # When that is what it waits for, then it is
-    assert find_uneven([(update, took | {"wait_seconds": 0.02}) for update in range(50)]) is not None
+    mostly = [(update, took | {"wait_seconds": 0.02}) for update in range(1, 8)]
+    assert find_uneven(mostly) is not None
+    # Nor does the first update hide it, which waited for workers that had yet to come
+    assert find_uneven([(0, took | {"wait_seconds": 30.0}), *mostly]) is not None
 
 
 def test_no_shard_is_called_slow_where_playing_takes_less_than_batches_tell() -> None:
