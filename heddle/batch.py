@@ -1,5 +1,5 @@
-"""Batch bytes: Segments to an Arrow IPC stream of one record batch and back, and with `codec.py`, `columns.py` and
-`same.py` the only place that knows Arrow.
+"""Batch bytes: Segments to an Arrow IPC stream of one record batch and back, and with `arrow_stream.py`, `codec.py`,
+`columns.py` and `same.py` the only place that knows Arrow.
 
 It never trusts what it reads: until size, checksum, schema, structure and contents are right, nobody sees an array.
 
@@ -19,17 +19,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heddle.arrow_stream import REFUSALS, one_line, read_batch
 from heddle.checksums import checksum, spot_check
-from heddle.codec import END, Codec, codec_of, frames_of, index_of
+from heddle.codec import Codec, codec_of, frames_of, index_of
 from heddle.columns import FixedColumn
 from heddle.errors import BatchError
-from heddle.folding import Folded, stackable
+from heddle.folding import Folded
 from heddle.layout import Column, ColumnLike, Layout, Per, Segments, make_layout
 from heddle.placer import Placer
 from heddle.segment_checks import first_problem
 from heddle.stacks import Stack, in_turn
 from heddle.stencil import Fill, Stencil
-from heddle.wire import declared_bytes
 
 __all__ = [
     "Column",
@@ -49,10 +49,6 @@ __all__ = [
     "places",
     "spot_check",
 ]
-
-# What Arrow raises on bytes that are not what they claim to be; seen by flipping and cutting bytes.
-_VALUES = (ValueError, TypeError, LookupError, OverflowError, NotImplementedError, StopIteration)
-_REFUSALS = (pa.ArrowException, OSError, MemoryError, EOFError, *_VALUES)
 
 Take = Callable[[int], memoryview]
 """Gives memory of so many bytes or more."""
@@ -133,7 +129,7 @@ def places(layout: Layout, rows: int) -> Places:
     codec = codec_of(layout)
     data = encode(layout, Segments.empty(layout, rows))
     begin = np.frombuffer(data, np.uint8).ctypes.data
-    arrays, counts = codec.taken_from(_read(layout, data, len(data))[1])
+    arrays, counts = codec.taken_from(read_batch(layout, data, len(data))[1])
     steady = itertools.takewhile(lambda column: isinstance(column, FixedColumn), codec.columns)
     plain = [c.name for c in steady if isinstance(c, FixedColumn) and c.is_plain]
     offsets = {name: arrays[name].ctypes.data - begin for name in plain if arrays[name].size}
@@ -153,7 +149,7 @@ def _folded_stencil(layout: Layout, rows: int, stacks: tuple[str, ...]) -> Stenc
         frames = np.zeros((int(counts.sum()), *shown.shape[3:]), shown.dtype)
         segments.stacks[name] = Stack(frames, counts, index, np.zeros((len(final), k), np.int32))
     data = encode(layout, segments)
-    codec, batch = _read(layout, data, len(data))
+    codec, batch = read_batch(layout, data, len(data))
     return codec.stencil(*codec.taken_from(batch), data)
 
 
@@ -211,14 +207,14 @@ def decode_stacks(layout: Layout, data: bytes | memoryview, *, crc32: int | None
     fitting = stencil if stencil is not None and stencil.fits(data) else None
     batch = None
     if codec is None or fitting is None:
-        codec, batch = _read(layout, data, size_cap)
+        codec, batch = read_batch(layout, data, size_cap)
     try:
         arrays, counts = (fitting.read(data), fitting.counts) if fitting else codec.taken_from(batch)
         if codec.stacks:
             _demand_below(codec.layout, arrays, size_cap)
         segments = codec.segments(arrays, counts)
-    except _REFUSALS as error:
-        raise BatchError(f"the batch cannot be laid out: {_one_line(error)}") from error
+    except REFUSALS as error:
+        raise BatchError(f"the batch cannot be laid out: {one_line(error)}") from error
     if fitting is None:
         codec.learn(arrays, counts, data)
     if problem := first_problem(segments):
@@ -237,69 +233,3 @@ def _write(sink: Any, batch: pa.RecordBatch, compression: str | None) -> None:
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
-
-
-def _read(layout: Layout, data: bytes | memoryview, size_cap: int) -> tuple[Codec, pa.RecordBatch]:
-    """The one record batch in `data`, structurally valid and of exactly the layout's schema, whole or with stacks."""
-    try:
-        source = pa.BufferReader(pa.py_buffer(data))
-        messages = pa.ipc.MessageReader.open_stream(source)
-        schema = pa.ipc.read_schema(_next(messages, "schema"))
-        codec = codec_of(layout, _stacks_in(layout, schema))
-        if not schema.equals(codec.schema, check_metadata=True):
-            raise BatchError(f"the schema is not this experiment's: {_schema_difference(codec.schema, schema)}")
-        message = _next(messages, "record batch")
-        unpacked = declared_bytes(message.metadata, message.body)
-        if unpacked > size_cap:
-            raise BatchError(f"the batch unpacks to {unpacked} bytes, more than the cap of {size_cap}")
-        batch = pa.ipc.read_record_batch(message, codec.schema)
-        batch.validate(full=True)
-    except _REFUSALS as error:
-        raise BatchError(f"not a whole Arrow stream of one batch: {_one_line(error)}") from error
-    _expect_end(messages, source, data)
-    return codec, batch
-
-
-def _stacks_in(layout: Layout, schema: pa.Schema) -> tuple[str, ...]:
-    """The leaves that a schema says are stacks."""
-    names = set(schema.names)
-    return tuple(name for name in stackable(layout) if frames_of(name) in names)
-
-
-def _next(messages: Any, kind: str) -> Any:
-    """The next message, of that type: Arrow crashes when it is asked to read one as another."""
-    message = messages.read_next_message()
-    if message.type != kind:
-        raise BatchError(f"a message of type {message.type} stands where a {kind} should")
-    return message
-
-
-def _expect_end(messages: Any, source: Any, data: bytes | memoryview) -> None:
-    try:
-        extra = messages.read_next_message()
-    except StopIteration:
-        if source.tell() != len(data):
-            raise BatchError(f"{len(data) - source.tell()} bytes follow the end of the stream") from None
-        if bytes(data[-len(END) :]) != END:
-            raise BatchError("the stream has no end mark: it was cut") from None
-        return
-    except _REFUSALS as error:
-        raise BatchError(f"not a whole Arrow stream of one batch: {_one_line(error)}") from error
-    raise BatchError(f"a {extra.type} message follows the record batch")
-
-
-def _schema_difference(expected: pa.Schema, found: pa.Schema) -> str:
-    if missing := [name for name in expected.names if name not in found.names]:
-        return f"column {missing[0]} is missing"
-    if extra := [name for name in found.names if name not in expected.names]:
-        return f"column {_one_line(extra[0])} is unknown"
-    for name in expected.names:
-        places = found.get_all_field_indices(name)
-        if len(places) != 1 or not expected.field(name).equals(found.field(places[0]), check_metadata=True):
-            return f"column {name} is {_one_line(found.field(places[0]).type)}, expected {expected.field(name).type}"
-    return "the order of columns or the metadata differs"
-
-
-def _one_line(thing: object) -> str:
-    text = " ".join(str(thing).split())[:200] or type(thing).__name__
-    return text.encode("ascii", "backslashreplace").decode()

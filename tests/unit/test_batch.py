@@ -441,7 +441,7 @@ def test_a_batch_like_one_that_was_read_is_read_without_arrow_and_has_the_same_a
     for data in batches[1:]:
         codec_of(layout).stencils.clear()
         plain.append(decode(layout, data, crc32=None, size_cap=CAP))
-    monkeypatch.setattr("heddle.batch._read", unread)
+    monkeypatch.setattr("heddle.batch.read_batch", unread)
     for data, expected in zip(batches, plain, strict=True):
         for view in (data, memoryview(data), memoryview(b"." + data)[1:]):
             found = decode(layout, view, crc32=None, size_cap=CAP)
@@ -487,7 +487,7 @@ def test_a_boolean_that_is_neither_is_refused_without_arrow_too(monkeypatch: pyt
     layout = layout_of()
     data, _, _ = alike(layout)
     segments = decode(layout, data, crc32=None, size_cap=CAP)
-    monkeypatch.setattr("heddle.batch._read", unread)
+    monkeypatch.setattr("heddle.batch.read_batch", unread)
     at = segments.arrays["terminated"].__array_interface__["data"][0]
     spoilt = bytearray(data)
     spoilt[at - np.frombuffer(data, np.uint8).__array_interface__["data"][0]] = 7
