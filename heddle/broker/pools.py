@@ -46,6 +46,9 @@ AHEAD_MS = 86_400_000
 """Who was seen so far in the future was not: by more than a day no clock is set back, and until then nobody would miss
 one that is not there."""
 
+MOST_PASSED_OVER = 100
+"""So many tickets, the oldest, are looked at for some that nobody would ever read: those that were read leave soon."""
+
 WANTS = "wants:"
 """Start of the pool hash's fields that hold how many workers each supervisor was started with."""
 
@@ -242,9 +245,15 @@ class Pools:
         found = self._conn.main.scan_iter(match="heddle:pool:*", count=500)
         return sorted({text(key).split(":")[2] for key in found})
 
-    def tidy_tickets(self, pool: str, *, idle_ms: int = FORGET_CONSUMER_MS) -> int:
-        """Delete consumers of workers that are gone and hold no ticket; how many."""
-        return int(self._conn.script("group_tidy", [keys.pool_tickets(pool)], [keys.TICKET_GROUP, idle_ms]))
+    def tidy_tickets(self, pool: str, *, idle_ms: int = FORGET_CONSUMER_MS) -> tuple[int, bool]:
+        """Delete consumers of workers that are gone and hold no ticket, and have tickets read that were passed over.
+
+        Returns:
+            How many consumers were deleted, and whether somebody had set the group behind tickets that nobody has read.
+        """
+        args: list[str | int] = [keys.TICKET_GROUP, idle_ms, MOST_PASSED_OVER]
+        deleted, passed = self._conn.script("group_tidy", [keys.pool_tickets(pool)], args)
+        return int(deleted), bool(passed)
 
     # ---- inside
 

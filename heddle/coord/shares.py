@@ -60,14 +60,19 @@ class PoolShares:
             self._refreshed_ms = now_ms
 
     def tidy(self, now_ms: int) -> int:
-        """Delete the ticket groups' consumers of workers that are gone and hold nothing; how many.
+        """Delete the ticket groups' consumers of workers that are gone and hold nothing; how many. What a group has
+        passed over, set on by somebody's hand, it reads again.
 
         Workers that fell silent leave the pool's list with every reading of it.
         """
         deleted = 0
         for pool in self._written:
             try:
-                deleted += self._broker.pools.tidy_tickets(pool)
+                gone, was_passed_over = self._broker.pools.tidy_tickets(pool)
+                deleted += gone
+                if was_passed_over:
+                    because = "somebody had set its group behind tickets that nobody has read"
+                    self._tell.note(None, "rewound", tickets_of_pool=pool, because=because)
             except BrokerAmiss as error:
                 self._tell.amiss(error, now_ms)
         return deleted

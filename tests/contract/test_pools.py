@@ -133,14 +133,14 @@ def test_a_supervisor_that_fell_silent_has_no_part_any_more_until_it_returns(any
 
 def test_consumers_of_vanished_workers_are_deleted_unless_they_hold_a_ticket(broker: Broker) -> None:
     main, key = broker.conn.main, keys.pool_tickets("default")
-    assert broker.pools.tidy_tickets("default") == 0
+    assert broker.pools.tidy_tickets("default") == (0, False)
     main.xadd(key, {"shard": "0"})
-    assert broker.pools.tidy_tickets("default") == 0
+    assert broker.pools.tidy_tickets("default") == (0, False)
     main.xgroup_create(key, keys.TICKET_GROUP, id="0")
     main.xreadgroup(keys.TICKET_GROUP, "holds", {key: ">"}, count=1)
     main.xgroup_createconsumer(key, keys.TICKET_GROUP, "idle")
-    assert broker.pools.tidy_tickets("default") == 0
-    assert broker.pools.tidy_tickets("default", idle_ms=0) == 1
+    assert broker.pools.tidy_tickets("default") == (0, False)
+    assert broker.pools.tidy_tickets("default", idle_ms=0) == (1, False)
     assert [consumer["name"] for consumer in main.xinfo_consumers(key, keys.TICKET_GROUP)] == [b"holds"]
 
 

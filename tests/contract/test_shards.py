@@ -161,6 +161,36 @@ def test_dropping_tickets_takes_only_those_of_the_experiment(any_broker: Broker)
     assert take_ticket(any_broker).experiment == "other-1"
 
 
+@pytest.mark.parametrize("entry_id", ["99999999999999-0", "18446744073709551615-18446744073709551615", "$"])
+def test_tickets_that_a_group_set_on_by_hand_has_passed_over_are_read_all_the_same(
+    broker: Broker, entry_id: str
+) -> None:
+    # Given tickets of which one is being read, and a group that somebody has set behind them all
+    admit(broker, shards=3)
+    held = take_ticket(broker)
+    broker.conn.main.xgroup_setid(keys.pool_tickets(POOL), keys.TICKET_GROUP, entry_id)
+    broker.shards.queue_tickets(E, 0, [1], POOL)
+    # When that is looked for, then it is found, and once
+    assert broker.pools.tidy_tickets(POOL) == (0, True)
+    assert {take_ticket(broker).shard for _ in range(3)} == {0, 1, 2}
+    assert broker.pools.tidy_tickets(POOL) == (0, False)
+    # And who reads one twice is told at the claim that another has it
+    assert isinstance(broker.shards.claim(held, worker="w1", nonce="a", ttl_ms=TTL_MS), Claim)
+
+
+def test_tickets_that_wait_or_are_being_read_are_not_passed_over(any_broker: Broker) -> None:
+    assert any_broker.pools.tidy_tickets(POOL) == (0, False)
+    admit(any_broker, shards=2)
+    assert any_broker.pools.tidy_tickets(POOL) == (0, False)
+    ticket = take_ticket(any_broker)
+    assert any_broker.pools.tidy_tickets(POOL) == (0, False)
+    any_broker.shards.drop_ticket(ticket)
+    assert any_broker.pools.tidy_tickets(POOL) == (0, False)
+    take_ticket(any_broker)
+    assert any_broker.pools.tidy_tickets(POOL) == (0, False)
+    assert any_broker.shards.read_ticket(POOL, "w2", block_ms=0) is None
+
+
 def test_a_pool_that_lost_its_group_is_read_on(any_broker: Broker) -> None:
     admit(any_broker, shards=1)
     any_broker.conn.main.xgroup_create(keys.pool_tickets(POOL), keys.TICKET_GROUP, id="0", mkstream=True)

@@ -151,6 +151,9 @@ def xgroup(db: Database, args: Args) -> Any:
         for place in held:
             del group.pending[place]
         return len(held)
+    if verb == b"SETID":
+        group.last = stream.last if args[3] == b"$" else parse_id(args[3], missing=0)
+        return OK
     raise ServerError(f"ERR unknown subcommand '{verb.decode()}'. Try XGROUP HELP.")
 
 
