@@ -1,4 +1,5 @@
-"""Numbers: the fields of an experiment's hashes that somebody's hand has made no number, and what each is instead.
+"""Numbers: the fields of an experiment's hashes that somebody's hand has made no number, and what each is instead;
+and the two fields that hold a word of a few, which rule what is done.
 
 It never writes. What cannot be told from elsewhere is not guessed: that would lose or repeat steps without a word.
 """
@@ -13,7 +14,7 @@ from heddle.broker import keys, losses
 from heddle.broker.connection import Connection
 from heddle.broker.counts import count, whole
 from heddle.broker.faults import Damaged, NoNumber
-from heddle.broker.records import StoredSpec, integer, read_spec, text, texts
+from heddle.broker.records import COMMANDS, ENDED, SHARD_STATES, StoredSpec, integer, read_spec, text, texts
 from heddle.shard import ShardPlan
 
 BATCH = 500
@@ -23,7 +24,7 @@ MOST_SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class OddNumber:
-    """A field that should hold a number and does not.
+    """A field that should hold a number, or a word, and does not.
 
     Attributes:
         key, field: where it is.
@@ -51,6 +52,8 @@ class _Known:
         shards: their hashes by index, without those that are missing.
         spec: as it was submitted; None where that cannot be read.
         seat_epoch: of who holds the seat; 0 for nobody.
+        state: of the experiment.
+        worker: who holds the shard whose number it is, or held it last; "" for others.
         plan: of the shard whose number it is; None for other numbers, and for more shards than were planned.
     """
 
@@ -58,6 +61,8 @@ class _Known:
     shards: Mapping[int, Mapping[str, bytes]]
     spec: StoredSpec | None
     seat_epoch: int
+    state: str
+    worker: str = ""
     plan: ShardPlan | None = None
 
 
@@ -91,7 +96,18 @@ def _planned(known: _Known, *, name: str) -> str:
     return str(getattr(known.plan, name)) if known.plan is not None else "0"
 
 
+def _commanded(known: _Known) -> str:
+    """What led to the state that it is in."""
+    return {"paused": "pause", "stopping": "stop"}.get(known.state, "stop" if known.state in ENDED else "run")
+
+
+def _held(known: _Known) -> str:
+    """Where nobody holds it in truth, its deadline is over or missing: the leader sees that next."""
+    return "leased" if known.worker else "queued"
+
+
 CTL: dict[str, _Instead] = {
+    "command": _commanded,
     "rev": _now,
     "active": partial(_active, kind="train"),
     "active_eval": partial(_active, kind="eval"),
@@ -121,16 +137,19 @@ TRAINER: dict[str, _Instead] = {"seats": _nothing}
 MADE_ANEW: dict[str, Callable[[_Known], str]] = {
     **dict.fromkeys(("attempts", "deaths", "company", "accepted", "mark", "parked", "claim_seq", "steps"), _nothing),
     **dict.fromkeys(("since", "epoch"), _now),
+    "state": _held,
     **{name: partial(_planned, name=name) for name in ("first_env", "num_envs")},
 }
 """Of a shard: whoever meets them reads them as nothing until then. A `claim_seq` of 0 covers all that its owner sent;
 an epoch that is none has no owner any more, and the next one is higher."""
 SHARD: dict[str, _Instead] = {**MADE_ANEW, "seq": None, "given": None}
+WORDS = {"command": COMMANDS, "state": SHARD_STATES}
+"""What these hold, of ctl and of a shard; all others hold numbers."""
 
 
 def is_odd(fields: Mapping[str, str]) -> bool:
     """Whether a shard's hash holds something else where one of `MADE_ANEW` should be."""
-    return any(whole(fields[name]) is None for name in MADE_ANEW if name in fields)
+    return any(is_none(name, fields[name], is_counted=True) for name in MADE_ANEW if name in fields)
 
 
 def find(conn: Connection, experiment: str, plans: Sequence[ShardPlan] = ()) -> list[OddNumber]:
@@ -153,16 +172,18 @@ def find(conn: Connection, experiment: str, plans: Sequence[ShardPlan] = ()) -> 
         shards=shards,
         spec=read_spec(experiment, texts(spec)) if spec else None,
         seat_epoch=count(seat.get("epoch")),
+        state=text(hashes[keys.status(experiment)].get("state")),
     )
     named = [(key, single[key], fields, known) for key, fields in hashes.items()]
     for shard, fields in shards.items():
-        of_shard = replace(known, plan=plans[shard] if shard < len(plans) else None)
+        plan = plans[shard] if shard < len(plans) else None
+        of_shard = replace(known, plan=plan, worker=text(fields.get("worker")))
         named.append((keys.shard(experiment, 0, shard), SHARD, fields, of_shard))
     return [
         OddNumber(key, field, fields[field], None if make is None else make(about))
         for key, numbers, fields, about in named
         for field, make in numbers.items()
-        if field in fields and _is_none(fields[field], is_counted=field in MADE_ANEW and numbers is SHARD)
+        if field in fields and is_none(field, fields[field], is_counted=field in MADE_ANEW and numbers is SHARD)
     ]
 
 
@@ -172,7 +193,7 @@ def lost_of_ctl(experiment: str, reply: Mapping[bytes, bytes]) -> list[OddNumber
     return [
         OddNumber(keys.ctl(experiment), field, fields[field], None)
         for field, make in CTL.items()
-        if make is None and field in fields and _is_none(fields[field], is_counted=False)
+        if make is None and field in fields and is_none(field, fields[field], is_counted=False)
     ]
 
 
@@ -182,7 +203,14 @@ def told(experiment: str, found: Iterable[OddNumber]) -> str:
     return losses.told(experiment, lost, held="numbers, and what they were")
 
 
-def _is_none(value: bytes, *, is_counted: bool) -> bool:
+def is_none(field: str, value: bytes | str, *, is_counted: bool) -> bool:
+    """Whether a field holds something else than it should.
+
+    Args:
+        is_counted: a whole number from 0 on is asked for, and not any integer.
+    """
+    if field in WORDS:
+        return text(value) not in WORDS[field]
     if is_counted:
         return whole(value) is None
     try:

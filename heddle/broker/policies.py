@@ -9,6 +9,7 @@ last `KEEP` versions and the one pinned for evaluation stay. One that cannot be 
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,9 @@ class _Kept:
     version: int
     chunks: int
     digest: str
+
+
+_KEPT = re.compile(r"(\d{1,16}):(\d{1,6}):([0-9a-f]+)")
 
 
 class Policies:
@@ -257,11 +261,9 @@ def _checked(experiment: str, version: int, sha256: str, data: Any) -> bytes:
 
 
 def _parse(versions: str) -> list[_Kept]:
-    """ctl's `versions`, "version:chunks:digest ...", in order of publishing."""
-    return [
-        _Kept(integer(version), integer(chunks), digest)
-        for version, chunks, digest in (entry.split(":") for entry in versions.split())
-    ]
+    """ctl's `versions`, "version:chunks:digest ...", in order of publishing; not what somebody wrote between."""
+    found = (_KEPT.fullmatch(entry) for entry in versions.split())
+    return [_Kept(int(one[1]), int(one[2]), one[3]) for one in found if one is not None]
 
 
 def _refusal(experiment: str, answer: str, seat_epoch: int, version: int, latest: str) -> Exception:

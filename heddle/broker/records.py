@@ -18,6 +18,8 @@ from heddle.broker.types import Ctl
 State = Literal["queued", "running", "paused", "stopping", "completed", "stopped", "failed"]
 Command = Literal["run", "pause", "stop"]
 Outcome = Literal["completed", "stopped", "failed"]
+COMMANDS: tuple[Command, ...] = ("run", "pause", "stop")
+SHARD_STATES = ("queued", "leased", "quarantined", "stopped")
 
 LATEST_MS = 250_000_000_000_000
 """No time is later: in the year 9892."""
@@ -39,6 +41,15 @@ def integer(value: Any) -> int:
         return int(value) if value not in (None, b"", "") else 0
     except ValueError as error:
         raise NoNumber(f"the broker holds {text(value)[:40]!r} where Heddle keeps a number") from error
+
+
+def commanded(fields: Mapping[str, str]) -> Command:
+    """What ctl tells everybody to do. Raises NoNumber where somebody wrote something else."""
+    found = fields.get("command", "run")
+    for known in COMMANDS:
+        if known == found:
+            return known
+    raise NoNumber(f"the broker holds {found[:40]!r} where Heddle keeps a command: run, pause or stop")
 
 
 def moment(value: Any) -> int:
@@ -232,13 +243,14 @@ def read_spec(experiment: str, fields: Mapping[str, str]) -> StoredSpec:
 
 def read_status(experiment: str, status: Mapping[str, str], ctl: Mapping[str, str], spec: Mapping[str, str]) -> Status:
     """The hashes of `experiment` as one value."""
+    command = ctl.get("command", "run")
     return Status(
         experiment=experiment,
         name=spec.get("name", ""),
         pool=spec.get("pool", ""),
         state=status.get("state", "queued"),  # type: ignore[arg-type]
         reason=status.get("reason") or ctl.get("reason", ""),
-        command=ctl.get("command", "run"),  # type: ignore[arg-type]
+        command=command if command in COMMANDS else "run",
         outcome=ctl.get("outcome", ""),
         result=mapping(status.get("result")),
         created_ms=count(spec.get("created")),
@@ -270,7 +282,7 @@ def hurt_status(experiment: str, reason: str, *, command: str, spec: Mapping[str
 def read_ctl(fields: Mapping[str, str]) -> Ctl:
     """The ctl hash as a value."""
     return Ctl(
-        command=fields.get("command", "run"),  # type: ignore[arg-type]
+        command=commanded(fields),
         policy=integer(fields.get("policy")),
         min_policy=integer(fields.get("min_policy")),
         eval_policy=integer(fields.get("eval_policy")),

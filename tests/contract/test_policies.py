@@ -11,6 +11,7 @@ import pytest
 
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.policies import KEEP, Policies
+from heddle.broker.records import text
 from heddle.broker.server import LocalServer
 from heddle.errors import BrokerFull, Conflict, Gone, NotFound, PolicyLost, SeatLost
 from heddle.plane.weights import HostWeights
@@ -295,3 +296,16 @@ def test_nobody_takes_back_a_version_that_was_followed_by_another(any_broker: Br
     assert policies.take_back(experiment, 1) is False
     assert policies.fetch(experiment)[0] == 2
     assert policies.take_back("nothing", 1) is False
+
+
+def test_what_somebody_writes_between_the_versions_that_are_kept_is_passed_over(any_broker: Broker) -> None:
+    experiment, seat = seated(any_broker)
+    any_broker.policies.publish(experiment, seat, 1, b"weights", update=0)
+    main: Any = any_broker.conn.main
+    name, kept = keys.ctl(experiment), text(main.hget(keys.ctl(experiment), "versions"))
+    for odd in ("9:9", "x:y:zz", "1:2:3:4", ":", "9" * 5_000 + ":1:ab"):
+        main.hset(name, "versions", f"{odd} {kept}")
+        assert [info.version for info in any_broker.policies.kept(experiment)] == [1]
+        kept = text(main.hget(name, "versions"))
+    any_broker.policies.publish(experiment, seat, 2, b"weights", update=1)
+    assert [info.version for info in any_broker.policies.kept(experiment)] == [1, 2]

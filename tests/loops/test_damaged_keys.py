@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from heddle.broker import Broker, keys, numbers
-from heddle.broker.counts import whole
 from heddle.broker.damage import Damages
 from heddle.broker.faults import Damaged
 from heddle.broker.server import LocalServer
@@ -82,6 +81,8 @@ NUMBERS = {
 }
 WRITTEN_ANEW = {
     "ctl rev": (keys.ctl, "rev"),
+    "ctl command": (keys.ctl, "command"),
+    "shard state": (NEEDED["shard"], "state"),
     "ctl seat_epoch": (keys.ctl, "seat_epoch"),
     "shard attempts": (NEEDED["shard"], "attempts"),
     "shard claim_seq": (NEEDED["shard"], "claim_seq"),
@@ -212,7 +213,8 @@ def _counts_again(fleet: Fleet, name: str, experiment: str) -> None:
 
     def counts() -> bool:
         fleet.keep_trained(experiment)
-        return whole(fleet.broker.conn.main.hget(key, field)) is not None
+        found: Any = fleet.broker.conn.main.hget(key, field)
+        return not numbers.is_none(field, found, is_counted=True)
 
     eventually(counts, timeout_s=60, every_s=0.1, what=f"{name} is a number again")
     _is_trained_again(fleet, name, experiment)
@@ -417,7 +419,7 @@ def test_a_number_that_somebody_made_none_is_named_with_its_key_and_written_anew
             # Then each is a number again, and named with what it was
             told = [event.message for event in broker.events.read(experiment, count=200)]
             for field in fields:
-                assert whole(raw.hget(name, field)) is not None, field
+                assert not numbers.is_none(field, raw.hget(name, field) or b"", is_counted=True), field
                 named = f"mended key={name} field={field} was={value!r} now="
                 assert [line for line in told if line.startswith(named)], (named, told)
         # And what can be told from elsewhere is what it was
