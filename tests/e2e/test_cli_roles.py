@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,16 +27,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         yield running
 
 
-@pytest.fixture
-def fleet(server: LocalServer, tmp_path: Path) -> Iterator[str]:
-    """Coordinator, two supervised workers and a trainer host, each alone; the broker's address."""
-    url = server.url
+@dataclass(frozen=True)
+class Fleet:
+    """Where it works, and at which broker."""
+
+    folder: Path
+    url: str
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Coordinator, two supervised workers and a trainer host, each alone; one for all tests that want one."""
+    folder = tmp_path_factory.mktemp("fleet")
     with (
-        started("coordinator", cwd=tmp_path, url=url),
-        started("workers", "start", "-n", "2", cwd=tmp_path, url=url),
-        started("trainer", cwd=tmp_path, url=url),
+        start_server(tmp_path_factory.mktemp("broker")) as server,
+        started("coordinator", cwd=folder, url=server.url),
+        started("workers", "start", "-n", "2", cwd=folder, url=server.url),
+        started("trainer", cwd=folder, url=server.url),
     ):
-        yield url
+        yield Fleet(folder, server.url)
 
 
 def phase_of(experiment: str, cwd: Path, url: str) -> str:
@@ -55,19 +65,21 @@ def at_work(url: str) -> list[str]:
         return [worker.beat.worker for worker in broker.pools.workers() if worker.alive and not worker.draining]
 
 
-def test_roles_alone_train_two_experiments_on_one_pool(fleet: str, tmp_path: Path) -> None:
-    first = heddle("enqueue", CARTPOLE, *SHORT, "--name", "first", cwd=tmp_path, url=fleet).stdout.strip()
-    second = heddle("enqueue", CARTPOLE, *SHORT, "--name", "second", cwd=tmp_path, url=fleet).stdout.strip()
+def test_roles_alone_train_two_experiments_on_one_pool(fleet: Fleet) -> None:
+    folder, url = fleet.folder, fleet.url
+    first = heddle("enqueue", CARTPOLE, *SHORT, "--name", "first", cwd=folder, url=url).stdout.strip()
+    second = heddle("enqueue", CARTPOLE, *SHORT, "--name", "second", cwd=folder, url=url).stdout.strip()
     for experiment in (first, second):
-        heddle("wait", experiment, "--for", "completed", "--timeout", "90s", cwd=tmp_path, url=fleet)
-    listed = heddle_json("ls", cwd=tmp_path, url=fleet)["experiments"]
-    assert {one["experiment"]: one["state"] for one in listed} == {first: "completed", second: "completed"}
+        heddle("wait", experiment, "--for", "completed", "--timeout", "90s", cwd=folder, url=url)
+    listed = heddle_json("ls", cwd=folder, url=url)["experiments"]
+    states = {one["experiment"]: one["state"] for one in listed}
+    assert (states[first], states[second]) == ("completed", "completed")
     for experiment in (first, second):
-        status = heddle_json("status", experiment, cwd=tmp_path, url=fleet)
+        status = heddle_json("status", experiment, cwd=folder, url=url)
         for counts in status["accounting"].values():
             assert counts["lost"] == counts["duplicated"] == counts["in_flight"] == 0
-        assert list(tmp_path.glob(f"runs/{experiment}/checkpoints/*.safetensors"))
-    assert all(name in heddle("ls", cwd=tmp_path, url=fleet).stdout for name in (first, second, "completed"))
+        assert list(folder.glob(f"runs/{experiment}/checkpoints/*.safetensors"))
+    assert all(name in heddle("ls", cwd=folder, url=url).stdout for name in (first, second, "completed"))
 
 
 def test_the_same_spec_is_the_same_experiment_while_it_is_active(server: LocalServer, tmp_path: Path) -> None:
@@ -85,61 +97,58 @@ def test_the_same_spec_is_the_same_experiment_while_it_is_active(server: LocalSe
     assert again["experiment"] != one["experiment"]
 
 
-def test_pause_resume_stop_and_rm_take_effect_and_leave_nothing(
-    fleet: str, server: LocalServer, tmp_path: Path
-) -> None:
-    url = fleet
-    experiment = heddle("enqueue", CARTPOLE, *ENDLESS, cwd=tmp_path, url=url).stdout.strip()
+def test_pause_resume_stop_and_rm_take_effect_and_leave_nothing(fleet: Fleet) -> None:
+    folder, url = fleet.folder, fleet.url
+    experiment = heddle("enqueue", CARTPOLE, *ENDLESS, cwd=folder, url=url).stdout.strip()
     eventually(lambda: is_played(experiment, url), timeout_s=60, every_s=0.2)
-    heddle("pause", experiment, cwd=tmp_path, url=url)
-    heddle("wait", experiment, "--for", "paused", "--timeout", "10s", cwd=tmp_path, url=url)
-    heddle("resume", experiment, cwd=tmp_path, url=url)
-    heddle("wait", experiment, "--for", "running", "--timeout", "10s", cwd=tmp_path, url=url)
-    shown = heddle("shards", experiment, cwd=tmp_path, url=url).stdout
+    heddle("pause", experiment, cwd=folder, url=url)
+    heddle("wait", experiment, "--for", "paused", "--timeout", "10s", cwd=folder, url=url)
+    heddle("resume", experiment, cwd=folder, url=url)
+    heddle("wait", experiment, "--for", "running", "--timeout", "10s", cwd=folder, url=url)
+    shown = heddle("shards", experiment, cwd=folder, url=url).stdout
     assert "playing" in shown or "waits for a policy" in shown
     assert "train" in shown
-    assert heddle("rm", experiment, cwd=tmp_path, url=url, code=8).stderr.count("\n") == 1
-    policy = tmp_path / "policy.safetensors"
-    heddle("policy", "pull", experiment, str(policy), cwd=tmp_path, url=url)
+    assert heddle("rm", experiment, cwd=folder, url=url, code=8).stderr.count("\n") == 1
+    policy = folder / "policy.safetensors"
+    heddle("policy", "pull", experiment, str(policy), cwd=folder, url=url)
     assert policy.stat().st_size > 1_000
-    heddle("stop", "cartpole", cwd=tmp_path, url=url)
-    heddle("wait", experiment, "--for", "stopped", "--timeout", "30s", cwd=tmp_path, url=url)
-    status = heddle_json("status", experiment, cwd=tmp_path, url=url)
+    heddle("stop", "cartpole", cwd=folder, url=url)
+    heddle("wait", experiment, "--for", "stopped", "--timeout", "30s", cwd=folder, url=url)
+    status = heddle_json("status", experiment, cwd=folder, url=url)
     assert status["accounting"]["batches"]["in_flight"] == 0
-    assert Path(tmp_path, status["result"]["checkpoint"]).is_file()
-    resumed = heddle("resume", experiment, cwd=tmp_path, url=url, code=8)
+    assert Path(folder, status["result"]["checkpoint"]).is_file()
+    resumed = heddle("resume", experiment, cwd=folder, url=url, code=8)
     assert "--resume" in resumed.stderr
-    heddle("rm", experiment, cwd=tmp_path, url=url)
-    heddle("status", experiment, cwd=tmp_path, url=url, code=4)
-    eventually(lambda: keys_of(experiment, server) == [], timeout_s=65, every_s=0.5, what="no key is left")
+    heddle("rm", experiment, cwd=folder, url=url)
+    heddle("status", experiment, cwd=folder, url=url, code=4)
+    eventually(lambda: keys_of(experiment, url) == [], timeout_s=65, every_s=0.5, what="no key is left")
 
 
-def keys_of(experiment: str, server: LocalServer) -> list[str]:
+def keys_of(experiment: str, url: str) -> list[str]:
     """Every key of the experiment."""
     import redis
 
-    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+    with redis.Redis.from_url(url, decode_responses=True) as client:
         return [key for key in client.scan_iter(count=1000) if experiment in key]
 
 
-def test_a_pool_is_scaled_and_drained(fleet: str, tmp_path: Path) -> None:
-    url = fleet
-
+def test_a_pool_is_scaled_and_drained(fleet: Fleet) -> None:
+    folder, url = fleet.folder, fleet.url
     eventually(lambda: len(at_work(url)) == 2, timeout_s=30)
-    listed = heddle_json("workers", "ls", cwd=tmp_path, url=url)["workers"]
+    listed = heddle_json("workers", "ls", cwd=folder, url=url)["workers"]
     assert sorted(one["worker"] for one in listed if one["alive"] and not one["draining"]) == sorted(at_work(url))
-    heddle("workers", "scale", "3", cwd=tmp_path, url=url)
+    heddle("workers", "scale", "3", cwd=folder, url=url)
     eventually(lambda: len(at_work(url)) == 3, timeout_s=30)
-    heddle("workers", "scale", "1", cwd=tmp_path, url=url)
+    heddle("workers", "scale", "1", cwd=folder, url=url)
     eventually(lambda: len(at_work(url)) == 1, timeout_s=30)
     (last,) = at_work(url)
-    heddle("workers", "drain", last, cwd=tmp_path, url=url)
+    heddle("workers", "drain", last, cwd=folder, url=url)
     eventually(lambda: at_work(url) not in ([], [last]), timeout_s=40)
-    assert "desired 1" in heddle("workers", "ls", cwd=tmp_path, url=url).stdout
-    heddle("workers", "drain", "nobody", cwd=tmp_path, url=url, code=4)
-    heddle("workers", "scale", "--reset", cwd=tmp_path, url=url)
+    assert "desired 1" in heddle("workers", "ls", cwd=folder, url=url).stdout
+    heddle("workers", "drain", "nobody", cwd=folder, url=url, code=4)
+    heddle("workers", "scale", "--reset", cwd=folder, url=url)
     eventually(lambda: len(at_work(url)) == 2, timeout_s=30)
-    assert "say how many" in heddle("workers", "scale", cwd=tmp_path, url=url, code=2).stderr
+    assert "say how many" in heddle("workers", "scale", cwd=folder, url=url, code=2).stderr
 
 
 def test_wait_times_out_and_tells_a_failed_wait(server: LocalServer, tmp_path: Path) -> None:

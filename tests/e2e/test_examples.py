@@ -57,20 +57,26 @@ TESTED = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def copied(to: Path) -> Path:
     """A copy of examples/ to work in."""
     for path in EXAMPLES.iterdir():
         if path.is_file():
-            shutil.copy(path, tmp_path)
-    return tmp_path
+            shutil.copy(path, to)
+    return to
 
 
 @pytest.fixture
-def up(folder: Path) -> Iterator[str]:
-    """`heddle up` in the folder, found from there."""
+def folder(tmp_path: Path) -> Path:
+    return copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which `heddle up` works, found from there; one for all tests that want one."""
+    folder = copied(tmp_path_factory.mktemp("up"))
     with started("up", "--workers", "2", cwd=folder) as services:
-        yield services.says("heddle enqueue")
+        services.says("heddle enqueue")
+        yield folder
 
 
 def python(script: str, *arguments: str, cwd: Path, timeout_s: float = 120) -> str:
@@ -244,20 +250,20 @@ def test_sac_takes_a_gradient_step_for_each_step_of_hopper_once_it_begins(folder
     assert set(steps[7:]) == {64}, "four environments of 16 steps each"
 
 
-def test_the_client_submits_follows_and_waits(folder: Path, up: str) -> None:
-    out = python("submit_and_follow.py", cwd=folder)
+def test_the_client_submits_follows_and_waits(up: Path) -> None:
+    out = python("submit_and_follow.py", cwd=up)
     assert "submitted from-python-" in out
     assert "completed" in out
     assert out.count("return") > 5
     assert "checkpoint runs/" in out
 
 
-def test_a_tap_reads_experience_while_it_is_trained_on(folder: Path, up: str) -> None:
-    experiment = heddle("enqueue", "cartpole.toml", "--set", "budget.env_steps=50_000_000", cwd=folder).stdout.strip()
-    out = python("read_experience.py", experiment, cwd=folder)
+def test_a_tap_reads_experience_while_it_is_trained_on(up: Path) -> None:
+    experiment = heddle("enqueue", "cartpole.toml", "--set", "budget.env_steps=50_000_000", cwd=up).stdout.strip()
+    out = python("read_experience.py", experiment, cwd=up)
     assert out.count("obs (") == 20
     assert "missed " in out
-    heddle("rm", "--force", experiment, cwd=folder)
+    heddle("rm", "--force", experiment, cwd=up)
 
 
 def test_a_trainer_of_ones_own_trains_to_the_end(folder: Path) -> None:

@@ -1,65 +1,230 @@
-"""Every panel that is shipped, asked of a real Prometheus that watches a real run."""
+"""Four troubles in a fleet of real processes, named by `why`, `top`, `logs` and what alerts ask a real Prometheus, to
+which every panel that is shipped has something to show of it."""
 
 import json
-import subprocess
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.e2e.shell import heddle, heddle_json, started
+import pytest
+
+from heddle.broker.server import start_server
+from tests.e2e.shell import Started, heddle, heddle_json, started
 from tests.helpers import eventually
 from tests.panels import panels
-from tests.prometheus import free_port, prometheus
+from tests.prometheus import Prometheus, alerts, binary, free_port, prometheus
 
-SPEC = """
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="stops processes by their pid")
+
+CODE = """
+import time
+import gymnasium
+from heddle.consumers.learners.none import NoLearner
+
+
+class Arm(gymnasium.Wrapper):
+    def __init__(self, seconds):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._seconds = seconds
+
+    def step(self, action):
+        time.sleep(self._seconds)
+        return super().step(action)
+
+
+def make(env_index):
+    return Arm(0.03 if env_index == 3 else 0.0)
+
+
+class Slow(NoLearner):
+    def update(self, *args, **kwargs):
+        time.sleep(1.0)
+        return super().update(*args, **kwargs)
+"""
+UNEVEN = """
 [experiment]
-name = "watched"
+name = "uneven"
 [env]
-id = "CartPole-v1"
+id = "arms:make"
 num_envs = 4
-envs_per_shard = 2
+envs_per_shard = 1
+[policy]
+hidden = [8]
 [rollout]
 steps = 16
 sync = true
 [trainer]
 learner = "ppo"
+passes = 1
 [eval]
 every_updates = 5
 episodes = 4
 [budget]
-env_steps = 10_000_000
+env_steps = 100_000_000
 """
+FULL = """
+[experiment]
+name = "full"
+[env]
+id = "CartPole-v1"
+num_envs = 2
+envs_per_shard = 1
+[policy]
+hidden = [8]
+[rollout]
+steps = 16
+[trainer]
+learner = "arms:Slow"
+[limits]
+max_entries = 8
+[budget]
+env_steps = 100_000_000
+"""
+LONG_S = 120.0
 
 
-def test_no_panel_is_empty_in_a_run_in_which_a_worker_is_killed(tmp_path: Path) -> None:
-    # Given services whose coordinator serves metrics, and an experiment that trains
-    port = free_port()
-    (tmp_path / "exp.toml").write_text(SPEC)
-    extra = {"HEDDLE_METRICS_PORT": str(port)}
-    with started("up", "--workers", "2", cwd=tmp_path, extra=extra) as services:
-        services.says("heddle enqueue")
-        with prometheus(tmp_path, f"127.0.0.1:{port}") as watching:
-            experiment = heddle("enqueue", "exp.toml", cwd=tmp_path).stdout.split()[0]
-            # When it trains, is evaluated, and a worker is killed
-            eventually(
-                lambda: "eval_return" in heddle_json("status", experiment, cwd=tmp_path)["metrics"],
-                timeout_s=240,
-                every_s=1.0,
-            )
-            (worker, *_) = heddle_json("workers", "ls", cwd=tmp_path)["workers"]
-            subprocess.run(["kill", "-9", str(worker["pid"])], check=True)
+@dataclass
+class Fleet:
+    """Two workers that play two experiments, a trainer for each that nobody would replace, and who watches."""
 
-            # Then within a minute every query of every panel has something to show
-            def empty() -> list[str]:
-                return [where for where, expression in panels() if not watching.query(expression)]
+    folder: Path
+    url: str
+    uneven: str
+    full: str
+    trainer: Started
+    top: Started
+    watching: Prometheus
 
-            eventually(lambda: not empty(), timeout_s=120, every_s=1.0, what="every panel shows something")
-            deaths = 'sum(heddle_worker_deaths_total{how="signal"})'
-            eventually(lambda: watching.query(deaths)[0]["value"][1] == "1", timeout_s=60, every_s=0.5)
-            # And no rule is broken, nor says that batches are not accounted for
-            groups = watching.ask("/api/v1/rules")["groups"]
-            rules = {rule["name"]: rule for group in groups for rule in group["rules"]}
-            assert {rule["health"] for rule in rules.values()} == {"ok"}, json.dumps(rules)[:2000]
-            assert rules["HeddleBatchesUnaccounted"]["state"] != "firing"
-            assert rules["HeddleMetricsMissing"]["state"] == "inactive"
-            assert all(
-                {"summary", "runbook"} <= rule["annotations"].keys() for rule in rules.values() if rule.get("alerts")
-            )
+    def said(self, *arguments: str) -> str:
+        """What a command prints, in one line."""
+        return " ".join(heddle(*arguments, cwd=self.folder, url=self.url).stdout.split())
+
+    def says(self, text: str, *arguments: str) -> str:
+        """The same, once `text` is in it."""
+
+        def found() -> str:
+            said = self.said(*arguments)
+            return said if text in said else ""
+
+        return eventually(found, timeout_s=LONG_S, every_s=0.5, what=f"heddle {' '.join(arguments)}: {text}")
+
+    def json(self, *arguments: str) -> Any:
+        return heddle_json(*arguments, cwd=self.folder, url=self.url)
+
+    def player(self, shard: int) -> str:
+        """Worker that plays a shard of the uneven one."""
+        return str(self.json("shards", self.uneven)["shards"][shard]["worker"] or "")
+
+    def alarmed(self, alert: str) -> set[str]:
+        """Experiments for which the expression of an alert is true, its window of minutes made one of seconds."""
+        expression = re.sub(r"\[\d+m\]", "[15s]", alerts()[alert]["expr"])
+        return {one["metric"]["experiment"] for one in self.watching.query(expression)}
+
+    def alarms(self, alert: str, experiment: str) -> None:
+        """Wait until it is true, of this experiment and no other."""
+        eventually(lambda: self.alarmed(alert) == {experiment}, timeout_s=LONG_S, every_s=0.5, what=alert)
+
+    def number(self, expression: str) -> float:
+        (one,) = self.watching.query(expression)
+        return float(one["value"][1])
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    binary()
+    folder, port = tmp_path_factory.mktemp("fleet"), free_port()
+    for name, text in (("arms.py", CODE), ("uneven.toml", UNEVEN), ("full.toml", FULL)):
+        (folder / name).write_text(text)
+    with ExitStack() as inside:
+        url = inside.enter_context(start_server(folder / "broker")).url
+
+        def start(*arguments: str) -> Started:
+            extra = {"HEDDLE_METRICS_PORT": str(port)} if arguments == ("coordinator",) else None
+            return inside.enter_context(started(*arguments, cwd=folder, url=url, extra=extra))
+
+        start("coordinator")
+        watching = inside.enter_context(prometheus(folder, f"127.0.0.1:{port}"))
+        uneven, full = (
+            heddle("enqueue", spec, "--no-check", cwd=folder, url=url).stdout.split()[0]
+            for spec in ("uneven.toml", "full.toml")
+        )
+        start("trainer", uneven)
+        trainer = start("trainer", full)
+        top = start("top", "--plain", "--interval", "0.5")
+        start("workers", "start", "-n", "2")
+        yield Fleet(folder, url, uneven, full, trainer, top, watching)
+
+
+def test_a_slow_environment_is_named_with_its_shard_and_its_worker(fleet: Fleet) -> None:
+    fleet.top.says("waits slow shard 3 (shard 3 takes ", timeout_s=LONG_S)
+    told = fleet.says("shard 3 takes", "why", fleet.uneven)
+    match = re.search(r"shard 3 takes [\d.]+ s to play a batch, the mean is [\d.]+ s, played by (\S+?);", told)
+    assert match, told
+    worker = match[1]
+    assert worker == fleet.player(3)
+    assert "shard 3 takes" in (own := fleet.said("why", f"{fleet.uneven}/3")) and "the others wait for it" in own
+    assert f"played by {worker})" in fleet.top.output()
+    assert "claimed shard=3" in fleet.said("logs", fleet.uneven, "--worker", worker, "--level", "debug")
+    fleet.alarms("HeddleSlowShard", fleet.uneven)
+    assert fleet.number(f'heddle_slowest_shard{{experiment="{fleet.uneven}"}}') == 3
+
+
+def test_a_killed_worker_is_named_with_its_signal_and_its_shard_and_no_panel_is_empty(fleet: Fleet) -> None:
+    worker = eventually(lambda: fleet.player(3), timeout_s=LONG_S, every_s=0.5)
+    pids = {one["worker"]: one["pid"] for one in fleet.json("workers", "ls")["workers"]}
+    os.kill(pids[worker], signal.SIGKILL)
+    ended = "ended with signal SIGKILL"
+    fleet.top.says("ended by themselves: ", timeout_s=LONG_S)
+    listed = fleet.said("top", "--once")
+    assert ended in listed.partition(f" {worker} dead ")[2][:100], listed
+    assert f"worker {worker} is dead: it {ended}" in fleet.said("why", "worker", worker)
+    logged = fleet.said("logs", fleet.uneven, "--level", "warning")
+    assert re.search(rf"freed shard=3, its worker {ended}; epoch=\d+ of worker={worker}", logged), logged
+    eventually(lambda: fleet.player(3) not in ("", worker), timeout_s=LONG_S, every_s=0.5, what="another plays it")
+    moved = f'heddle_shards_reassigned_total{{experiment="{fleet.uneven}",reason="worker_ended"}}'
+    eventually(lambda: fleet.number(moved) >= 1, timeout_s=LONG_S, every_s=0.5)
+    assert fleet.number('sum(heddle_worker_deaths_total{how="signal"})') >= 1
+
+    def empty() -> list[str]:
+        return [where for where, expression in panels() if not fleet.watching.query(expression)]
+
+    eventually(lambda: not empty(), timeout_s=LONG_S, every_s=1.0, what="every panel shows something")
+    # And no rule is broken, nor says that batches are not accounted for
+    groups = fleet.watching.ask("/api/v1/rules")["groups"]
+    rules = {rule["name"]: rule for group in groups for rule in group["rules"]}
+    assert {rule["health"] for rule in rules.values()} == {"ok"}, json.dumps(rules)[:2000]
+    assert rules["HeddleBatchesUnaccounted"]["state"] != "firing"
+    assert rules["HeddleMetricsMissing"]["state"] == "inactive"
+
+
+def test_a_stream_that_is_full_is_told_with_who_does_not_keep_up(fleet: Fleet) -> None:
+    fleet.top.says(" for room in the stream", timeout_s=LONG_S)
+    told = fleet.says("for room in the stream", "why", fleet.full)
+    assert f"experiment {fleet.full} is running: its trainer does not keep up" in told
+    fleet.top.says("full 100%", timeout_s=LONG_S)
+    (shown,) = [one for one in fleet.json("top", "--once")["experiments"] if one["experiment"] == fleet.full]
+    assert shown["max_batches"] == 8
+    assert re.search(rf"{fleet.full} running .* waits room \d shards", fleet.top.output())
+    assert "the trainer is the bottleneck" in fleet.said("trace", fleet.full)
+    fleet.alarms("HeddleStreamFull", fleet.full)
+
+
+def test_a_trainer_that_stands_still_is_named(fleet: Fleet) -> None:
+    logged = fleet.said("logs", fleet.full, "--role", "trainer")
+    (trainer,) = set(re.findall(rf"trainer (\S*-{fleet.trainer.pid}-\S+)", logged))
+    os.kill(fleet.trainer.pid, signal.SIGSTOP)
+    try:
+        stalled = f"nothing is trained: trainer {trainer} does not renew its seat"
+        fleet.top.says(stalled, timeout_s=LONG_S)
+        told = fleet.said("why", fleet.full)
+        assert f"experiment {fleet.full} is stalled: {stalled}" in told and f"heddle trainer {fleet.full}" in told
+        fleet.alarms("HeddleNoTrainer", fleet.full)
+        eventually(lambda: fleet.full in fleet.alarmed("HeddleNothingTrained"), timeout_s=LONG_S, every_s=0.5)
+        assert f"experiment {fleet.uneven} is running" in fleet.said("why", fleet.uneven)
+    finally:
+        os.kill(fleet.trainer.pid, signal.SIGCONT)

@@ -1,4 +1,7 @@
-"""Traces of whole runs: real workers and a real trainer, and a collector that takes OTLP, is slow, or is not there."""
+"""Traces of whole runs: real workers and a real trainer, and a collector that takes OTLP, or never answers.
+
+One that is not there is in tests/loops/test_observing_page.py: docs/observing.md has that line.
+"""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +13,6 @@ from heddle.tracing.spans import FOLLOWED_MS
 from tests.e2e.shell import ROOT, started
 from tests.helpers import eventually
 from tests.otlp import Collector, Seen, collector, need_opentelemetry
-from tests.prometheus import free_port
 
 CARTPOLE = str(ROOT / "examples" / "cartpole.toml")
 SHORT = ("--set", "budget.env_steps=8_000", "--workers", "2", "-o", "json")
@@ -85,10 +87,6 @@ def test_a_batch_is_followed_from_its_rollout_to_the_first_use_of_what_it_taught
     assert sum(path_of(update) for update in updates) >= 3  # used by both workers
     assert {use.links[0] for use in taken.named("first use")} & seen.keys()
     assert len({span.ref for span in taken.spans}) == len(taken.spans)
-
-
-def test_a_run_ends_as_ever_without_the_collector_it_was_told_of(tmp_path: Path) -> None:
-    assert run(tmp_path, f"http://127.0.0.1:{free_port()}")["state"] == "completed"
 
 
 def test_a_run_ends_as_ever_with_a_collector_that_never_answers(tmp_path: Path) -> None:
