@@ -67,9 +67,12 @@ class Loop:
         self.checkpoint()
 
     def run(self) -> str:
-        """Take turns; why it is over: the limit that was reached, or "" for a command or request to stop."""
+        """Take turns; why it is over: the limit that was reached, or "" for a command or request to stop.
+
+        The limit comes first: what was resumed may have used it up already.
+        """
         block_ms = 0
-        while True:
+        while not (why := self.reached()):
             ctl = self.ctl()
             if ctl.command == "stop" or self.parts.stop.draining:
                 return ""
@@ -83,8 +86,7 @@ class Loop:
                 block_ms = BLOCK_MS
             else:  # after an update there may be enough for the next one already
                 block_ms = 0 if self._turn(ctl) else BLOCK_MS
-            if why := self.reached():
-                return why
+        return why
 
     def ctl(self) -> Ctl:
         """ctl as it is now; publishes again what it does not show. Raises SeatLost, Gone."""

@@ -1,6 +1,7 @@
 """Where a new trainer goes on: what it passes over, what it says, which numbers it gives."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 from heddle import checkpoint as files
 from heddle.broker import Broker, keys
 from heddle.broker.records import text
+from heddle.broker.server import LocalServer
 from heddle.consumers.building import SKIPPED
 from heddle.consumers.restoring import CheckpointMissing
 from tests.helpers import eventually
 from tests.trainer_fixtures import in_home, training
-from tests.trainer_kit import Fleet, InThread, saved, seen_in, submit
+from tests.trainer_kit import Fleet, InThread, saved, seen_in, start_process, submit
 
 Start = Callable[..., InThread]
 
@@ -139,6 +141,39 @@ def test_the_update_that_nobody_was_told_of_is_told_by_the_next_trainer(broker: 
     assert told["env_steps"] == 32 and "policy_loss" in told
     train(fleet, 1)
     eventually(lambda: curve(broker, fleet.experiment) == [1, 2, 3])
+
+
+def test_a_run_whose_budget_was_used_up_when_all_was_killed_ends_without_one_update_more(
+    broker: Broker, redis_server: LocalServer, start: Start, home: Path
+) -> None:
+    # Given a trainer that used its budget of two updates and was killed, by a broker that does not know that it ends
+    spec: dict[str, Any] = {"rollout": {"sync": False, "max_policy_lag": 9}, "trainer": {"batch_steps": 16}}
+    fleet = Fleet(broker, submit(broker, budget={"env_steps": 32}, **spec)).claim_all()
+    first = start_process(redis_server.url, fleet.experiment, home)
+    try:
+        version = eventually(lambda: broker.policies.latest(fleet.experiment), timeout_s=120, what="its first policy")
+        for _ in range(4):
+            fleet.give(0, version)
+        eventually(lambda: broker.experiments.ctl(fleet.experiment).command == "stop", timeout_s=60)
+    finally:
+        first.kill()
+        first.communicate()
+    assert first.returncode == -signal.SIGKILL
+    broker.conn.main.hset(keys.ctl(fleet.experiment), "command", "run")
+    # and enough in the stream for an update more
+    for _ in range(2):
+        fleet.give(0, version)
+    # When the next trainer comes
+    second = start(fleet.experiment)
+    eventually(lambda: broker.experiments.ctl(fleet.experiment).command == "stop", timeout_s=60)
+    fleet.release_all()
+    # Then it ends where it would have ended without the kill
+    assert second.join() == 0
+    status = broker.experiments.status(fleet.experiment)
+    assert (status.outcome, status.result["updates"], status.result["env_steps"]) == ("completed", 2, 32)
+    assert seen_in(saved(home)) == [(0, 1), (0, 2), (0, 3), (0, 4)]
+    assert (fleet.flow().trained.batches, fleet.flow().entries) == (4, 0)
+    fleet.check_balance()
 
 
 def test_what_was_trained_and_the_broker_forgot_is_said(broker: Broker, start: Start, home: Path) -> None:
