@@ -3,6 +3,7 @@
 It never judges and never changes a setting. What its user may not ask is None, and said in `denied`.
 """
 
+import contextlib
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from heddle.broker.connection import Connection, open_unchecked
 from heddle.broker.durability import Kept, setting
 from heddle.broker.fitness import ServerInfo, identify
 from heddle.clock import Clock
-from heddle.errors import BrokerFull, Denied
+from heddle.errors import BrokerBlocked, BrokerFull, Denied
 
 SCAN = "SCAN"
 """Among what is denied: whoever may not look at every key is told nothing of what belongs to nobody."""
@@ -64,7 +65,7 @@ def examine(url: str, *, clock: Clock) -> tuple[Examined, Connection]:
         BrokerUnreachable, Denied, UsageError: it cannot be asked anything at all.
     """
     conn = open_unchecked(url, role="doctor")
-    conn.main.ping()
+    _ping_ms(conn, clock)
     denied: list[str] = []
 
     def ask(what: str, question: Callable[[], T]) -> T | None:
@@ -104,7 +105,8 @@ def examine(url: str, *, clock: Clock) -> tuple[Examined, Connection]:
 
 def _ping_ms(conn: Connection, clock: Clock) -> float:
     began = clock.monotonic()
-    conn.main.ping()
+    with contextlib.suppress(BrokerBlocked):  # with a full disk it refuses even this: an answer, and told as `writes`
+        conn.main.ping()
     return 1000.0 * (clock.monotonic() - began)
 
 

@@ -28,6 +28,7 @@ BLOCKED = {
 """Starts of errors that mean: not even what frees room is allowed; nothing was stored, and that may pass."""
 NOT_SERVING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY")
 """Starts of errors of a server that is starting, changing roles, or busy with somebody's endless script."""
+SERVES_NOBODY = "is there and serves nobody now"
 CHANGING_ROLES = theirs.ReadOnlyError | theirs.MasterDownError | theirs.ClusterDownError | theirs.TryAgainError
 """The same by class: some versions of redis-py cut the start off."""
 THEIRS = (theirs.ConnectionError, theirs.TimeoutError, theirs.ResponseError, theirs.InvalidResponse)
@@ -125,7 +126,7 @@ def translate(
             "redis://HOST:PORT?password_file=FILE"
         )
     if isinstance(error, theirs.BusyLoadingError | CHANGING_ROLES) or word in NOT_SERVING:
-        return BrokerUnreachable(f"{url} is there and serves nobody now: {reason}")
+        return BrokerUnreachable(f"{url} {SERVES_NOBODY}: {reason}")
     if isinstance(error, theirs.ConnectionError | theirs.TimeoutError | OSError):
         return BrokerUnreachable(f"no answer from {url}: {_advised(reason)}")
     if isinstance(error, theirs.InvalidResponse) and known:
@@ -173,4 +174,6 @@ def _advised(reason: str) -> str:
     advice = next((advice for sign, advice in TLS_TROUBLE.items() if sign in reason), "")
     if advice:
         return f"{advice} ({reason})"
+    if "timeout" in reason.lower() or "timed out" in reason.lower():  # a new server would not help: one may be there
+        return f"{reason.rstrip('.')}; check that it runs there, and that it is neither stopped (kill -CONT) nor busy"
     return f"{reason.rstrip('.')}; check that it runs there, or start one with `heddle up`"

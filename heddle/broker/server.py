@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from heddle.broker.binary import ServerBinary, server_binary
 from heddle.broker.owned import OwnedProcess
@@ -26,6 +24,7 @@ from heddle.broker.server_folder import (
     tail,
     write_private,
 )
+from heddle.broker.server_found import SERVER_FILE, ask_run_id, find_running, is_answer, is_running, running_entry
 from heddle.broker.server_setup import (
     KEEPS_MEMORY,
     PASSWORD_FILE,
@@ -38,12 +37,19 @@ from heddle.broker.server_setup import (
 from heddle.clock import Clock, SystemClock
 from heddle.errors import BrokerUnreachable
 
-__all__ = ["LocalServer", "ServerBinary", "find_running", "restart", "running_entry", "server_binary", "start_server"]
+__all__ = [
+    "LocalServer",
+    "ServerBinary",
+    "find_running",
+    "is_running",
+    "restart",
+    "running_entry",
+    "server_binary",
+    "start_server",
+]
 
-SERVER_FILE = "server.json"
 _REPAIR = "repair them (redis-check-aof), or move {folder} away and go on from checkpoints (--resume EXP)"
 _START_TIMEOUT_S = 15.0
-_LOADING_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 10.0
 
 
@@ -213,60 +219,24 @@ def _entry(server: LocalServer) -> dict[str, str]:
     }
 
 
-def find_running(folder: Path) -> str | None:
-    """The url of the server that was started in `folder`, if it answers and is the very one; else None."""
-    entry = running_entry(folder)
-    return None if entry is None else entry["url"]
-
-
-def is_running(folder: Path) -> bool:
-    """Whether a server of ours runs in `folder`."""
-    return find_running(folder) is not None
-
-
-def running_entry(folder: Path) -> dict[str, str] | None:
-    """What is known of the server in `folder`, as `find_running` checks it.
-
-    Keys: url, remote_url ("" when none), redis_cli, pid, run_id, server, durability.
-    """
-    try:
-        entry = json.loads((folder.expanduser().resolve() / SERVER_FILE).read_text())
-        known = {str(key): str(value) for key, value in entry.items()}
-        return known if _run_id(known["url"]) == known["run_id"] else None
-    except (OSError, ValueError, KeyError, AttributeError, redis.RedisError):
-        return None
-
-
 def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Clock) -> str:
-    """The run id of the server once it answers; it may first have to load its data."""
+    """The run id of the server once it serves; one that says that it cannot yet, as while it loads, is waited for."""
     deadline = clock.monotonic() + _START_TIMEOUT_S
-    latest = clock.monotonic() + _LOADING_TIMEOUT_S
     while clock.monotonic() < deadline:
         if (code := process.returncode()) is not None:
             hint = f"; if its data are damaged: {_REPAIR.format(folder=folder)}" if has_data(folder) else ""
             raise BrokerUnreachable(f"the server ended at once (exit {code}): {tail(folder, 3)}{hint}")
         try:
-            return _run_id(url)
-        except redis.BusyLoadingError:
-            deadline = latest
-        except redis.RedisError:
-            pass
+            run_id, loads = ask_run_id(url)
+            if not loads:
+                return run_id
+            answers = True
+        except redis.RedisError as error:
+            answers = is_answer(error)
+        if answers:
+            deadline = clock.monotonic() + _START_TIMEOUT_S
         clock.sleep(0.01)
     raise BrokerUnreachable(f"the server did not answer within {_START_TIMEOUT_S:g} s: {tail(folder, 3)}")
-
-
-def _run_id(url: str) -> str:
-    """The id that the server at `url` took when it started.
-
-    Raises:
-        redis.RedisError: it does not answer, or not to us.
-    """
-    once = Retry(NoBackoff(), 0)
-    with redis.Redis.from_url(
-        url, socket_timeout=2, socket_connect_timeout=2, retry=once, decode_responses=True
-    ) as client:
-        client.ping()
-        return str(client.info("server")["run_id"])
 
 
 def _who(folder: Path) -> str:

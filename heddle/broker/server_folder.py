@@ -72,6 +72,23 @@ def lock(folder: Path, clock: Clock, who: Callable[[], str] = lambda: "") -> Ite
         os.close(handle)
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a server of `folder` lives, or is being started: False where the file system knows no locks."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: who only looks is nobody's server
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
 def _locked(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -85,6 +85,7 @@ def _cut_short(folder: Path) -> "Iterator[Finding]":
 def _of_broker(url: str) -> "list[Finding]":
     """All about a broker that was named; one line when it cannot be asked."""
     from heddle.broker.examination import examine
+    from heddle.broker.faults import SERVES_NOBODY
     from heddle.cli.findings import Finding, of_broker
     from heddle.clock import SystemClock
     from heddle.errors import BrokerAmiss, BrokerError, Denied
@@ -93,7 +94,9 @@ def _of_broker(url: str) -> "list[Finding]":
         seen, conn = examine(url, clock=SystemClock())
     except (BrokerError, Denied) as error:
         said, _, do = " ".join(str(error).split()).partition("; ")
-        return [Finding("broker", "answer", "bad", said, do or "check its address and that it runs")]
+        wait = "wait: it loads its data, changes roles or runs somebody's script; its log says which"
+        do = do or (wait if SERVES_NOBODY in said else "check its address and that it runs")
+        return [Finding("broker", "answer", "bad", said, do)]
     try:
         found = list(of_broker(seen))
         try:
