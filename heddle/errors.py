@@ -17,6 +17,7 @@ This module never formats for a terminal: the command line decides how an error 
     ├── Denied                      6   wrong password or missing right
     ├── TimedOut                    7   a deadline passed
     ├── Conflict                    8   the name, seat or state is taken by another
+    │   ├── FolderTaken             8   a server already runs in that folder
     │   ├── LeaseLost               8   the shard belongs to another owner now
     │   ├── SeatLost                8   another trainer holds the seat now
     │   └── LeaderLost              8   another coordinator leads now
@@ -184,6 +185,10 @@ class Conflict(HeddleError):
     """The name, seat or state is taken."""
 
     exit_code = 8
+
+
+class FolderTaken(Conflict):
+    """Another process's server runs in the folder, or is being started there."""
 
 
 class LeaseLost(Conflict):

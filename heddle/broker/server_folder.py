@@ -11,7 +11,7 @@ from pathlib import Path
 
 from heddle.broker.server_setup import Durability
 from heddle.clock import Clock
-from heddle.errors import Conflict
+from heddle.errors import Conflict, FolderTaken
 
 LOG_FILE = "server.log"
 DURABILITY_FILE = "server.durability"
@@ -58,14 +58,14 @@ def lock(folder: Path, clock: Clock, who: Callable[[], str] = lambda: "") -> Ite
     """A lock on the folder. The server inherits it and so holds it as long as it lives, whoever started it.
 
     Raises:
-        Conflict: a server holds it; `who` says more of it.
+        FolderTaken: a server holds it; `who` says more of it.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
         deadline = clock.monotonic() + LOCK_TIMEOUT_S
         while not _locked(handle):
             if clock.monotonic() > deadline:
-                raise Conflict(f"a server already runs in {folder}{who()}")
+                raise FolderTaken(f"a server already runs in {folder}{who()}")
             clock.sleep(0.05)  # the last one may be on its way out
         yield handle
     finally:

@@ -23,10 +23,10 @@ from heddle.cli.tables import print_facts
 from heddle.cli.tracked import see_through
 from heddle.client import FOLDER, Client, connect
 from heddle.consumers.curve_file import ENDED
-from heddle.errors import Gone, HeddleError
+from heddle.errors import FolderTaken, Gone, HeddleError
 from heddle.launch.checked import Checked
 from heddle.launch.children import Role
-from heddle.launch.cut_short import CutShort, cut_short, folder_for, remembered
+from heddle.launch.cut_short import CutShort, cut_short, folder_for, remembered, remembers
 from heddle.launch.giving_up import counting
 from heddle.launch.host import cores
 from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup
@@ -171,27 +171,41 @@ def _services(order: Order, stop: StopFlag) -> Iterator[tuple[Local, Client]]:
     url = None if order.private else order.url or find_running(FOLDER)
     if url:
         connect(url).close()  # a broker that was named and cannot be used is an error at once
-    spec = order.loaded.spec
-    setup = Setup(
-        url=url,
-        folder=folder_for(FOLDER, spec.sha256(), is_running),
-        workers=order.workers if order.workers is not None else _default_workers(order),
-        pool=spec.experiment.pool,
-        durability="strict" if spec.limits.durability == "strict" else "fast",
-        log_dir=order.log_dir,
-    )
-    local = Local(setup, stop=stop)
+    local = _with_server(order, url, stop)
     try:
-        local.start_server()
         local.start_roles()
         _say_where(order, local)
-        _say_others(order, setup.folder)
+        _say_others(order, local.setup.folder)
         with connect(local.url) as client:
             if local.server is not None:
-                _forget_others(client, spec.sha256())
+                _forget_others(client, order.loaded.spec.sha256())
             yield local, client
     finally:
         local.end()
+
+
+def _with_server(order: Order, url: str | None, stop: StopFlag) -> Local:
+    """The services, with their server started: in the next folder where another run was quicker to take the first."""
+    spec = order.loaded.spec
+    taken: set[Path] = set()
+    while True:
+        setup = Setup(
+            url=url,
+            folder=folder_for(FOLDER, spec.sha256(), lambda folder: folder in taken or is_running(folder)),
+            workers=order.workers if order.workers is not None else _default_workers(order),
+            pool=spec.experiment.pool,
+            durability="strict" if spec.limits.durability == "strict" else "fast",
+            log_dir=order.log_dir,
+        )
+        local, goes_on = Local(setup, stop=stop), remembers(setup.folder)
+        try:
+            local.start_server()
+        except FolderTaken:  # it looked free, for the other one's server was not up yet
+            if goes_on:  # elsewhere it would begin anew
+                raise
+            taken.add(setup.folder)
+        else:
+            return local
 
 
 def _default_workers(order: Order) -> int:
