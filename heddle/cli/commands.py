@@ -206,15 +206,15 @@ def _tell_each(experiments: Sequence[str], group: str, what: str) -> None:
         click.echo(f"every experiment of {group} is over, or told to stop, already")
 
 
-@command("rm", example="heddle rm cartpole-7f3a2b\nheddle rm --yes --group lr")
+@command("rm", example="heddle rm cartpole-7f3a2b\nheddle rm --force --group lr")
 @several_argument
 @group_option
-@click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Also while it is active, without asking.")
+@click.option("--force", "-y", "--yes", "force", is_flag=True, help="Also while it is active, without asking.")
 @redis_option
-def rm(experiments: Sequence[str], group: str | None, yes: bool, redis_url: str | None) -> None:
+def rm(experiments: Sequence[str], group: str | None, force: bool, redis_url: str | None) -> None:
     """Delete every key that the broker holds of EXP, or of a whole group; checkpoints on disk stay.
 
-    One that is active is asked about first; without a terminal it is refused (exit code 8) unless --yes is given.
+    One that is active is asked about first; without a terminal it is refused (exit code 8) unless --force is given.
     """
     check_one_of(experiments, group)
     with connect(redis_url) as client:
@@ -223,7 +223,7 @@ def rm(experiments: Sequence[str], group: str | None, yes: bool, redis_url: str 
         else:
             found = [_only_one(client, experiment) for experiment in dict.fromkeys(experiments)]
         active = [(one.id, status.state) for one in found if not (status := one.status()).ended]
-        if active and not yes:
+        if active and not force:
             _confirm(active)
         with progress("removing") as shown:
             for place, one in enumerate(found, start=1):
@@ -238,7 +238,7 @@ def _confirm(active: Sequence[tuple[str, str]]) -> None:
     if not sys.stdin.isatty():
         more = f", and {len(active) - 1} more are active" if len(active) > 1 else ""
         raise Conflict(
-            f"{first} is {state}{more}: end it first (heddle stop {first}), or remove it as it is with --yes"
+            f"{first} is {state}{more}: end it first (heddle stop {first}), or remove it as it is with --force"
         )
     for experiment, state in active:
         click.echo(

@@ -77,7 +77,7 @@ def _experiment(facts: Facts, picture: Picture) -> Judgement:
     if status.ended:
         return judge_ended(status)
     if facts.damaged:
-        do = f"a coordinator mends it, or ends the experiment, within seconds; else: heddle rm --yes {facts.id}"
+        do = f"a coordinator mends it, or ends the experiment, within seconds; else: heddle rm --force {facts.id}"
         because = (picture.leader,) if picture.leader.state == "absent" else ()
         return Judgement(subject, "stalled", facts.damaged, do, since_ms=since_ms, because=because)
     if status.state == "queued":

@@ -207,7 +207,7 @@ def test_rm_of_what_is_active_is_refused_without_a_terminal_unless_told(
         broker.conn.main.hset(keys.status(active), "state", "running")
         code, out, err = say("rm", over, active)
         assert (code, out, err.count("\n")) == (8, "", 1)
-        assert f"{active} is running: end it first (heddle stop {active}), or remove it as it is with --yes" in err
+        assert f"{active} is running: end it first (heddle stop {active}), or remove it as it is with --force" in err
         assert broker.experiments.status(over).state == "completed", "nothing was removed"
         assert say("rm", option, over, active)[0] == 0
 
