@@ -23,7 +23,7 @@ from heddle.spaces import Space
 from heddle.spec import ExperimentSpec
 from heddle.spec.derive import REPLAYING
 from heddle.spec.learner_checks import METHODS
-from heddle.spec.objects import import_object, is_object_name, user_errors
+from heddle.spec.objects import describe_error, import_object, is_object_name, user_errors
 from heddle.spec.plan import needs, size_problems
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
     try:
         observation, action = see_spaces(spec, guard=guard)
         with guard(what="was not made", key="policy.id", value=spec.policy.id):
-            policy = make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
+            policy = _made_policy(spec, observation, action)
             begin_with_files(policy, spec.policy)
     except SpecError as error:
         raise SpecError([*error.problems, *problems]) from error
@@ -75,6 +75,18 @@ def try_out(spec: ExperimentSpec, *, guard: Guard = unguarded, with_snapshot: bo
     is_played = with_snapshot and spec.data is None
     gain = see_gain(spec, observation, action, policy, guard=guard) if is_played else 0.0
     return Checked(observation, action, needed, trial.reason if trial else None, gain)
+
+
+def _made_policy(spec: ExperimentSpec, observation: Space, action: Space) -> Policy:
+    """The policy of a spec. Raises EnvError, also where its weights do not fit into this machine."""
+    try:
+        return make_policy(spec.policy, observation, action, seed=spec.experiment.seed)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):  # torch has no class of its own for it
+            raise
+        reason = f"makes a network that does not fit into the memory of this machine: {describe_error(error)}"
+        hidden = list(spec.policy.hidden)
+        raise EnvError(reason, key="policy.hidden", value=hidden, hint="use smaller layers") from error
 
 
 def _bytes_of(policy: Policy) -> int:
