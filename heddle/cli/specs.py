@@ -105,6 +105,7 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
     from heddle.launch.check import load_and_check
     from heddle.spec import load_spec
     from heddle.spec.beside import who_waits
+    from heddle.spec.offered import fixed_seed
     from heddle.spec.variants import mix
 
     if check:
@@ -118,13 +119,14 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
         numbers = {}
     values, broker = resolved_values(loaded), _broker_here(loaded, redis_url)
     if output == "json":
-        print_json({"values": values, "needs": numbers, "broker": broker}, ids=list(values))
+        told = {"values": values, "needs": numbers, "broker": broker, "warning": fixed_seed(loaded.spec)}
+        print_json(told, ids=list(values))
         return
     _print_values(values)
     if numbers:
         click.echo("")
     needs = [("variants", numbers["variants"]), *describe_needs(numbers)] if numbers else []
-    print_facts([*needs, ("here", broker)])
+    print_facts([*needs, ("here", broker), ("warning", fixed_seed(loaded.spec))])
 
 
 def _broker_here(loaded: "LoadedSpec", redis_url: str | None) -> str:

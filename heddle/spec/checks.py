@@ -13,6 +13,7 @@ from heddle.spec.learner_checks import learner_faults, schedule_faults
 from heddle.spec.locate import KeyPath
 from heddle.spec.models import ExperimentSpec
 from heddle.spec.objects import is_object_name
+from heddle.spec.offered import offered_faults
 from heddle.spec.policy import TORSOS, Network
 from heddle.spec.variants import variant_faults
 from heddle.spec.weights_size import weights_faults
@@ -24,7 +25,7 @@ _DEFAULT = Network()
 
 def cross_checks(spec: ExperimentSpec) -> list[Fault]:
     """Every contradiction in `spec`, in the order of its sections."""
-    begin = (_env, _vector, variant_faults, _stepping, _agents, group_faults, _policy)
+    begin = (_env, offered_faults, _vector, variant_faults, _stepping, _agents, group_faults, _policy)
     rest = (weights_faults, _rollout, _trainer, learner_faults, schedule_faults, _data, _eval, _budget, _limits)
     return [fault for rule in (*begin, *rest) for fault in rule(spec)]
 
