@@ -75,8 +75,9 @@ def _cut_short(folder: Path) -> "Iterator[Finding]":
     from heddle.launch.cut_short import cut_short
 
     for run in cut_short(folder, is_running):
-        said, _, do = str(run).partition("; go on: ")
-        yield Finding("host", "run", "warn", said, do)
+        has_ended = bool(run.ended())
+        said, _, do = str(run).partition("; look: " if has_ended else "; go on: ")
+        yield Finding("host", "run", "ok" if has_ended else "warn", said, do)
     if has_data(folder) and not is_running(folder):
         said = "a broker of `heddle up` kept its data here, and does not answer now"
         yield Finding("host", "services", "ok", said, "`heddle up` goes on with it; if it runs, see .heddle/server.log")

@@ -14,6 +14,7 @@ from heddle.broker import open_broker
 from heddle.broker.server import find_running, is_running
 from heddle.cli.accounts import accounting, accounting_line, adds_up
 from heddle.cli.audience import Audience
+from heddle.cli.earlier import keep_what_goes_on, say_others
 from heddle.cli.ending import asked
 from heddle.cli.facts import FactsReader, shown_state
 from heddle.cli.follow import Screen
@@ -26,7 +27,7 @@ from heddle.consumers.curve_file import ENDED
 from heddle.errors import FolderTaken, Gone, HeddleError
 from heddle.launch.checked import Checked
 from heddle.launch.children import Role
-from heddle.launch.cut_short import CutShort, cut_short, folder_for, remembered, remembers
+from heddle.launch.cut_short import CutShort, folder_for, remembered, remembers
 from heddle.launch.giving_up import counting
 from heddle.launch.host import cores
 from heddle.launch.local import LAUNCHER_SIGNALS, Local, Setup
@@ -175,10 +176,11 @@ def _services(order: Order, stop: StopFlag) -> Iterator[tuple[Local, Client]]:
     try:
         local.start_roles()
         _say_where(order, local)
-        _say_others(order, local.setup.folder)
+        say_others(local.setup.folder, to_stderr=order.to_stderr)
         with connect(local.url) as client:
             if local.server is not None:
-                _forget_others(client, order.loaded.spec.sha256())
+                sha256 = order.loaded.spec.sha256()
+                keep_what_goes_on(client, local.setup.folder, sha256, to_stderr=order.to_stderr)
             yield local, client
     finally:
         local.end()
@@ -231,19 +233,6 @@ def _remembered(order: Order, local: Local, experiment: str) -> Iterator[None]:
     folder, directory = local.server.settings.folder, order.directory / experiment
     with remembered(CutShort(folder, experiment, order.loaded.spec.sha256(), order.command, directory)):
         yield
-
-
-def _say_others(order: Order, folder: Path) -> None:
-    """Runs that were cut short here and that this one does not go on with."""
-    others = [run for run in cut_short(FOLDER, is_running) if run.folder.resolve() != folder.resolve()]
-    print_facts([("note  ", str(run)) for run in others], to_stderr=order.to_stderr)
-
-
-def _forget_others(client: Client, sha256: str) -> None:
-    """In a private server that an earlier run left behind when it was killed: keep only what is to go on."""
-    for status in client.experiments():
-        if status.ended or client.broker.experiments.spec(status.experiment).sha256 != sha256:
-            client.broker.experiments.remove(status.experiment, force=True)
 
 
 def _last_look(session: Session, reader: FactsReader) -> None:

@@ -1,6 +1,7 @@
 """Runs that were cut short: what a killed `heddle run` leaves in the folder of its server, and how to go on with it.
 
-It never starts a process and never talks to a broker: where a run stands it knows from its newest checkpoint.
+It never starts a process and never talks to a broker: where a run stands it knows from its newest checkpoint, and how
+it ended, when it was killed behind that, from what its trainer wrote down.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ MOST_FOLDERS = 100
 
 @dataclass(frozen=True, slots=True)
 class CutShort:
-    """One run that neither ended nor is going on.
+    """One run that is not going on and whose end nobody has shown: it was killed, mostly before there was one.
 
     Attributes:
         folder: of its server's data.
@@ -58,8 +59,34 @@ class CutShort:
         note = f"; {past} cannot be loaded" if newer else ""
         return f"update {found.checkpoint.update} ({found.checkpoint.env_steps:,} steps{note})"
 
+    def ended(self) -> str:
+        """How it ended, e.g. "completed: used env_steps 3000"; "" where nobody wrote that down."""
+        from heddle.consumers.curve_file import ENDED
+
+        try:
+            told = json.loads((self.directory / ENDED).read_text(encoding="utf-8"))
+            state, reason = str(told["state"]), str(told["reason"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+        return " ".join((f"{state}: {reason}" if reason else state).split())
+
+    def tell_end(self, how: str) -> str:
+        """That it ended, where all of it is, the commands that show it, and which goes on with what is not complete."""
+        from heddle.consumers.curve_file import CURVE
+        from heddle.launch.local_runs import run_at
+
+        at, has_checkpoint = shlex.quote(str(self.directory)), run_at(self.directory) is not None
+        looks = [f"heddle plot {at}"] if (self.directory / CURVE).is_file() else []
+        looks += [f"heddle eval {at}"] if has_checkpoint else []
+        look = f"; look: {', '.join(looks)}" if looks else ""
+        has_more = has_checkpoint and not how.startswith("completed")
+        on = f"; go on: {self.command} --resume {self.experiment}" if has_more else ""
+        return f"{self.experiment} ended: {how}; its results are in {at}{look}{on}"
+
     def __str__(self) -> str:
         drop = shlex.quote(str(self.folder))
+        if how := self.ended():
+            return f"{self.tell_end(how)} (drop the rest of its server: rm -r {drop})"
         return f"{self.experiment} was cut short at {self.stands()}; go on: {self.command} (drop it: rm -r {drop})"
 
 
@@ -80,13 +107,27 @@ def remembered(run: CutShort) -> Iterator[None]:
 
 
 def cut_short(parent: Path, is_running: Callable[[Path], bool]) -> list[CutShort]:
-    """Every run that was cut short below `parent`, by name of its folder.
+    """Every run that was cut short below `parent`, be it behind its end, by name of its folder.
 
     Args:
         is_running: tells of a folder whether its server runs.
     """
-    found = [_read(path) for path in sorted(parent.glob(f"{NAME}*/{RUN_FILE}"))]
+    found = [noted_in(path.parent) for path in sorted(parent.glob(f"{NAME}*/{RUN_FILE}"))]
     return [run for run in found if run is not None and not is_running(run.folder) and not _is_locked(run.folder)]
+
+
+def noted_in(folder: Path) -> CutShort | None:
+    """The run that a server's folder remembers; None for none, or for a note that cannot be read."""
+    try:
+        told = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        return CutShort(
+            folder, str(told["experiment"]), str(told["sha256"]), str(told["command"]), Path(told["directory"])
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("cannot read what ran in folder=%s error=%s", folder, error)
+        return None
 
 
 def folder_for(parent: Path, sha256: str, is_running: Callable[[Path], bool]) -> Path:
@@ -148,14 +189,3 @@ def _is_locked(folder: Path) -> bool:
 def _sweep(parent: Path) -> None:
     for left in parent.glob(f"{GONE}*"):
         shutil.rmtree(left, ignore_errors=True)
-
-
-def _read(path: Path) -> CutShort | None:
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return CutShort(
-            path.parent, str(told["experiment"]), str(told["sha256"]), str(told["command"]), Path(told["directory"])
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("cannot read what ran in folder=%s error=%s", path.parent, error)
-        return None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from heddle.broker.server import find_running
+from heddle.client import connect
 from tests.e2e.shell import ROOT, heddle, process_of, processes_of, started
 from tests.helpers import eventually
 
@@ -101,6 +103,34 @@ def test_a_killed_launcher_takes_every_process_with_it_and_the_next_run_goes_on(
     result = json.loads(done.stdout)
     assert result["state"] == "completed"
     assert result["accounting"]["batches"]["lost"] == result["accounting"]["batches"]["duplicated"] == 0
+    assert left_over(tmp_path) == []
+
+
+def test_a_run_that_was_killed_behind_its_end_is_told_as_ended_and_the_same_command_says_that_it_begins_anew(
+    tmp_path: Path,
+) -> None:
+    # Given a run that ended while its launcher did not look, and was killed then with everybody
+    with started("run", CARTPOLE, *SHORT, "--workers", "1", cwd=tmp_path) as run:
+        eventually(lambda: list(tmp_path.glob("runs/*/checkpoints/*.safetensors")), timeout_s=120)
+        os.kill(run.pid, signal.SIGSTOP)
+        url = find_running(tmp_path / ".heddle" / "run")
+        assert url is not None
+        with connect(url) as client:
+            eventually(lambda: client.experiments()[0].state == "completed", timeout_s=200)
+            (first,) = (status.experiment for status in client.experiments())
+        os.kill(run.pid, signal.SIGKILL)
+        run.ends()
+    eventually(lambda: not processes_of(tmp_path), timeout_s=30, what="everybody ends with the launcher")
+    # Then nobody is told to go on with it
+    told = heddle("ls", cwd=tmp_path, code=5).stderr
+    assert f"{first} ended: completed: used env_steps 8000; its results are in runs/{first}" in told
+    assert f"heddle plot runs/{first}, heddle eval runs/{first}" in told and "cut short" not in told
+    # And the same command names it before it trains another one
+    done = heddle("run", CARTPOLE, *SHORT, "--workers", "1", "-o", "json", cwd=tmp_path, timeout_s=400)
+    result = json.loads(done.stdout)
+    assert f"{first} ended: completed: used env_steps 8000; " in done.stderr
+    assert "this run begins anew" in done.stderr
+    assert result["state"] == "completed" and result["experiment"] != first
     assert left_over(tmp_path) == []
 
 

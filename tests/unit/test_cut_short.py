@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from heddle import checkpoint as files
+from heddle.cli.doctor import _cut_short as examined
 from heddle.client import find_url
+from heddle.consumers.curve_file import ENDED, CurveFile
 from heddle.errors import BrokerUnreachable, Conflict
 from heddle.launch.cut_short import MOST_FOLDERS, CutShort, cut_short, folder_for, remembered, remove
 from tests.unit.test_checkpoint import made
@@ -81,6 +83,55 @@ def test_where_no_checkpoint_can_be_loaded_it_is_not_said_to_have_none(tmp_path:
     told = str(run)
     assert f"at an unknown update, for no checkpoint can be loaded ({torn} is not a whole checkpoint: " in told
     assert "; go on: heddle run a.toml" in told
+
+
+def ended(run: CutShort, state: str, reason: str) -> None:
+    """It was trained to its end, and its trainer wrote that down."""
+    curve = CurveFile(run.directory, "{}")
+    curve.add(24, {"return": 9.5})
+    files.save(run.directory / "checkpoints", made(update=24))
+    curve.end(state, reason, {})
+
+
+def test_a_run_that_was_killed_behind_its_end_tells_how_it_ended_and_what_shows_it(tmp_path: Path) -> None:
+    # Given a run that ended, and was killed before it could say so
+    run = left(tmp_path, "run", "aa", "cartpole-7f3a")
+    ended(run, "completed", "used env_steps 3000")
+    # Then it is not said to be cut short, nor by doctor to be amiss, and its server's data are where they were
+    at, drop = run.directory, f"(drop the rest of its server: rm -r {run.folder})"
+    told = f"cartpole-7f3a ended: completed: used env_steps 3000; its results are in {at}"
+    assert str(run) == f"{told}; look: heddle plot {at}, heddle eval {at} {drop}"
+    (finding,) = examined(tmp_path)
+    assert (finding.level, finding.says, finding.do) == ("ok", told, f"heddle plot {at}, heddle eval {at} {drop}")
+    assert folder_for(tmp_path, "aa", dead) == run.folder
+    # And once a trainer goes on with it, for its broker forgot that it ended, it can be cut short again
+    CurveFile(run.directory, "{}").close()
+    assert "cartpole-7f3a was cut short at update 24" in str(run)
+    (finding,) = examined(tmp_path)
+    assert finding.level == "warn" and finding.do.startswith("heddle run a.toml")
+
+
+def test_a_run_that_was_killed_behind_a_stop_tells_how_to_go_on_from_there(tmp_path: Path) -> None:
+    run = left(tmp_path, "run", "aa", "cartpole-7f3a")
+    ended(run, "stopped", "stopped by command")
+    assert "cartpole-7f3a ended: stopped: stopped by command; its results are in " in str(run)
+    assert f"; go on: heddle run a.toml --resume cartpole-7f3a (drop the rest of its server: rm -r {run.folder})" in (
+        str(run)
+    )
+
+
+def test_a_run_that_ended_without_results_names_no_command_for_them(tmp_path: Path) -> None:
+    run = left(tmp_path, "run", "aa")
+    CurveFile(run.directory, "{}").end("failed", "cannot start\ntraining", {})
+    assert str(run).startswith(f"a-1 ended: failed: cannot start training; its results are in {run.directory} (drop ")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"state": "completed"}', "\xff"])
+def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> None:
+    run = left(tmp_path, "run", "aa")
+    run.directory.mkdir(parents=True)
+    (run.directory / ENDED).write_text(content, encoding="latin-1")
+    assert "a-1 was cut short at no update yet" in str(run)
 
 
 def test_without_a_broker_every_command_names_what_was_cut_short_and_how_to_go_on(
