@@ -232,7 +232,7 @@ class FactsReader:
         """State and reason as they are shown."""
         if status.outcome and not status.ended:
             return shown_state(status), status.reason
-        if self._starts_roles and judgement.do.startswith("start "):
+        if self._starts_roles and any(way.startswith("start ") for way in judgement.do.split("; else ")):
             judgement = replace(judgement, do="this terminal starts one")
         return judgement.state, status.reason if status.ended else judgement.line(now_ms)
 

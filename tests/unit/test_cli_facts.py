@@ -12,7 +12,7 @@ from heddle.cli.facts import STEADY_S, FactsReader
 from heddle.errors import BrokerUnreachable, HeddleError
 from heddle.states.judgement import Judgement
 from tests.helpers import eventually
-from tests.unit.test_states import EXP, NOW, facts
+from tests.unit.test_states import EXP, NOW, experiment, facts, lost_seat
 
 RUNNING = Judgement("x", "running")
 STALLED = Judgement("x", "stalled", "nothing is trained", "start one: heddle trainer x", since_ms=NOW - 12_000)
@@ -48,6 +48,17 @@ def test_nobody_is_told_to_start_what_this_terminal_starts(starts_roles: bool) -
     assert ("this terminal starts one" in reason) is starts_roles
     full = Judgement("x", "waiting", "waits for room", "raise maxmemory or remove what is over: heddle rm EXP")
     assert "raise maxmemory" in reader(starts_roles=starts_roles)._shown(status(), full, NOW)[1]
+
+
+@pytest.mark.parametrize("starts_roles", [True, False])
+def test_a_run_that_goes_on_says_of_the_dead_trainers_seat_that_this_terminal_starts_one(starts_roles: bool) -> None:
+    # Given what is known of a run that was cut short while the trainer of who goes on with it loads
+    judged = experiment(sitter=lost_seat(60_000), updated_ms=NOW - 60_000)
+    assert judged.state == "stalled" and "trainer t1 does not renew its seat" in judged.why
+    # Then who has just started it is told so, and who only looks on is told what to do
+    reason = reader(starts_roles=starts_roles)._shown(status(), judged, NOW)[1]
+    assert reason.endswith("this terminal starts one" if starts_roles else f"else start one: heddle trainer {EXP}")
+    assert ("heddle trainer" in reason) is not starts_roles
 
 
 def test_how_a_run_ended_is_shown_as_its_trainer_said_until_it_is_written_down() -> None:
