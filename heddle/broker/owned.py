@@ -103,6 +103,12 @@ class OwnedProcess:
         self._dismiss_watchdog()
         return code
 
+    def kill(self) -> None:
+        """SIGKILL at once. Does nothing to a process that ended."""
+        self._process.kill()
+        self._process.wait()
+        self._dismiss_watchdog()
+
     def _dismiss_watchdog(self) -> None:
         if self._watchdog is None:
             return

@@ -18,6 +18,8 @@ from heddle.broker.owned import OwnedProcess
 from heddle.broker.server_folder import (
     DURABILITY_FILE,
     LOG_FILE,
+    FolderId,
+    folder_id,
     has_data,
     lock,
     settle_durability,
@@ -35,7 +37,7 @@ from heddle.broker.server_setup import (
     half_of_memory,
 )
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerUnreachable
+from heddle.errors import BrokerUnreachable, Gone
 
 __all__ = [
     "LocalServer",
@@ -83,12 +85,14 @@ class LocalServer:
         redis_cli: the command line that opens it, to show to people.
         settings: what it was started with.
         run_id: of this run of the server.
+        folder_id: of the folder that it was started in: by its path that may be another's by now.
     """
 
-    def __init__(self, process: OwnedProcess, settings: Settings, run_id: str) -> None:
+    def __init__(self, process: OwnedProcess, settings: Settings, run_id: str, folder_id: FolderId | None) -> None:
         self.process = process
         self.settings = settings
         self.run_id = run_id
+        self.folder_id = folder_id
         self.url = settings.address.url()
         self.remote_url = settings.address.remote_url()
         tcp = settings.address.socket_path is None
@@ -104,12 +108,19 @@ class LocalServer:
         """False once the process has ended, however it did."""
         return self.process.returncode() is None
 
+    def has_folder(self) -> bool:
+        """False once its folder was removed, and maybe made anew by another: nothing at that path is its own."""
+        return folder_id(self.settings.folder) == self.folder_id
+
     def last_words(self, lines: int = 5) -> str:
         """The end of its log."""
         return tail(self.settings.folder, lines)
 
     def stop(self) -> None:
         """End it and take away its socket, password, log and entry; its data stays. May be called again."""
+        if folder_id(self.settings.folder) not in (None, self.folder_id):
+            self.process.kill()  # asked gently it unlinks the path of its socket, which is another server's now
+            return
         self.process.end(_STOP_TIMEOUT_S)
         _clear(self.settings)
 
@@ -168,11 +179,13 @@ def restart(server: LocalServer, clock: Clock | None = None) -> LocalServer:
     """Start a server that ended again: same data, same address, so everybody finds it.
 
     Raises:
-        Conflict: it still runs, or its port was taken meanwhile.
+        Conflict, Gone: it still runs, or its port was taken meanwhile; its folder was removed with what it held.
         BrokerUnreachable: it did not come up; the message carries the end of its log.
     """
-    clock = clock or SystemClock()
-    with lock(server.settings.folder, clock) as lock_fd:
+    clock, folder = clock or SystemClock(), server.settings.folder
+    if not server.has_folder():
+        raise Gone(f"{folder} was removed while its server ran, and what that held is lost; go on from a checkpoint")
+    with lock(folder, clock) as lock_fd:
         return _launch(server.settings, lock_fd, clock)
 
 
@@ -198,7 +211,8 @@ def _start(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
         env = {**KEEPS_MEMORY, **os.environ}
         process = OwnedProcess(argv, stdin=config.encode(), folder=folder, log=log, keep_open=[lock_fd], env=env)
     try:
-        server = LocalServer(process, settings, _wait_until_ready(process, address.url(), folder, clock))
+        run_id = _wait_until_ready(process, address.url(), folder, clock)
+        server = LocalServer(process, settings, run_id, folder_id(lock_fd))
         write_private(folder / SERVER_FILE, json.dumps(_entry(server)) + "\n")
     except BaseException:
         process.end(_STOP_TIMEOUT_S)
@@ -240,13 +254,8 @@ def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Cloc
 
 
 def _who(folder: Path) -> str:
-    url = find_running(folder)
-    return f" ({_no_password(url)})" if url else ""
-
-
-def _no_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    scheme, found, rest = (find_running(folder) or "").partition("://")
+    return f" ({scheme}://{rest.rpartition('@')[2]})" if found else ""  # without the password
 
 
 def _clear(settings: Settings) -> None:

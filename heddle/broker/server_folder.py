@@ -18,6 +18,18 @@ DURABILITY_FILE = "server.durability"
 DATA_FOLDER = "appendonlydir"
 LOCK_TIMEOUT_S = 3.0
 
+FolderId = tuple[int, int]
+"""Device and inode: which folder it is, whatever stands at its path."""
+
+
+def folder_id(folder: Path | int) -> FolderId | None:
+    """Which folder stands at a path now, or was opened; None where there is none."""
+    try:
+        status = os.fstat(folder) if isinstance(folder, int) else folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
 
 def has_data(folder: Path) -> bool:
     """Whether a server of ours kept data in `folder`."""
@@ -58,7 +70,7 @@ def lock(folder: Path, clock: Clock, who: Callable[[], str] = lambda: "") -> Ite
     """A lock on the folder. The server inherits it and so holds it as long as it lives, whoever started it.
 
     Raises:
-        FolderTaken: a server holds it; `who` says more of it.
+        FolderTaken: a server holds it; `who` says more of it. Or whoever held it removed it at its end.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -67,6 +79,8 @@ def lock(folder: Path, clock: Clock, who: Callable[[], str] = lambda: "") -> Ite
             if clock.monotonic() > deadline:
                 raise FolderTaken(f"a server already runs in {folder}{who()}")
             clock.sleep(0.05)  # the last one may be on its way out
+        if folder_id(folder) != folder_id(handle):
+            raise FolderTaken(f"{folder} was removed just now by the run that had it; try again")
         yield handle
     finally:
         os.close(handle)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from heddle.broker.server_folder import FolderId, folder_id
 from heddle.errors import CheckpointError, Conflict
 
 log = logging.getLogger("heddle.launch")
@@ -153,9 +154,32 @@ def remembers(folder: Path) -> bool:
     return (folder / RUN_FILE).exists()
 
 
-def remove(folder: Path) -> None:
-    """Delete a server's folder, in one step for whoever looks: a kill in the middle leaves no half of one."""
+def remove(folder: Path, own: FolderId | None = None) -> None:
+    """Delete a server's folder, in one step for whoever looks: a kill in the middle leaves no half of one.
+
+    One that another server holds meanwhile is left alone.
+
+    Args:
+        own: the folder that it must be, else that path is another's by now; None for any.
+    """
     _sweep(folder.parent)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("cannot remove folder=%s error=%s", folder, error)
+        return
+    try:
+        if own in (None, folder_id(handle)) and _lock(handle):  # the lock: nobody starts a server in it now
+            _remove_in_one_step(folder)
+        else:
+            log.info("left folder=%s to the run that has it now", folder)
+    finally:
+        os.close(handle)
+
+
+def _remove_in_one_step(folder: Path) -> None:
     doomed = folder.with_name(f"{GONE}{folder.name}-{os.getpid()}")
     try:
         folder.rename(doomed)

@@ -17,7 +17,7 @@ from heddle.broker.plane_sweep import drop_broker
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.server_setup import Durability
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerError, Denied, HeddleError
+from heddle.errors import BrokerError, Denied, Gone, HeddleError
 from heddle.launch import left_behind
 from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.cut_short import remembers, remove
@@ -266,7 +266,7 @@ class Local:
             self.server = restart(server, self._clock)
         except HeddleError as error:
             now = self._clock.monotonic()
-            if now - self._server_lost_at >= SERVER_PATIENCE_S:
+            if isinstance(error, Gone) or now - self._server_lost_at >= SERVER_PATIENCE_S:
                 raise
             self._server_failures += 1
             self._server_at = now + self._server_delay_s()
@@ -285,12 +285,13 @@ class Local:
         server, self.server = self.server, None
         if server is None:
             return
-        keeps = self.setup.keep_data or (remembers(self.setup.folder) and not self.settled)
-        if not keeps:
+        is_ours = server.has_folder()  # else that path and its socket are another run's, or nobody's
+        keeps = self.setup.keep_data or (is_ours and remembers(self.setup.folder) and not self.settled)
+        if is_ours and not keeps:
             self._forget_memory(server)
         server.stop()
         if keeps:
             return
-        remove(self.setup.folder)
+        remove(self.setup.folder, own=server.folder_id)
         with contextlib.suppress(OSError):  # other things in it are not ours
             self.setup.folder.parent.rmdir()

@@ -26,6 +26,7 @@ class Server:
     url: str = "unix:///s"
     runs: bool = True
     process: Process = field(default_factory=Process)
+    folder_id: tuple[int, int] | None = None
 
     def is_running(self) -> bool:
         return self.runs
