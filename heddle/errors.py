@@ -89,13 +89,13 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.file or '<spec>'}:{self.line}:{self.column}" if self.line else f"{self.file or '<spec>'}"
-        shown = "" if self.value is None else f" = {_cut(repr(self.value))}"
-        hint = f"  ({_cut(self.hint)})" if self.hint else ""
+        shown = "" if self.value is None else f" = {shortened(repr(self.value))}"
+        hint = f"  ({shortened(self.hint)})" if self.hint else ""
         what = f"{self.key}{shown}: " if self.key else ""
         return f"{where}  {what}{self.reason}{hint}"
 
 
-def _cut(text: str) -> str:
+def shortened(text: str) -> str:
     """A value as a line can hold it."""
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 20]}... ({len(text):,} characters)"
 

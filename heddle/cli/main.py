@@ -4,22 +4,24 @@ It never shows a traceback unless asked to with -v.
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
-from errno import EIO
+from errno import EIO, ENAMETOOLONG
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from heddle.cli.audience import has_left
-from heddle.cli.mistakes import usage_line
+from heddle.cli.mistakes import too_long, usage_line
 from heddle.cli.root import Session, cli
 from heddle.cli.tables import say
-from heddle.errors import HeddleError, SpecError, UsageError
+from heddle.errors import MOST_SHOWN, HeddleError, SpecError, UsageError, shortened
 
 INTERRUPTED = 130
+_LONG_WORD = re.compile(rf"\S{{{MOST_SHOWN + 1},}}")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -58,16 +60,19 @@ def run(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno == EIO and has_left()):
             _say_no_more()
             return 0
-        return _say([f"heddle: {_unexpected(error)}"], 1, session)
+        said, code = _unexpected(error)
+        return _say([f"heddle: {said}"], code, session)
 
 
-def _unexpected(error: Exception) -> str:
-    """What to say of an error that nobody saw coming: of a full disk or of a missing right the system speaks."""
+def _unexpected(error: Exception) -> tuple[str, int]:
+    """What to say of an error that nobody saw coming, and the exit code: of a full disk the system speaks."""
+    if isinstance(error, OSError) and error.errno == ENAMETOOLONG:
+        return too_long(error.filename), UsageError.exit_code
     if isinstance(error, OSError):
         place = f": {error.filename}" if error.filename is not None else ""
-        return f"the system refused something: {error.strerror or error}{place}  (-v shows where)"
+        return f"the system refused something: {error.strerror or error}{place}  (-v shows where)", 1
     said = " ".join(str(error).split())
-    return f"unexpected {type(error).__name__}: {said}  (a fault of Heddle's own; -v shows where)"
+    return f"unexpected {type(error).__name__}: {said}  (a fault of Heddle's own; -v shows where)", 1
 
 
 def message_of(error: HeddleError) -> list[str]:
@@ -94,12 +99,12 @@ def look_in_working_directory() -> None:
 
 
 def _say(lines: list[str], code: int, session: Session) -> int:
-    """Print `lines` as the error; returns `code`."""
+    """Print `lines` as the error, no word in them longer than people read; returns `code`."""
     if session.verbose:
         traceback.print_exc(file=sys.stderr)
     try:
         for line in lines:
-            say(line, to_stderr=True)
+            say(_LONG_WORD.sub(lambda word: shortened(word[0]), line), to_stderr=True)
     except OSError:
         _say_no_more()
     return code

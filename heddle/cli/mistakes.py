@@ -56,6 +56,11 @@ def no_command(context: click.Context, name: str, known: Iterable[str]) -> click
     return click.UsageError(f"{path}: no command {name!r}; {way}", context)
 
 
+def too_long(name: object) -> str:
+    """That no file system takes a path or a name of such a length."""
+    return f"this system takes no name as long as {name}; give a shorter one"
+
+
 def form_of(context: click.Context) -> str:
     """How a command is written."""
     return " ".join([context.command_path, *context.command.collect_usage_pieces(context)])

@@ -5,12 +5,15 @@ It never falls back to another broker: one that was named and does not answer is
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from errno import EDQUOT, ENAMETOOLONG, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from heddle.cli.mistakes import too_long
 from heddle.cli.root import Command
 from heddle.errors import UsageError
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 URL_ENV = "HEDDLE_REDIS_URL"
+PASSING = (ENOSPC, EDQUOT)
+"""A full disk may get room until something is to be kept."""
 
 
 def command(name: str, *, example: str) -> Callable[[Callable[..., Any]], click.Command]:
@@ -96,13 +101,29 @@ def folder_to_fill(given: str, option: str) -> Path:
         UsageError: it cannot be, or nothing can be written there.
     """
     folder = place = Path(given)
+    _check_length(folder, option)
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     if not place.is_dir():
         raise UsageError(f"nothing can be kept in {folder}: {place} is no folder; name another one with {option}")
     if not os.access(place, os.W_OK | os.X_OK):
         raise UsageError(f"nothing can be kept in {folder}: {place} may not be written; name another with {option}")
+    try:
+        with tempfile.TemporaryDirectory(dir=place, prefix=".heddle-"):  # rights say nothing of /proc
+            pass
+    except OSError as error:
+        if error.errno not in PASSING:
+            why = f"no folder can be made in {place} ({error.strerror or error})"
+            raise UsageError(f"nothing can be kept in {folder}: {why}; name another with {option}") from error
     return folder
+
+
+def _check_length(folder: Path, option: str) -> None:
+    try:
+        folder.lstat()
+    except OSError as error:
+        if error.errno == ENAMETOOLONG:
+            raise UsageError(f"{option}: {too_long(folder)}") from error
 
 
 def find_url(given: str | None) -> str:

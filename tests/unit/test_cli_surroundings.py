@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from heddle.cli.main import run
 from heddle.cli.options import folder_to_fill
 from heddle.errors import UsageError
 from heddle.launch.process import HEDDLE as HEDDLE_CHILD
@@ -83,6 +84,42 @@ def test_a_folder_to_fill_is_one_that_can_be_made_and_written(folder: Path) -> N
         with pytest.raises(UsageError, match="locked may not be written"):
             folder_to_fill(str(locked / "b"), "--dir")
     assert sorted(path.name for path in folder.iterdir()) == ["dangling", "exp.toml", "locked"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_folder_in_which_nothing_can_be_made_is_refused_whatever_its_rights_say() -> None:
+    with pytest.raises(UsageError, match=r"nothing can be kept in /proc/nope: .*; name another with --dir"):
+        folder_to_fill("/proc/nope", "--dir")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("eval NAME", 2),
+        ("record NAME", 2),
+        ("plot NAME", 2),
+        ("compare NAME NAME", 2),
+        ("track NAME", 2),
+        ("data show NAME", 1),
+        ("data to-minari NAME --to x", 1),
+        ("policy export NAME --format safetensors --to x", 2),
+        ("validate NAME", 4),
+        ("plan NAME", 4),
+        ("run NAME", 4),
+        ("enqueue NAME", 4),
+        ("run exp.toml --no-check --dir NAME", 2),
+        ("up --dir NAME", 2),
+    ],
+)
+def test_a_name_longer_than_any_file_has_is_told_in_one_short_line(
+    folder: Path, command: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert run(command.replace("NAME", "a" * 5_000).split()) == code
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "system refused" not in told
+    assert "aaa..." in told and "5,0" in told and len(told) < 600
+    assert [path.name for path in folder.iterdir()] == ["exp.toml"]
 
 
 @pytest.mark.parametrize(
