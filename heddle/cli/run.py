@@ -57,6 +57,7 @@ def run(
     """Train exp.toml in this terminal: server (if none is given), coordinator, workers and trainer.
 
     Ctrl-C once ends gently with a checkpoint, as a closed terminal does, twice at once; no process stays either way.
+    Ctrl-Z stops the screen, and that ended processes are started again, but not the training; fg brings both back.
     When everything was killed, the server too, the same command goes on where it was.
     """
     need_torch("heddle run")
