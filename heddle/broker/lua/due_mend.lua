@@ -4,12 +4,9 @@
 -- KEYS  1 ctl (hash)  2 due (sorted set)  3.. shard (hash), lease (hash with TTL) of each
 -- ARGV  1 leader epoch  2 ttl ms  3.. shard index of each
 -- Reply {"OK", index of a shard that this was so of, ...} | {"FENCED"} | {"GONE"}
-local ctl = redis.call('HMGET', KEYS[1], 'command', 'leader_epoch')
-if not ctl[1] then
-  return {'GONE'}
-end
-if tonumber(ARGV[1]) < whole(ctl[2]) then
-  return {'FENCED'}
+local refusal = refused()
+if refusal then
+  return {refusal}
 end
 redis.call('HDEL', KEYS[1], '-')
 local t = redis.call('TIME')
