@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 from heddle.broker import keys
 from heddle.broker.calls import Arg
 from heddle.broker.connection import Connection
+from heddle.broker.faults import NoNumber
 from heddle.broker.records import integer, text
 from heddle.broker.refusals import gone, seat_lost
 from heddle.errors import BrokerFull, Conflict, NotFound, PolicyLost
@@ -229,7 +230,7 @@ class Policies:
         try:
             return self._read_whole(experiment, version)
         except ResponseError as error:
-            if "WRONGTYPE" not in str(error):
+            if "WRONGTYPE" not in str(error) and not isinstance(error, NoNumber):
                 raise
             reason = f"{experiment}: somebody put something else in the place of policy {version}"
             raise TornWeights(reason, version=version) from error

@@ -72,7 +72,10 @@ def lock(folder: Path, clock: Clock, who: Callable[[], str] = lambda: "") -> Ite
     Raises:
         FolderTaken: a server holds it; `who` says more of it. Or whoever held it removed it at its end.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError as error:
+        raise FolderTaken(f"{folder} was removed just now by the run that had it; try again") from error
     try:
         deadline = clock.monotonic() + LOCK_TIMEOUT_S
         while not _locked(handle):

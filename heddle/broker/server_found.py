@@ -58,8 +58,8 @@ def ask_run_id(url: str) -> tuple[str, bool]:
 
 
 def is_answer(error: redis.RedisError) -> bool:
-    """Whether a server that lets us in said this: it loads, runs somebody's script, or refuses for now."""
-    if isinstance(error, redis.BusyLoadingError):
+    """Whether a server of ours may have said this: it loads, is full, runs somebody's script, or refuses for now."""
+    if isinstance(error, redis.BusyLoadingError) or "max number of clients" in str(error):
         return True
     return isinstance(error, redis.ResponseError) and not isinstance(error, redis.exceptions.NoPermissionError)
 
@@ -71,4 +71,6 @@ def _is_the_one(url: str, run_id: str, folder: Path) -> bool:
     except redis.RedisError as error:
         # A stopped server lets nobody in once as many wait as may: on a socket file that is an error at once.
         is_silent = isinstance(error, redis.TimeoutError) or isinstance(error.__context__, BlockingIOError)
-        return (is_silent or is_answer(error)) and is_held(folder)
+        # One that is full says so and hangs up, at times before it was asked.
+        has_hung_up = isinstance(error.__context__, BrokenPipeError | ConnectionResetError)
+        return (is_silent or has_hung_up or is_answer(error)) and is_held(folder)

@@ -203,7 +203,7 @@ def _with_server(order: Order, url: str | None, stop: StopFlag) -> Local:
         try:
             local.start_server()
         except FolderTaken:  # it looked free, for the other one's server was not up yet
-            if goes_on:  # elsewhere it would begin anew
+            if goes_on and remembers(setup.folder):  # elsewhere it would begin anew; nothing may be left to go on with
                 raise
             taken.add(setup.folder)
         else:

@@ -156,7 +156,7 @@ class Steward:
             watched.experiment, strays, leader_epoch=self._epoch, ttl_ms=watched.ttl_ms
         ):
             because = "its lease is over, and somebody put the end of that off or dropped it"
-            self._tell.note(watched.experiment, "mended", deadline_of_shard=shard, because=because)
+            self._tell.note(watched.experiment, "mended", shard=shard, because=because)
 
     def _recount(self, watched: Watched, states: Sequence[ShardState], now_ms: int) -> None:
         accepted_ms = max((state.accepted_ms for state in states), default=0)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from heddle.broker.server_folder import FolderId, folder_id
+from heddle.broker.server_folder import FolderId, folder_id, is_held
 from heddle.errors import CheckpointError, Conflict
 
 log = logging.getLogger("heddle.launch")
@@ -114,7 +114,9 @@ def cut_short(parent: Path, is_running: Callable[[Path], bool]) -> list[CutShort
         is_running: tells of a folder whether its server runs.
     """
     found = [noted_in(path.parent) for path in sorted(parent.glob(f"{NAME}*/{RUN_FILE}"))]
-    return [run for run in found if run is not None and not is_running(run.folder) and not _is_locked(run.folder)]
+    return [
+        run for run in found if run is not None and not is_running(run.folder) and not is_held(run.folder / RUN_FILE)
+    ]
 
 
 def noted_in(folder: Path) -> CutShort | None:
@@ -200,14 +202,6 @@ def _lock(handle: int) -> bool:
     except OSError:
         return True
     return True
-
-
-def _is_locked(folder: Path) -> bool:
-    try:
-        with (folder / RUN_FILE).open("rb") as file:
-            return not _lock(file.fileno())
-    except OSError:
-        return False
 
 
 def _sweep(parent: Path) -> None:

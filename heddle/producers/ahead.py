@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 
 from heddle.broker.faults import Damaged
-from heddle.errors import BrokerError, Gone, NotFound
-from heddle.policies.weights import WeightsError
+from heddle.errors import BrokerError, Gone, NotFound, PolicyLost
+from heddle.policies.weights import TornWeights, WeightsError
 from heddle.producers.stage import Fetch
 
 log = logging.getLogger("heddle.worker")
@@ -35,6 +35,7 @@ class Ahead:
         self._lock = threading.Lock()
         self._wanted: dict[str, int] = {}
         self._ready: dict[str, tuple[int, bytes]] = {}
+        self._lost: set[str] = set()  # cannot be read: whoever plays meets that, and takes the version back
         self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="weights", daemon=True)
 
@@ -50,8 +51,14 @@ class Ahead:
             self._thread.join(timeout_s)
 
     def follow(self, experiment: str, wanted: int) -> int:
-        """The newest version that `fetch` gives at once, 0 for none; a newer one that is wanted will be ready soon."""
+        """The newest version that `fetch` gives at once, 0 for none; a newer one that is wanted will be ready soon.
+
+        One that could not be read is returned as it is wanted: to fetch it at once tells why.
+        """
         with self._lock:
+            if experiment in self._lost:
+                self._lost.discard(experiment)
+                return wanted
             self._wanted.setdefault(experiment, 0)
             ready = self._ready[experiment][0] if experiment in self._ready else 0
             if wanted > max(ready, self._wanted.get(experiment, 0)):
@@ -77,6 +84,7 @@ class Ahead:
         with self._lock:
             self._wanted.pop(experiment, None)
             self._ready.pop(experiment, None)
+            self._lost.discard(experiment)
 
     def _run(self) -> None:
         try:
@@ -97,6 +105,8 @@ class Ahead:
             log.debug("cannot fetch the policy of %s, playing on with the old one error=%s", experiment, error)
             with self._lock:
                 self._wanted[experiment] = min(self._wanted.get(experiment, 0), ready)
+                if isinstance(error, PolicyLost | TornWeights):
+                    self._lost.add(experiment)
             return
         with self._lock:
             if experiment in self._wanted:

@@ -6,7 +6,7 @@ Pure, and it never raises: it returns what it finds.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.spec.environments import Env
+from heddle.spec.environments import ENVPOOL, Env
 from heddle.spec.explain import Fault
 from heddle.spec.locate import KeyPath
 from heddle.spec.models import ExperimentSpec
@@ -39,7 +39,7 @@ def fixed_seed(spec: ExperimentSpec) -> str:
 
     It may be meant, as for one layout that all play in.
     """
-    if not is_object_name(spec.env.id):
+    if not (is_object_name(spec.env.id) or spec.env.id.startswith(ENVPOOL)):
         return ""  # constructors of Gymnasium's are passed none, so this is one of their own
     given = [".".join(map(str, (*path, "seed"))) for path, kwargs in _env_kwargs(spec.env) if "seed" in kwargs]
     return f"{given[0]} makes all environments with one seed, where Heddle passes each its own" if given else ""

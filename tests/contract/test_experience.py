@@ -400,6 +400,16 @@ def test_the_next_trainer_leaves_to_be_counted_what_was_taken_out_of_the_stream_
     Books(any_broker).check()
 
 
+def test_what_is_set_aside_though_somebody_took_it_out_of_the_stream_gives_its_room_back(any_broker: Broker) -> None:
+    filled(any_broker, batches=2)
+    (pointer, _) = read_all(any_broker)
+    _trim(any_broker)
+    assert any_broker.experience.set_aside(E, 0, SEAT, pointer, "checksum differs")
+    assert not any_broker.experience.set_aside(E, 0, SEAT, pointer, "checksum differs")
+    assert any_broker.experience.flow(E, 0).dead.batches == 1
+    Books(any_broker).check()
+
+
 def test_only_who_leads_counts_anew(any_broker: Broker) -> None:
     filled(any_broker, batches=2)
     ctl(any_broker, leader_epoch=LEADER)

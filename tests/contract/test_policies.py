@@ -246,13 +246,15 @@ def _lose(broker: Broker, version: int, *, how: str) -> None:
     elif how == "replaced":
         main.delete(*(chunks or [name]))
         main.rpush((chunks or [name])[0], "a", "list")
+    elif how == "no number":
+        main.hset(name, "chunks", "abc")
     elif chunks:
         main.set(chunks[0], b"tor")
     else:
         main.hset(name, "weights", b"torn")
 
 
-@pytest.mark.parametrize("how", ["deleted", "a chunk of it deleted", "replaced", "torn"])
+@pytest.mark.parametrize("how", ["deleted", "a chunk of it deleted", "replaced", "torn", "no number"])
 def test_a_latest_version_that_somebody_spoilt_is_taken_back_and_can_be_published_again(
     any_broker: Broker, policies: Policies, how: str
 ) -> None:
@@ -296,6 +298,19 @@ def test_nobody_takes_back_a_version_that_was_followed_by_another(any_broker: Br
     assert policies.take_back(experiment, 1) is False
     assert policies.fetch(experiment)[0] == 2
     assert policies.take_back("nothing", 1) is False
+
+
+def test_what_somebody_wrote_behind_the_versions_that_are_kept_is_none_of_them_when_the_latest_is_taken_back(
+    any_broker: Broker,
+) -> None:
+    experiment, seat = seated(any_broker)
+    for version in (1, 2):
+        any_broker.policies.publish(experiment, seat, version, b"weights", update=0)
+    main: Any = any_broker.conn.main
+    kept = text(main.hget(keys.ctl(experiment), "versions"))
+    main.hset(keys.ctl(experiment), "versions", f"{kept} x:y:zz 9:9 :")
+    assert any_broker.policies.take_back(experiment, 2) is True
+    assert any_broker.policies.latest(experiment) == 1
 
 
 def test_what_somebody_writes_between_the_versions_that_are_kept_is_passed_over(any_broker: Broker) -> None:

@@ -162,3 +162,11 @@ def is_busy(client: redis.Redis) -> bool:
     except redis.ResponseError as error:
         return str(error).startswith("BUSY")
     return False
+
+
+def test_a_server_that_lets_nobody_more_in_is_found(server: LocalServer) -> None:
+    # Given as many clients as it may have
+    client = admin(server)
+    client.config_set("maxclients", 1)
+    # Then who looks in its folder finds it all the same
+    assert {find_running(FOLDER) for _ in range(20)} == {server.url}

@@ -521,7 +521,7 @@ def test_a_dead_workers_shard_is_reaped_though_somebody_wrote_no_end_of_its_leas
         eventually(is_free, timeout_s=60, every_s=0.1, what="it waits for another worker")
         # And that was told once
         told = [event.message for event in broker.events.read(experiment, count=200)]
-        assert len([line for line in told if line.startswith("mended deadline_of_shard=0 ")]) == 1, told
+        assert len([line for line in told if line.startswith("mended shard=0 because='its lease is over")]) == 1, told
 
 
 def test_an_honest_deadline_and_a_living_owners_are_left_as_they_are(valkey_server: LocalServer) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from heddle.broker.faults import Damaged, NoNumber
-from heddle.errors import BrokerUnreachable
+from heddle.errors import BrokerUnreachable, PolicyLost
+from heddle.policies.weights import TornWeights
 from heddle.producers.ahead import Ahead
 from tests.helpers import eventually
 
@@ -110,3 +111,19 @@ def test_what_nobody_plays_any_more_is_not_kept(ahead: Ahead, store: Store) -> N
     ahead.forget("exp")
     assert ahead.fetch("exp") == (2, b"2")
     assert store.calls == 3
+
+
+@pytest.mark.parametrize("trouble", [PolicyLost("gone", version=2), TornWeights("torn", version=2)])
+def test_who_plays_meets_weights_that_cannot_be_read_and_can_take_them_back(
+    ahead: Ahead, store: Store, trouble: Exception
+) -> None:
+    # Given a version that somebody removed or spoilt
+    assert ahead.fetch("exp") == (1, b"1")
+    store.trouble = trouble
+    # When it is followed
+    eventually(lambda: ahead.follow("exp", 2) == 2, what="the playing thread is told to fetch it")
+    # Then who plays meets why, and all is well once it is there again
+    with pytest.raises(type(trouble)):
+        ahead.fetch("exp")
+    store.trouble, store.latest = None, 2
+    eventually(lambda: ahead.follow("exp", 2) == 2 and ahead.fetch("exp") == (2, b"2"))

@@ -49,6 +49,11 @@ def test_arguments_of_the_same_names_that_heddle_does_not_pass_are_free() -> Non
     assert fixed_seed(spec) == ""
 
 
+def test_one_seed_for_all_games_of_envpool_is_told() -> None:
+    spec = load_spec(f'{HEAD}id = "envpool:CartPole-v1"\nvector = true\nkwargs = {{ seed = 3 }}\n').spec
+    assert fixed_seed(spec).startswith("env.kwargs.seed makes all environments with one seed")
+
+
 def test_plan_warns_of_one_seed_for_all_environments_which_may_be_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,7 +34,7 @@ local function add(field, number)
   return redis.call('HINCRBY', KEYS[3], field, string.format('%.0f', number + 0)) -- "-0" is no integer
 end
 redis.call('XACK', KEYS[2], ARGV[2], ARGV[3])
-if redis.call('XDEL', KEYS[2], ARGV[3]) == 0 then
+if redis.call('XDEL', KEYS[2], ARGV[3]) == 0 and not own then -- somebody may have trimmed the stream by hand
   return {'OK', 0}
 end
 if own then

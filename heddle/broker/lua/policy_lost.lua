@@ -10,10 +10,10 @@ if ARGV[1] ~= ctl[1] and ARGV[1] ~= ctl[2] then
 end
 local kept, newest = {}, '0'
 for entry in string.gmatch(ctl[3] or '', '%S+') do
-  local version = string.match(entry, '^(%d+):')
+  local version = string.match(entry, '^(%d+):%d+:%x+$')
   if version ~= ARGV[1] then
     kept[#kept + 1] = entry
-    newest = version
+    newest = version or newest -- others are somebody's hand's
   end
 end
 redis.call('HDEL', KEYS[1], '-')

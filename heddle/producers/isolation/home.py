@@ -66,6 +66,7 @@ class Home:
             raise
         except OSError:  # it would never be swept
             with contextlib.suppress(OSError):
+                (self.path / _LOCK).unlink(missing_ok=True)
                 self.path.rmdir()
             raise
 
