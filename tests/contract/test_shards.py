@@ -561,6 +561,15 @@ def test_every_answer_carries_command_and_versions(any_broker: Broker) -> None:
         assert (reply.command, reply.policy, reply.eval_policy) == ("pause", 12, 4)
 
 
+def test_a_claim_puts_its_lease_among_those_that_are_due(any_broker: Broker) -> None:
+    """A leader would mend it a look later, so that no schedule shows it."""
+    admit(any_broker, shards=1)
+    before = any_broker.conn.now_ms()
+    claim_next(any_broker, ttl_ms=1000)
+    due = any_broker.shards.next_due_ms(E, 0)
+    assert due is not None and before + 1000 <= due <= any_broker.conn.now_ms() + 1000
+
+
 def test_an_append_renews_the_lease(any_broker: Broker) -> None:
     admit(any_broker, shards=1)
     lease = claim_next(any_broker, ttl_ms=1000).lease
