@@ -15,7 +15,7 @@ SHOWN = 12
 """So many characters tell commits apart where people read them."""
 _ID_CHARS = frozenset("0123456789abcdef")
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false")
-"""A repository may name a program to be run by whoever asks for its state."""
+"""A repository may name a program that watches its files for whoever asks for its state; its filters may run still."""
 
 
 def user() -> str:

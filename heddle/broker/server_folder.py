@@ -78,7 +78,7 @@ def lock(folder: Path, clock: Clock, who: Callable[[], str] = lambda: "") -> Ite
         raise FolderTaken(f"{folder} was removed just now by the run that had it; try again") from error
     try:
         deadline = clock.monotonic() + LOCK_TIMEOUT_S
-        while not _locked(handle):
+        while not take_lock(handle):
             if clock.monotonic() > deadline:
                 raise FolderTaken(f"a server already runs in {folder}{who()}")
             clock.sleep(0.05)  # the last one may be on its way out
@@ -106,7 +106,8 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-def _locked(handle: int) -> bool:
+def take_lock(handle: int) -> bool:
+    """Lock what is open there, if nobody else has: True then, and where the file system knows no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

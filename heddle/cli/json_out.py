@@ -201,9 +201,11 @@ class Instead(io.TextIOBase):
         return self._real
 
     def writable(self) -> bool:
+        """As of any text stream that is written to."""
         return True
 
     def fileno(self) -> int:
+        """Of what it stands for. Raises OSError where that has none."""
         return self._real.fileno()
 
     def flush(self) -> None:
@@ -214,9 +216,11 @@ class Instead(io.TextIOBase):
             self._real.flush()
 
     def detach(self) -> Any:
+        """The buffer beneath, for who makes a stream of their own of it; this one stays usable."""
         return self._real.buffer  # who wraps that anew has what it wants, and we have our stream
 
     def write(self, text: str) -> int:
+        """Take text as it comes; a line is told once it is over. Returns its number of characters."""
         if getattr(_writing, "now", False):  # a handler that fails says so here
             return self._real.write(text)
         self._begun.add(self._name, text)

@@ -5,7 +5,6 @@ it ended, when it was killed behind that, from what its trainer wrote down.
 """
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from heddle.broker.server_folder import FolderId, folder_id, is_held
+from heddle.broker.server_folder import FolderId, folder_id, is_held, take_lock
 from heddle.errors import CheckpointError, Conflict
 
 log = logging.getLogger("heddle.launch")
@@ -100,7 +99,7 @@ def remembered(run: CutShort) -> Iterator[None]:
     content = {name: str(value) for name, value in asdict(run).items() if name != "folder"}
     temporary = run.folder / f".{RUN_FILE}.tmp"
     with temporary.open("w", encoding="utf-8") as file:
-        _lock(file.fileno())
+        take_lock(file.fileno())
         file.write(json.dumps(content, indent=1) + "\n")
         file.flush()
         temporary.replace(run.folder / RUN_FILE)
@@ -173,7 +172,7 @@ def remove(folder: Path, own: FolderId | None = None) -> None:
         log.warning("cannot remove folder=%s error=%s", folder, error)
         return
     try:
-        if own in (None, folder_id(handle)) and _lock(handle):  # the lock: nobody starts a server in it now
+        if own in (None, folder_id(handle)) and take_lock(handle):  # the lock: nobody starts a server in it now
             _remove_in_one_step(folder)
         else:
             log.info("left folder=%s to the run that has it now", folder)
@@ -191,17 +190,6 @@ def _remove_in_one_step(folder: Path) -> None:
         log.warning("cannot remove folder=%s error=%s", folder, error)
         return
     shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _lock(handle: int) -> bool:
-    """True when nobody else has it, or the file system knows no locks."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _sweep(parent: Path) -> None:
