@@ -18,6 +18,7 @@ from heddle import checkpoint as files
 from heddle.broker import open_broker
 from heddle.broker.server import find_running
 from heddle.clock import SystemClock
+from heddle.launch.cut_short import RUN_FILE
 from tests.chaos.ledger_env import CHECKED
 from tests.chaos.ledger_learner import NAME
 from tests.chaos.manifest import Manifest, read_manifest
@@ -165,18 +166,27 @@ def test_a_run_killed_with_its_server_goes_on_by_the_same_command(tmp_path: Path
     on_each_level(a_run_goes_on, tmp_path)
 
 
-def test_a_run_killed_before_its_first_checkpoint_is_completed_by_the_same_command(tmp_path: Path) -> None:
+NOTED = {"begun": False, "noted": True}
+"""Moments before the first checkpoint: a worker is there, the experiment maybe not; what runs there is written down."""
+
+
+@pytest.mark.parametrize("noted", NOTED.values(), ids=NOTED)
+def test_a_run_killed_before_its_first_checkpoint_is_completed_by_the_same_command(tmp_path: Path, noted: bool) -> None:
     command = ("run", spec(tmp_path, durability="strict", steps=1_000), "--workers", "1")
-    # Given a run of which everything was killed once a worker was there, before anything was trained
+    note = tmp_path / ".heddle" / "run" / RUN_FILE
+    # Given a run of which everything was killed before anything was trained
     with started(*command, cwd=tmp_path):
         eventually(lambda: process_of(tmp_path, " heddle worker "), timeout_s=60, every_s=0.02, what="a worker")
+        if noted:
+            eventually(note.exists, timeout_s=60, every_s=0.01, what="a note of what runs there")
         kill_all(tmp_path)
     assert newest(tmp_path) is None
-    assert "go on: heddle run exp.toml --workers 1" in heddle("ls", cwd=tmp_path, code=5).stderr
+    if noted:
+        assert "go on: heddle run exp.toml --workers 1" in heddle("ls", cwd=tmp_path, code=5).stderr
     # When the same command is typed, then it goes on with that experiment to its end, each step trained once
     done = heddle(*command, "-o", "json", cwd=tmp_path, timeout_s=180)
     result = json.loads(done.stdout)
-    assert f"going on with {result['experiment']}, which was not over" in done.stderr
+    assert not noted or f"going on with {result['experiment']}, which was not over" in done.stderr
     assert (result["state"], len(list(tmp_path.glob("runs/*")))) == ("completed", 1)
     check_books(result, manifest(tmp_path), may_forget=False)
     assert not (tmp_path / ".heddle").exists()
