@@ -165,8 +165,23 @@ class Policies:
         )
 
     def take_back(self, experiment: str, version: int) -> bool:
-        """Have its trainer publish a version again that was not to be read; False when ctl tells of it no more."""
-        return integer(self._conn.script("policy_lost", [keys.ctl(experiment)], [version])) == 1
+        """Have its trainer publish a version again that was not to be read.
+
+        Returns:
+            False when ctl tells of it no more, or it can be read by now: its trainer may have been quicker.
+        """
+        named = keys.policy(experiment, version)
+        try:
+            if self._read(experiment, version) is not None:
+                return False
+            chunks, digest = self._conn.main.hmget(named, "chunks", "sha256")
+            sha256, count, how = text(digest or b""), integer(chunks or 0), "gone"
+        except TornWeights:
+            sha256, count, how = "", 0, "torn"
+        own = [keys.policy_chunk(experiment, version, sha256[:DIGEST], index) for index in range(count)]
+        return (
+            integer(self._conn.script("policy_lost", [keys.ctl(experiment), named, *own], [version, sha256, how])) == 1
+        )
 
     def latest(self, experiment: str) -> int:
         """The latest version; 0 before the first. Raises Gone."""

@@ -11,7 +11,7 @@ import pytest
 
 from heddle.broker import Broker, keys, open_broker
 from heddle.broker.policies import KEEP, Policies
-from heddle.broker.records import text
+from heddle.broker.records import integer, text
 from heddle.broker.server import LocalServer
 from heddle.errors import BrokerFull, Conflict, Gone, NotFound, PolicyLost, SeatLost
 from heddle.plane.weights import HostWeights
@@ -300,6 +300,29 @@ def test_nobody_takes_back_a_version_that_was_followed_by_another(any_broker: Br
     assert policies.take_back("nothing", 1) is False
 
 
+def test_a_version_that_was_published_again_before_its_loss_is_said_stays(
+    any_broker: Broker, policies: Policies
+) -> None:
+    # Given two versions, of which the latest is found missing
+    experiment, seat = seated(any_broker)
+    policies.publish(experiment, seat, 1, b"old weights", update=0)
+    policies.publish(experiment, seat, 2, b"new weights", update=1)
+    main: Any = any_broker.conn.main
+    chunks = [text(key) for key in sorted(main.scan_iter(f"{keys.policy(experiment, 2)}:*"))]
+    sha256 = text(main.hget(keys.policy(experiment, 2), "sha256"))
+    _lose(any_broker, 2, how="deleted")
+    assert policies.take_back(experiment, 2) is True
+    # When its trainer publishes it again, and others who found it missing say so only then
+    assert policies.publish(experiment, seat, 2, b"new weights", update=1) == 2
+    said = [keys.ctl(experiment), keys.policy(experiment, 2)]
+    # Then it stays the latest, by the script alone, be its hash or a part of it what was missing, and by all of it
+    assert integer(any_broker.conn.script("policy_lost", said, [2, "", "gone"])) == 0
+    assert integer(any_broker.conn.script("policy_lost", [*said, *chunks], [2, sha256, "gone"])) == 0
+    assert integer(any_broker.conn.script("policy_lost", [*said, "heddle:{x.0}:nothing"], [2, "other", "gone"])) == 0
+    assert policies.take_back(experiment, 2) is False
+    assert policies.fetch(experiment) == (2, b"new weights")
+
+
 def test_what_somebody_wrote_behind_the_versions_that_are_kept_is_none_of_them_when_the_latest_is_taken_back(
     any_broker: Broker,
 ) -> None:
@@ -309,6 +332,7 @@ def test_what_somebody_wrote_behind_the_versions_that_are_kept_is_none_of_them_w
     main: Any = any_broker.conn.main
     kept = text(main.hget(keys.ctl(experiment), "versions"))
     main.hset(keys.ctl(experiment), "versions", f"{kept} x:y:zz 9:9 :")
+    main.delete(keys.policy(experiment, 2))
     assert any_broker.policies.take_back(experiment, 2) is True
     assert any_broker.policies.latest(experiment) == 1
 
