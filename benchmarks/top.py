@@ -1,6 +1,6 @@
 """What `heddle top` takes of a core while it watches a fleet: 1,000 light workers, which beat once a second.
 
-In a terminal of 120 by 40, on the list of experiments and on that of workers.
+In a terminal of 120 by 40: the list of experiments, that of workers, and the experiment opened, with 2,000 shards.
 """
 
 import fcntl
@@ -21,7 +21,8 @@ from heddle.errors import TimedOut
 
 WORKERS, SHARDS, PROCESSES = 1_000, 2_000, 2
 SIZE = (40, 120)
-SETTLE_S, LOOK_S, PATIENCE_S = 8.0, 10.0, 120.0
+SCREENS = (("list of experiments", "e"), ("list of workers", "w"), (f"an experiment of {SHARDS:,} shards", "e\r"))
+SETTLE_S, LOOK_S, PATIENCE_S = 8.0, 14.0, 120.0
 """At first every worker is new to whoever looks."""
 
 
@@ -64,11 +65,11 @@ def run() -> list[Row]:
     section = f"heddle top, {WORKERS:,} workers, {SIZE[1]} x {SIZE[0]}"
     with watched() as terminal:
         rows = []
-        for screen, key in (("experiments", "e"), ("workers", "w")):
+        for screen, key in SCREENS:
             terminal.press(key)
             CLOCK.sleep(SETTLE_S)
             share = spread(_share(terminal) for _ in range(3))
-            rows.append(Row(section, f"share of a core, list of {screen}", "x", share))
+            rows.append(Row(section, f"share of a core, {screen}", "x", share))
     return rows
 
 

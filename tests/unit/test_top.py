@@ -9,6 +9,7 @@ from heddle.broker.experience_types import Amount, Flow
 from heddle.broker.lines import PRINTED, Event
 from heddle.broker.presence import WorkerBeat, WorkerInfo
 from heddle.broker.types import ShardState
+from heddle.cli.top.gather import OPENED_SHARE, look_every_s
 from heddle.cli.top.keys import Order, View, press
 from heddle.cli.top.layout import fit, score, short
 from heddle.cli.top.making import cpu_share
@@ -21,6 +22,8 @@ from heddle.states.slow import SlowShards
 
 NOW = 1_800_000_000_000
 NONE = Amount()
+LOOK_COST_S = 0.0001
+"""Of one shard."""
 
 
 def flow(*, size: int = 0, waiting: int = 0) -> Flow:
@@ -278,3 +281,12 @@ def test_how_full_a_stream_is_counts_by_the_cap_that_is_nearer() -> None:
     assert row.full == row.flow.bytes / (1 << 40)
     assert replace(row, max_entries=row.flow.entries).full == 1.0
     assert replace(row, max_bytes=0).full is None
+
+
+@pytest.mark.parametrize("shards", [1, 50, 100, 2_000, 20_000])
+def test_the_shards_of_an_experiment_that_is_shown_are_looked_at_often_but_for_no_more_than_its_share(
+    shards: int,
+) -> None:
+    shown_s, listed_s = look_every_s(shards, is_opened=True), look_every_s(shards, is_opened=False)
+    assert shown_s <= max(1.0, listed_s / OPENED_SHARE)
+    assert LOOK_COST_S * shards / shown_s <= OPENED_SHARE * 0.01 + 1e-9

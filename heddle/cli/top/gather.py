@@ -26,12 +26,20 @@ from heddle.states.slow import RECENT, SlowShards, slow_shards
 
 LOOK_MS_PER_SHARD = 10
 """The shards of an experiment cost about 0.1 ms each: looked at so rarely, that is a percent of a core."""
+OPENED_SHARE = 1.5
+"""Of the experiment that is shown, so much more: 3 % of a core are the limit with all the rest, however many shards."""
 SLOW_S = 5.0
 """What changes rarely is asked for this often."""
 EVENTS_KEPT = 500
 """Of events, and of what user code prints as well: neither pushes out the other."""
 MOVED = {"reaped": "leases that ran out", "vouched": "workers that were seen to end"}
 """Totals of shards that were taken from their owner, and why they were."""
+
+
+def look_every_s(shards: int, *, is_opened: bool) -> float:
+    """Seconds between two looks at the shards of an experiment, where each of them costs so much."""
+    every_s = LOOK_MS_PER_SHARD * shards / 1000
+    return max(min(1.0, every_s), every_s / OPENED_SHARE) if is_opened else every_s
 
 
 @dataclass(slots=True)
@@ -67,6 +75,7 @@ class Gatherer:
         self._events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self._prints: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self._slow: tuple[float, str, str] = (-1e9, "", "")
+        self._opened_before = ""
 
     def snapshot(self, *, opened: str = "", watched: Collection[str] = (), everything: bool = False) -> Snapshot:
         """Look once.
@@ -91,9 +100,11 @@ class Gatherer:
                  fleet.pools.items()}  # fmt: skip
         rows = []
         for experiment, glance in fleet.experiments.items():
-            row = self._row(glance, fleet, seen, pools, blocked=blocked, now=now, is_urgent=everything or
-                            experiment == opened)  # fmt: skip
-            rows.append(row)
+            is_opened = experiment == opened
+            is_urgent = everything or (is_opened and experiment != self._opened_before)
+            every_s = 0.0 if is_urgent else look_every_s(glance.shards, is_opened=is_opened)
+            rows.append(self._row(glance, fleet, seen, pools, blocked=blocked, now=now, every_s=every_s))
+        self._opened_before = opened
         rows += [ended_row(status, server.now_ms) for status in fleet.ended.values()]
         self._kept = {name: kept for name, kept in self._kept.items() if name in fleet.experiments}
         return Snapshot(
@@ -128,7 +139,7 @@ class Gatherer:
         *,
         blocked: str,
         now: float,
-        is_urgent: bool,
+        every_s: float,
     ) -> ExperimentRow:
         status = glance.status
         kept = self._kept.get(status.experiment) or self._begin(status.experiment)
@@ -137,8 +148,7 @@ class Gatherer:
             kept.new_ms = metric.time_ms
             kept.points.append((metric.update, metric.values))
         latest = kept.history.latest
-        every_s = LOOK_MS_PER_SHARD * glance.shards / 1000
-        if kept.picture is None or now - kept.judged_at >= (min(1.0, every_s) if is_urgent else every_s):
+        if kept.picture is None or now - kept.judged_at >= every_s:
             self._judge(glance, kept, fleet, seen, pools, blocked=blocked)
             kept.judged_at = now
         if now - kept.slow_at >= SLOW_S:
