@@ -219,7 +219,8 @@ class Policies:
             chunk = view[start : start + self._chunk_bytes]
             is_there = not self._conn.main.set(name, chunk, px=CHUNK_TTL_MS, nx=True)
             if is_there and not self._is_whole(name, chunk):
-                self._conn.main.set(name, chunk, px=CHUNK_TTL_MS)
+                # with the TTL that it has, or none: by now it may be what a later trainer has published
+                self._conn.main.set(name, chunk, xx=True, keepttl=True)
             names.append(name)
         return names
 

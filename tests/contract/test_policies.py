@@ -323,6 +323,33 @@ def test_a_version_that_was_published_again_before_its_loss_is_said_stays(
     assert policies.fetch(experiment) == (2, b"new weights")
 
 
+def test_a_part_that_a_late_trainer_mends_does_not_run_out_under_the_version_of_the_next_one(
+    any_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a trainer that finds a part of its weights there, and is frozen
+    experiment, seat = seated(any_broker)
+    late, heir = (Policies(any_broker.conn, inline_bytes=4, chunk_bytes=3) for _ in range(2))
+    main: Any = any_broker.conn.main
+    digest = hashlib.sha256(b"weights").hexdigest()
+    main.set(keys.policy_chunk(experiment, 1, digest[:16], 0), b"wei", px=60_000)
+
+    def frozen(name: str, chunk: memoryview) -> bool:
+        # When it ran out, the next trainer published the same weights, and the first one wakes
+        monkeypatch.undo()
+        main.delete(name)
+        any_broker.seats.release_seat(experiment, seat)
+        epoch = any_broker.seats.claim_seat(experiment, "t2")
+        assert epoch is not None and heir.publish(experiment, epoch, 1, b"weights", update=0) == 1
+        return False
+
+    monkeypatch.setattr(late, "_is_whole", frozen)
+    with pytest.raises(SeatLost):
+        late.publish(experiment, seat, 1, b"weights", update=0)
+    # Then all of the version stays
+    assert [main.ttl(name) for name in main.scan_iter(f"{keys.policy(experiment, 1)}*")] == [-1] * 4
+    assert heir.fetch(experiment) == (1, b"weights")
+
+
 def test_what_somebody_wrote_behind_the_versions_that_are_kept_is_none_of_them_when_the_latest_is_taken_back(
     any_broker: Broker,
 ) -> None:

@@ -91,10 +91,12 @@ def get(db: Database, args: Args) -> bytes | None:
 def set_(db: Database, args: Args) -> Any:
     key, value = args[0], args[1]
     options = [option.upper() for option in args[2:]]
-    if b"NX" in options and db.raw(key) is not None:
+    is_there = db.raw(key) is not None
+    if (b"NX" in options and is_there) or (b"XX" in options and not is_there):
         return None
     db.data[key] = bytes(value)
-    db.expires.pop(key, None)
+    if b"KEEPTTL" not in options:
+        db.expires.pop(key, None)
     if b"PX" in options:
         db.expires[key] = db.now_ms + whole(options[options.index(b"PX") + 1])
     return OK
