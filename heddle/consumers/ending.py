@@ -136,15 +136,16 @@ def _settle_read(loop: Loop, *, train: bool, save: bool) -> None:
 
 
 def _finish(loop: Loop, outcome: Outcome, reason: str) -> Outcome:
-    """Tell the outcome; the one that it has now: what was told first stays, whatever is met behind it."""
+    """Tell the outcome; the one that it has now: what was told first stays with its reason, whatever is met behind."""
     parts = loop.parts
     result = result_of(loop, loop.flow())
     final = parts.patience.call(
         "tell the outcome",
         lambda: parts.broker.experiments.finish(parts.experiment, parts.seat.epoch, outcome, reason, result),
     )
-    parts.report.end(final, reason, result)
-    log.info("ended experiment=%s outcome=%s reason=%s", parts.experiment, final, reason)
+    why = reason if final == outcome else loop.ctl().reason
+    parts.report.end(final, why, result)
+    log.info("ended experiment=%s outcome=%s reason=%s", parts.experiment, final, why)
     parts.report.tell("error" if outcome == "failed" else "info", f"{outcome}: {reason}")
     return final
 

@@ -12,7 +12,7 @@ from heddle.broker.faults import Damaged
 from heddle.broker.notes import Notes
 from heddle.broker.seats import SEAT_TTL_MS
 from heddle.clock import Clock
-from heddle.errors import BrokerError, BrokerFull, BrokerUnreachable, SeatLost
+from heddle.errors import BrokerError, BrokerFull, BrokerUnreachable, Gone, NotFound, SeatLost
 from heddle.lease import Keeper
 
 log = logging.getLogger("heddle.trainer")
@@ -104,6 +104,16 @@ class Seat:
         if not self._renew():
             self._lose("another trainer holds it")
             self.check()
+
+    def is_removed(self) -> bool:
+        """Whether the experiment is there no more; False where nobody can tell."""
+        try:
+            self._broker.experiments.status(self._experiment)
+        except (Gone, NotFound):
+            return True
+        except (BrokerError, Damaged) as error:
+            log.info("cannot ask whether it was removed experiment=%s error=%s", self._experiment, error)
+        return False
 
     def release(self) -> None:
         """Leave the seat to the next one; with the broker away its TTL does that."""

@@ -202,6 +202,8 @@ class Trainer:
         except (Conflict, Gone) as error:
             seat.abandon()
             if isinstance(error, SeatLost):
+                if seat.is_removed():  # its keeper noticed first, and knows only that it holds no seat
+                    raise Gone(f"{self._experiment} was removed while it was trained") from error
                 told = f"lost the seat of epoch={seat.epoch}, ends"
                 broker.events.log(self._experiment, "trainer", seat.trainer, "warning", told)
             raise
@@ -244,11 +246,11 @@ class Trainer:
 
     def _fail_early(self, broker: Broker, seat: Seat, reason: str) -> int:
         log.error("failed experiment=%s reason=%s", self._experiment, reason)
-        self._patience.call(
+        final = self._patience.call(
             "tell the outcome",
             lambda: broker.experiments.finish(self._experiment, seat.epoch, "failed", reason, {}),
         )
-        return 1
+        return 1 if final == "failed" else 0
 
     def _source(self, broker: Broker) -> Source:
         return Source(

@@ -80,7 +80,7 @@ class CutShort:
         looks += [f"heddle eval {at}"] if has_checkpoint else []
         look = f"; look: {', '.join(looks)}" if looks else ""
         has_more = has_checkpoint and not how.startswith("completed")
-        on = f"; go on: {self.command} --resume {self.experiment}" if has_more else ""
+        on = f"; go on: {resuming(self.command, self.experiment)}" if has_more else ""
         return f"{self.experiment} ended: {how}; its results are in {at}{look}{on}"
 
     def __str__(self) -> str:
@@ -88,6 +88,15 @@ class CutShort:
         if how := self.ended():
             return f"{self.tell_end(how)} (drop the rest of its server: rm -r {drop})"
         return f"{self.experiment} was cut short at {self.stands()}; go on: {self.command} (drop it: rm -r {drop})"
+
+
+def resuming(command: str, experiment: str) -> str:
+    """A command line that goes on at the checkpoints of an experiment, and no more at those that it began at itself."""
+    words = shlex.split(command)
+    if "--resume" in words:
+        at = words.index("--resume")
+        del words[at : at + 2]
+    return shlex.join([*words, "--resume", experiment])
 
 
 @contextlib.contextmanager

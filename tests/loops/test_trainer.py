@@ -15,10 +15,11 @@ from heddle.broker.policies import Policies
 from heddle.broker.server import LocalServer
 from heddle.checkpoint import BEST, load
 from heddle.clock import SystemClock
+from heddle.consumers.curve_file import ENDED
 from heddle.consumers.loop import MOST_BURIED
 from heddle.consumers.prefetch import Prefetch
 from heddle.consumers.restoring import CheckpointMissing
-from heddle.errors import SeatLost
+from heddle.errors import Gone, SeatLost
 from heddle.policies.weights import unpack
 from tests.helpers import eventually
 from tests.trainer_fixtures import in_home, training
@@ -421,8 +422,14 @@ def test_a_learner_that_raises_fails_the_run_and_the_last_checkpoint_stays(
     fleet.check_balance()
 
 
+def noted_end(folder: Path) -> tuple[str, str]:
+    """Outcome and reason, as the trainer wrote them down beside its checkpoints."""
+    told = json.loads((folder / ENDED).read_text(encoding="utf-8"))
+    return told["state"], told["reason"]
+
+
 def test_what_a_learner_raises_behind_a_run_that_was_completed_fails_nothing(
-    broker: Broker, start: Start, tmp_path: Path
+    broker: Broker, start: Start, home: Path, tmp_path: Path
 ) -> None:
     # Given a trainer that told that the run completed and was killed before it had settled a batch
     fleet = Fleet(broker, submit(broker, trainer={"kwargs": {"hooks": str(tmp_path)}})).claim_all()
@@ -439,7 +446,28 @@ def test_what_a_learner_raises_behind_a_run_that_was_completed_fails_nothing(
     assert trainer.join() == 0
     ctl = broker.experiments.ctl(fleet.experiment)
     assert (ctl.outcome, ctl.reason) == ("completed", "used env_steps 32")
+    assert noted_end(home) == ("completed", "used env_steps 32")
     assert any("the learner fell over" in line.message for line in broker.events.read(fleet.experiment, count=50))
+
+
+def test_a_trainer_whose_experiment_is_removed_says_so_though_its_keeper_noticed_first(
+    broker: Broker, start: Start, tmp_path: Path
+) -> None:
+    # Given a trainer in an update
+    fleet, hooks = without_a_barrier(broker, tmp_path)
+    (hooks / "hang-update").touch()
+    trainer = start(fleet.experiment, ttl_ms=300)
+    version = fleet.version()
+    for shard in (0, 1):
+        fleet.give(shard, version)
+    eventually((hooks / "in-update").exists)
+    # When the experiment is removed, and the thread that keeps the seat is the first to know
+    broker.experiments.remove(fleet.experiment, force=True)
+    eventually(lambda: trainer.lost_its_seat)
+    (hooks / "hang-update").unlink()
+    # Then it ends because there is nothing to train, not because another trainer came
+    with pytest.raises(Gone, match="removed"):
+        trainer.join()
 
 
 def test_a_gradient_that_exploded_is_told_although_the_run_goes_on(

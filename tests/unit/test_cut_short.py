@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,12 @@ def test_a_run_that_was_killed_behind_a_stop_tells_how_to_go_on_from_there(tmp_p
     assert f"; go on: heddle run a.toml --resume cartpole-7f3a (drop the rest of its server: rm -r {run.folder})" in (
         str(run)
     )
+
+
+def test_a_run_that_went_on_from_another_one_goes_on_from_itself_when_it_was_stopped(tmp_path: Path) -> None:
+    run = replace(left(tmp_path, "run", "aa", "cartpole-7f3a"), command="heddle run a.toml --resume old-1 --name 'a b'")
+    ended(run, "stopped", "stopped by command")
+    assert "; go on: heddle run a.toml --name 'a b' --resume cartpole-7f3a (drop" in str(run)
 
 
 def test_a_run_that_ended_without_results_names_no_command_for_them(tmp_path: Path) -> None:
