@@ -181,6 +181,12 @@ class TimedOut(HeddleError):
     exit_code = 7
 
 
+class Interrupted(HeddleError):
+    """What was waited for was given up, for its caller was asked to end."""
+
+    exit_code = 130
+
+
 class Conflict(HeddleError):
     """The name, seat or state is taken."""
 

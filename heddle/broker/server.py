@@ -6,7 +6,9 @@ The configuration goes in over standard input, so a password shows neither there
 
 import contextlib
 import json
+import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +39,7 @@ from heddle.broker.server_setup import (
     half_of_memory,
 )
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerUnreachable, Gone
+from heddle.errors import BrokerUnreachable, Gone, Interrupted
 
 __all__ = [
     "LocalServer",
@@ -50,8 +52,12 @@ __all__ = [
     "start_server",
 ]
 
+log = logging.getLogger("heddle.broker")
+
 _REPAIR = "repair them (redis-check-aof), or move {folder} away and go on from checkpoints (--resume EXP)"
 _START_TIMEOUT_S = 15.0
+_QUIET_S, _TELL_S = 2.0, 30.0
+"""When, and then how often, somebody is told that a server still loads its data."""
 _STOP_TIMEOUT_S = 10.0
 
 
@@ -140,6 +146,7 @@ def start_server(
     maxmemory: int | None = None,
     binary: ServerBinary | None = None,
     clock: Clock | None = None,
+    given_up: Callable[[], bool] = lambda: False,
 ) -> LocalServer:
     """Start a server whose data lies in `folder` and which ends with this process.
 
@@ -154,8 +161,10 @@ def start_server(
         port: TCP port; 0 takes any free one, None 6379 when it is free and else any.
         maxmemory: bytes of data before writes are refused; None takes half of this machine's memory.
         binary: the program; None looks for one.
+        given_up: asked again and again while it loads what the folder holds, which may take minutes.
 
     Raises:
+        Interrupted: it was `given_up` before it served.
         BrokerUnfit: no fit server program.
         Conflict: a server already runs in that folder, or the port is taken, or `memory` would pass over its data.
         BrokerUnreachable: it did not come up; the message carries the end of its log.
@@ -168,17 +177,20 @@ def start_server(
         level = settle_durability(folder, durability)
         settings = Settings(folder, choose_address(folder, bind, port), level, maxmemory or half_of_memory(), binary)
         try:
-            return _launch(settings, lock_fd, clock)
+            return _launch(settings, lock_fd, clock, given_up)
         except BaseException:
             if not has_data(folder):
                 (folder / DURABILITY_FILE).unlink(missing_ok=True)
             raise
 
 
-def restart(server: LocalServer, clock: Clock | None = None) -> LocalServer:
+def restart(
+    server: LocalServer, clock: Clock | None = None, *, given_up: Callable[[], bool] = lambda: False
+) -> LocalServer:
     """Start a server that ended again: same data, same address, so everybody finds it.
 
     Raises:
+        Interrupted: it was `given_up` before it served.
         Conflict, Gone: it still runs, or its port was taken meanwhile; its folder was removed with what it held.
         BrokerUnreachable: it did not come up; the message carries the end of its log.
     """
@@ -186,19 +198,19 @@ def restart(server: LocalServer, clock: Clock | None = None) -> LocalServer:
     if not server.has_folder():
         raise Gone(f"{folder} was removed while its server ran, and what that held is lost; go on from a checkpoint")
     with lock(folder, clock) as lock_fd:
-        return _launch(server.settings, lock_fd, clock)
+        return _launch(server.settings, lock_fd, clock, given_up)
 
 
-def _launch(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
+def _launch(settings: Settings, lock_fd: int, clock: Clock, given_up: Callable[[], bool]) -> LocalServer:
     try:
-        return _start(settings, lock_fd, clock)
+        return _start(settings, lock_fd, clock, given_up)
     except OSError as error:
         raise BrokerUnreachable(
             f"cannot start a server in {settings.folder}: {error.strerror or error}; make room or give the rights"
         ) from error
 
 
-def _start(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
+def _start(settings: Settings, lock_fd: int, clock: Clock, given_up: Callable[[], bool]) -> LocalServer:
     _clear(settings)
     folder, address = settings.folder, settings.address
     if address.socket_path is not None:
@@ -211,7 +223,7 @@ def _start(settings: Settings, lock_fd: int, clock: Clock) -> LocalServer:
         env = {**KEEPS_MEMORY, **os.environ}
         process = OwnedProcess(argv, stdin=config.encode(), folder=folder, log=log, keep_open=[lock_fd], env=env)
     try:
-        run_id = _wait_until_ready(process, address.url(), folder, clock)
+        run_id = _wait_until_ready(process, address.url(), folder, clock, given_up)
         server = LocalServer(process, settings, run_id, folder_id(lock_fd))
         write_private(folder / SERVER_FILE, json.dumps(_entry(server)) + "\n")
     except BaseException:
@@ -233,13 +245,15 @@ def _entry(server: LocalServer) -> dict[str, str]:
     }
 
 
-def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Clock) -> str:
+def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Clock, given_up: Callable[[], bool]) -> str:
     """The run id of the server once it serves; one that says that it cannot yet, as while it loads, is waited for."""
-    deadline = clock.monotonic() + _START_TIMEOUT_S
-    while clock.monotonic() < deadline:
+    deadline, tell_at = clock.monotonic() + _START_TIMEOUT_S, clock.monotonic() + _QUIET_S
+    while (now := clock.monotonic()) < deadline:
         if (code := process.returncode()) is not None:
             hint = f"; if its data are damaged: {_REPAIR.format(folder=folder)}" if has_data(folder) else ""
             raise BrokerUnreachable(f"the server ended at once (exit {code}): {tail(folder, 3)}{hint}")
+        if given_up():
+            raise Interrupted(f"stopped while the server in {folder} was starting; its data are as they were")
         try:
             run_id, loads = ask_run_id(url)
             if not loads:
@@ -248,7 +262,10 @@ def _wait_until_ready(process: OwnedProcess, url: str, folder: Path, clock: Cloc
         except redis.RedisError as error:
             answers = is_answer(error)
         if answers:
-            deadline = clock.monotonic() + _START_TIMEOUT_S
+            deadline = now + _START_TIMEOUT_S
+            if now >= tell_at:
+                log.warning("the server in %s still loads its data, waiting; Ctrl-C gives it up", folder)
+                tell_at = now + _TELL_S
         clock.sleep(0.01)
     raise BrokerUnreachable(f"the server did not answer within {_START_TIMEOUT_S:g} s: {tail(folder, 3)}")
 

@@ -17,7 +17,7 @@ from heddle.broker.plane_sweep import drop_broker
 from heddle.broker.server import LocalServer, restart, start_server
 from heddle.broker.server_setup import Durability
 from heddle.clock import Clock, SystemClock
-from heddle.errors import BrokerError, Denied, Gone, HeddleError
+from heddle.errors import BrokerError, Denied, Gone, HeddleError, Interrupted
 from heddle.launch import left_behind
 from heddle.launch.children import Ending, Role, end_all
 from heddle.launch.cut_short import remembers, remove
@@ -106,6 +106,7 @@ class Local:
 
         Raises:
             BrokerUnfit, BrokerUnreachable, Conflict: it cannot be started; the message says why.
+            Interrupted: somebody asked to end before it served.
             UsageError: HEDDLE_TRACE says what no role could do.
         """
         check_tracing()
@@ -119,6 +120,7 @@ class Local:
             maxmemory=setup.maxmemory,
             durability=setup.durability,
             clock=self._clock,
+            given_up=lambda: self._stop.draining,
         )
         self.url = self.server.url
         self._server_up_at = self._clock.monotonic()
@@ -262,8 +264,15 @@ class Local:
 
     def _restart_server(self, server: LocalServer) -> None:
         said, code = server.last_words(2), server.process.returncode()
+        was_draining = self._stop.draining
+
+        def given_up() -> bool:
+            return self._stop.now or self._stop.draining is not was_draining
+
         try:
-            self.server = restart(server, self._clock)
+            self.server = restart(server, self._clock, given_up=given_up)
+        except Interrupted:
+            return  # the end is not kept waiting for a server that loads
         except HeddleError as error:
             now = self._clock.monotonic()
             if isinstance(error, Gone) or now - self._server_lost_at >= SERVER_PATIENCE_S:

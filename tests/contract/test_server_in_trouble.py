@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from heddle.broker import server_setup
 from heddle.broker.server import LocalServer, find_running, start_server
 from heddle.cli.root import Session, cli
 from heddle.clock import SystemClock
+from heddle.errors import Interrupted
 from tests.helpers import eventually
 
 FOLDER = Path(".heddle")
@@ -85,6 +86,11 @@ def loading(server: LocalServer) -> Iterator[None]:
             reload.join()
 
 
+def ready(server: LocalServer, given_up: Callable[[], bool] = lambda: False) -> str:
+    """As a start waits."""
+    return servers._wait_until_ready(server.process, server.url, FOLDER, SystemClock(), given_up)
+
+
 def test_a_server_that_cannot_write_its_disk_is_found_and_told_of(server: LocalServer) -> None:
     refuse_writes(server)
     assert find_running(FOLDER) == server.url
@@ -98,7 +104,7 @@ def test_a_server_that_cannot_write_its_disk_is_found_and_told_of(server: LocalS
 
 def test_a_server_that_is_started_on_a_full_disk_is_taken_as_ready(server: LocalServer) -> None:
     refuse_writes(server)
-    assert servers._wait_until_ready(server.process, server.url, FOLDER, SystemClock()) == server.run_id
+    assert ready(server) == server.run_id
 
 
 def test_a_server_that_loads_is_found_and_a_start_waits_for_it_however_long(
@@ -107,8 +113,18 @@ def test_a_server_that_loads_is_found_and_a_start_waits_for_it_however_long(
     monkeypatch.setattr(servers, "_START_TIMEOUT_S", LOADING_S / 3)
     with loading(server), admin(server) as client:
         assert find_running(FOLDER) == server.url
-        assert servers._wait_until_ready(server.process, server.url, FOLDER, SystemClock()) == server.run_id
+        assert ready(server) == server.run_id
         assert client.info("persistence")["loading"] == 0
+
+
+def test_a_start_that_waits_for_a_server_to_load_says_so_and_hears_that_it_shall_end(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(servers, "_QUIET_S", LOADING_S / 10)
+    with loading(server), pytest.raises(Interrupted) as told:
+        ready(server, lambda: bool(caplog.records))
+    assert "still loads its data" in caplog.text
+    assert told.value.exit_code == 130 and "its data are as they were" in str(told.value)
 
 
 def test_a_server_that_loads_is_no_broker_that_nobody_knows(server: LocalServer) -> None:
