@@ -213,15 +213,21 @@ class Policies:
         """Store large weights before they are announced; the chunks' keys, none for small weights."""
         if len(view) <= self._inline_bytes:
             return []
-        names = []
-        for index, start in enumerate(range(0, len(view), self._chunk_bytes)):
-            name = keys.policy_chunk(experiment, version, digest[:DIGEST], index)
+        starts = range(0, len(view), self._chunk_bytes)
+        names = [keys.policy_chunk(experiment, version, digest[:DIGEST], index) for index in range(len(starts))]
+        # What an earlier try stored stays while it is tried: where memory is scarce each part finds room alone.
+        pipe = self._conn.pipeline()
+        for name in names:
+            pipe.pexpire(
+                name, CHUNK_TTL_MS, gt=True
+            )  # of what is published already, which has no end, it changes nothing
+        pipe.execute()
+        for name, start in zip(names, starts, strict=True):
             chunk = view[start : start + self._chunk_bytes]
             is_there = not self._conn.main.set(name, chunk, px=CHUNK_TTL_MS, nx=True)
             if is_there and not self._is_whole(name, chunk):
                 # with the TTL that it has, or none: by now it may be what a later trainer has published
                 self._conn.main.set(name, chunk, xx=True, keepttl=True)
-            names.append(name)
         return names
 
     def _is_whole(self, name: str, chunk: memoryview) -> bool:

@@ -350,6 +350,22 @@ def test_a_part_that_a_late_trainer_mends_does_not_run_out_under_the_version_of_
     assert heir.fetch(experiment) == (1, b"weights")
 
 
+def test_a_part_that_found_room_stays_while_the_others_are_tried_again(broker: Broker) -> None:
+    # Given one part of a version there, soon over, and no memory for the rest
+    experiment, seat = seated(broker)
+    policies = Policies(broker.conn, inline_bytes=4, chunk_bytes=3)
+    name = keys.policy_chunk(experiment, 1, hashlib.sha256(b"weights").hexdigest()[:16], 0)
+    main: Any = broker.conn.main
+    main.set(name, b"wei", px=10_000)
+    # When the version is tried again
+    with out_of_memory(broker), pytest.raises(BrokerFull):
+        policies.publish(experiment, seat, 1, b"weights", update=0)
+    # Then that part need not find room anew
+    assert main.pttl(name) > 60_000
+    assert policies.publish(experiment, seat, 1, b"weights", update=0) == 1
+    assert main.pttl(name) == -1
+
+
 def test_what_somebody_wrote_behind_the_versions_that_are_kept_is_none_of_them_when_the_latest_is_taken_back(
     any_broker: Broker,
 ) -> None:

@@ -44,6 +44,8 @@ def pexpire(db: Database, args: Args) -> int:
     key, ms = args[0], whole(args[1])
     if db.raw(key) is None:
         return 0
+    if [option.upper() for option in args[2:]] == [b"GT"] and db.now_ms + ms <= db.expires.get(key, math.inf):
+        return 0
     if ms <= 0:
         db.delete(key)
     else:

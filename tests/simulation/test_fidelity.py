@@ -27,7 +27,7 @@ def plain(rng: random.Random) -> list[bytes]:
     return rng.choice(
         [
             [b"SET", key, value], [b"SET", key, value, b"PX", b"60000", b"NX"], [b"GET", key], [b"STRLEN", key],
-            [b"SET", key, value, b"XX", b"KEEPTTL"],
+            [b"SET", key, value, b"XX", b"KEEPTTL"], [b"PEXPIRE", key, b"%d" % rng.randrange(20_000, 10**7), b"GT"],
             [b"GETRANGE", key, b"0", rng.choice([b"-1", b"1", b"9"])], [b"EXISTS", key, b"k1"], [b"UNLINK", key],
             [b"DEL", key, b"k2"], [b"PERSIST", key], [b"PEXPIRE", key, b"60000"], [b"RENAME", key, rng.choice(KEYS)],
             [b"HSET", key, name, value], [b"HSET", key, name, value, b"z", b"9"], [b"HSETNX", key, name, value],
