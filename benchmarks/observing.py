@@ -1,13 +1,14 @@
-"""What it costs to be looked at: processor time a step of the pipeline with what looks on, against all of it off.
+"""What it costs to be looked at: steps/s, and processor time a step, of the pipeline with what looks on and without.
 
 Four pipelines are there all the time, each with a server, a coordinator and workers of its own, and play in turn: one
-with everything on, one with everything but traces, and two with nothing, which are the control: what those two differ
-by is what this cannot tell. Speed is not compared: on a machine that is not idle it varies by more than any of this
-costs.
+with everything on and everybody looking, one with what is on by default and a scraper, and two with nothing, which are
+the control: what those two differ by is what this cannot tell. Who looks runs on the same cores, so steps/s pay for it,
+too; processor time is that of the pipeline alone. Steps/s mean something where the machine has nothing else to do.
 """
 
 import math
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -18,18 +19,27 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.measure import CLOCK, Played, Row, Spread, spread
-from benchmarks.pipeline import Pipeline, title
+from benchmarks.pipeline import PATIENCE_S, Pipeline, title
 from benchmarks.workload import SHAPES
+from heddle.cli.log_lines import FORMAT_ENV
 from heddle.cli.roles import PROFILE_ENV
+from heddle.launch.process import ONE_THREAD
 from heddle.states.results import interval95
 from heddle.tracing import TRACE_ENV, open_tracing
 
 ROUNDS = 24
-WITHIN_S = 90.0
+WITHIN_S = float(os.environ.get("HEDDLE_BENCH_OBSERVING_S", "45"))
+"""For each of the two shapes."""
 METRICS_ENV = "HEDDLE_METRICS_PORT"
-KNOBS = (TRACE_ENV, METRICS_ENV, PROFILE_ENV)
-DARK, CONTROL, WATCHED, TRACED = "nothing on", "nothing on, again", "all but traces", "everything"
-"""Of all but traces: sampling for `heddle profile`, log files, /metrics scraped every 5 s."""
+KNOBS = (TRACE_ENV, METRICS_ENV, PROFILE_ENV, FORMAT_ENV)
+DARK, CONTROL, WATCHED, TRACED = "nothing on", "nothing on, again", "usual", "everything"
+"""Usual: sampling for `heddle profile`, log files, /metrics scraped every 5 s. Everything: that, traces, JSON logs, and
+beside it `heddle top`, `heddle logs -f` and a tracker that writes TensorBoard's files."""
+LOOKERS = (
+    ("top", "--plain", "--interval", "1"),
+    ("logs", "-f"),
+    ("track", "{experiment}", "--tensorboard", "{folder}"),
+)
 
 
 @contextmanager
@@ -57,13 +67,66 @@ def sink(metrics_port: int) -> Iterator[str]:
             process.kill()
 
 
+class Lookers:
+    """Those who look at one pipeline, which stand still while it rests."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path) -> None:
+        self._pipeline, self._folder = pipeline, folder
+        self._told = folder / "told"
+        folder.mkdir()
+        named = {"experiment": pipeline.experiment.id, "folder": str(folder / "board")}
+        with self._told.open("wb") as told:
+            self.processes = [
+                subprocess.Popen(
+                    [sys.executable, "-m", "heddle", *(word.format(**named) for word in words)],
+                    env={**ONE_THREAD, **os.environ, "HEDDLE_REDIS_URL": pipeline.local.url},
+                    stdin=subprocess.DEVNULL,
+                    stdout=told,
+                    stderr=told,
+                )
+                for words in LOOKERS
+            ]
+        self._await_first_looks()
+
+    def play(self) -> Played:
+        """A round, looked at."""
+        self._signal(signal.SIGCONT)
+        try:
+            return self._pipeline.play()
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def close(self) -> None:
+        """End them; raises RuntimeError where one had ended before."""
+        ended = [process.args for process in self.processes if process.poll() is not None]
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        if ended:
+            raise RuntimeError(f"nobody looked: {ended}: {self._told.read_text(errors='replace')[-2000:]}")
+
+    def _await_first_looks(self) -> None:
+        """Until the heaviest to load, the tracker, has written something."""
+        until = CLOCK.monotonic() + PATIENCE_S
+        while not any((self._folder / "board").rglob("events.*")):
+            if CLOCK.monotonic() > until or any(process.poll() is not None for process in self.processes):
+                raise RuntimeError(f"nobody looks: {self._told.read_text(errors='replace')[-2000:]}")
+            self._pipeline.play()
+
+    def _signal(self, what: signal.Signals) -> None:
+        for process in self.processes:
+            process.send_signal(what)
+
+
 def run() -> list[Row]:
     """Rows for both shapes."""
     rows = []
     for name, shape in SHAPES.items():
         with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
             sides = pipelines(name, Path(folder), stack)
-            told = by_turns({side: pipeline.play for side, pipeline in sides.items()})
+            lookers = Lookers(sides[TRACED], Path(folder) / "lookers")
+            stack.callback(lookers.close)
+            told = by_turns({side: pipeline.play for side, pipeline in sides.items()} | {TRACED: lookers.play})
         rows += compare(f"observing, {title(shape)}", told)
     return rows
 
@@ -73,7 +136,7 @@ def pipelines(name: str, folder: Path, stack: ExitStack) -> dict[str, Pipeline]:
     sides: dict[str, Pipeline] = {}
 
     def begin(side: str, **more: object) -> None:
-        sides[side] = Pipeline(name, folder / str(len(sides)), **more)  # type: ignore[arg-type]
+        sides[side] = Pipeline(name, folder / str(len(sides)), measures=True, **more)  # type: ignore[arg-type]
         stack.callback(sides[side].close)
         sides[side].rest()
 
@@ -86,7 +149,7 @@ def pipelines(name: str, folder: Path, stack: ExitStack) -> dict[str, Pipeline]:
         begin(WATCHED, log_dir=folder / "watched-logs")
     port = free_port()
     collector = stack.enter_context(sink(port))
-    with knobs(**{TRACE_ENV: collector, METRICS_ENV: str(port)}):
+    with knobs(**{TRACE_ENV: collector, METRICS_ENV: str(port), FORMAT_ENV: "json"}):
         tracing = open_tracing("heddle-trainer", told=collector)
         assert tracing is not None, "it is told where to"
         stack.callback(tracing.close)
@@ -114,12 +177,14 @@ def by_turns(plays: Mapping[str, Callable[[], Played]]) -> dict[str, list[Played
 
 def compare(section: str, told: Mapping[str, Sequence[Played]]) -> list[Row]:
     """What a step takes of each, and the ratios to nothing on: mean over the rounds, and its 95 % interval."""
-    rows = [
+    rows = [Row(section, side, "steps/s", spread(one.rate for one in rounds)) for side, rounds in told.items()]
+    rows += [
         Row(section, f"{side}: CPU a step", "us", spread(one.cpu_us for one in rounds)) for side, rounds in told.items()
     ]
     dark = told[DARK]
     for side in (CONTROL, WATCHED, TRACED):
         pairs = list(zip(told[side], dark, strict=True))
+        rows.append(Row(section, f"steps/s, {side} / {DARK}", "x", ratio([(a.rate, b.rate) for a, b in pairs])))
         rows.append(Row(section, f"CPU a step, {side} / {DARK}", "x", ratio([(a.cpu_us, b.cpu_us) for a, b in pairs])))
     for role in dark[0].roles:
         for side in (CONTROL, WATCHED, TRACED):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchmarks.measure import CLOCK, Played, Row, alternate, compare, cpu_s_of, own_cpu_s
@@ -42,14 +43,19 @@ SETTLE_S = 0.7
 WITHIN_S = 50.0
 PATIENCE_S = 30.0
 UPDATE_STEPS = 2_048
-"""A trainer that learns from so many steps at once is told of, where that is traced."""
+"""A trainer that learns from so many steps at once is told of, where that is traced or measured."""
+MEASURED = {f"metric_{number}": float(number) for number in range(40)}
 
 
 class Consumer:
     """The seat, and every batch read, decoded and acked."""
 
-    def __init__(self, client: Client, experiment: str, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, client: Client, experiment: str, tracing: Tracing | None = None, *, measures: bool = False
+    ) -> None:
         broker = client.broker
+        self._add = partial(broker.events.metrics_add, experiment) if measures else None
+        self._measured_at = 0
         self._traces = None if tracing is None else Traces(tracing, experiment, 0)
         self._updates, self._seen = 0, list[Loaded]()
         seat = Seat.claim(broker, experiment, trainer_id(), clock=CLOCK)
@@ -95,6 +101,9 @@ class Consumer:
         self.batches += len(loaded)
         self.steps += sum(item.segments.num_steps for item in loaded)
         self.bytes += sum(item.pointer.bytes for item in loaded)
+        if self._add is not None and self.steps - self._measured_at >= UPDATE_STEPS:
+            self._measured_at = self.steps
+            self._add(self.steps // UPDATE_STEPS, MEASURED, seat_epoch=self.seat.epoch)
         return [item.pointer for item in loaded]
 
     def _trace(self, traces: Traces, at: float) -> None:
@@ -104,9 +113,21 @@ class Consumer:
 
 
 class Pipeline:
-    """Everything of `heddle run` but the trainer."""
+    """Everything of `heddle run` but the trainer.
 
-    def __init__(self, name: str, folder: Path, *, log_dir: Path | None = None, tracing: Tracing | None = None) -> None:
+    Args:
+        measures: write metrics as a trainer does behind an update.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        log_dir: Path | None = None,
+        tracing: Tracing | None = None,
+        measures: bool = False,
+    ) -> None:
         self.shape, self._seconds = ALL[name], SECONDS.get(name, USUAL_SECONDS)
         kept = self.shape.durability
         setup = Setup(url=None, folder=folder / "server", workers=PROCESSES, durability=kept, log_dir=log_dir)
@@ -119,7 +140,7 @@ class Pipeline:
             self.client = self._stack.enter_context(connect(self.local.url))
             loaded, checked = load_and_check(w1_source(self.shape))
             self.experiment = self.client.submit_loaded(loaded, spaces=checked.spaces_json())
-            self.consumer = Consumer(self.client, self.experiment.id, tracing)
+            self.consumer = Consumer(self.client, self.experiment.id, tracing, measures=measures)
             self._stack.callback(self.consumer.seat.release)
             self._wait_for_everyone()
         except BaseException:

@@ -20,6 +20,7 @@ def test_a_cost_of_a_twentieth_is_told_and_the_control_says_how_well() -> None:
     assert rows[f"CPU a step, {WATCHED} / {DARK}"].high == pytest.approx(1.0)
     control = rows[f"CPU a step, {CONTROL} / {DARK}"]
     assert control.low <= control.median == pytest.approx(1.001)
+    assert rows[f"steps/s, {CONTROL} / {DARK}"].median == pytest.approx(1.0)
     assert rows[f"{TRACED}: CPU a step more, workers"].median == pytest.approx(0.5 * sum(machine) / 8)
 
 
