@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.measure import CLOCK, Played, Row, Spread, spread
+from benchmarks.measure import CLOCK, Played, Row, Spread, cpu_s_of, spread
 from benchmarks.pipeline import PATIENCE_S, Pipeline, title
 from benchmarks.workload import SHAPES
 from heddle.cli.log_lines import FORMAT_ENV
@@ -73,6 +73,7 @@ class Lookers:
     def __init__(self, pipeline: Pipeline, folder: Path) -> None:
         self._pipeline, self._folder = pipeline, folder
         self._told = folder / "told"
+        self.shares: list[dict[str, float]] = []
         folder.mkdir()
         named = {"experiment": pipeline.experiment.id, "folder": str(folder / "board")}
         with self._told.open("wb") as told:
@@ -91,10 +92,20 @@ class Lookers:
     def play(self) -> Played:
         """A round, looked at."""
         self._signal(signal.SIGCONT)
+        before, began = self._cpu_s(), CLOCK.monotonic()
         try:
             return self._pipeline.play()
         finally:
+            wall_s = CLOCK.monotonic() - began
+            self.shares.append({who: (used - before[who]) / wall_s for who, used in self._cpu_s().items()})
             self._signal(signal.SIGSTOP)
+
+    def rows(self, section: str) -> list[Row]:
+        """What each of them takes of a core while a round lasts, with what leads up to it and follows."""
+        return [
+            Row(section, f"heddle {who}: share of a core", "x", spread(shares[who] for shares in self.shares[1:]))
+            for who in self.shares[0]
+        ]
 
     def close(self) -> None:
         """End them; raises RuntimeError where one had ended before."""
@@ -113,6 +124,10 @@ class Lookers:
                 raise RuntimeError(f"nobody looks: {self._told.read_text(errors='replace')[-2000:]}")
             self._pipeline.play()
 
+    def _cpu_s(self) -> dict[str, float]:
+        named = zip(LOOKERS, self.processes, strict=True)
+        return {words[0]: cpu_s_of([process.pid]) for words, process in named}
+
     def _signal(self, what: signal.Signals) -> None:
         for process in self.processes:
             process.send_signal(what)
@@ -127,7 +142,8 @@ def run() -> list[Row]:
             lookers = Lookers(sides[TRACED], Path(folder) / "lookers")
             stack.callback(lookers.close)
             told = by_turns({side: pipeline.play for side, pipeline in sides.items()} | {TRACED: lookers.play})
-        rows += compare(f"observing, {title(shape)}", told)
+        section = f"observing, {title(shape)}"
+        rows += [*compare(section, told), *lookers.rows(section)]
     return rows
 
 

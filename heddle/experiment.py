@@ -3,7 +3,7 @@
 It never prints and never starts a process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -80,10 +80,19 @@ class Experiment:
             named = [replace(one, file=f"the spec of {self.id}", hint=one.hint or hint) for one in error.problems]
             raise SpecError(named) from error
 
-    def wait(self, state: str | None = None, timeout: float | None = None) -> Status:
+    def wait(
+        self,
+        state: str | None = None,
+        timeout: float | None = None,
+        *,
+        on_look: Callable[[Status], None] | None = None,
+    ) -> Status:
         """Wait until it is in `state` (None: over, whichever way), at most `timeout` seconds.
 
         A broker that is away is waited for, too.
+
+        Args:
+            on_look: told how it is, at each look.
 
         Returns:
             How it is then.
@@ -103,6 +112,8 @@ class Experiment:
         patience = Patience(check=check, clock=clock)
         while True:
             status = patience.call(f"ask how {self.id} is", self.status)
+            if on_look is not None:
+                on_look(status)
             if status.state == state or (state is None and status.state in ("completed", "stopped")):
                 return status
             if state in JUDGED and patience.call(f"ask how {self.id} is", self.state).state == state:

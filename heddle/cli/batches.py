@@ -102,8 +102,9 @@ def show(experiment: str, batch_id: str, file: str | None, output: str, redis_ur
 @experiment_argument
 @ids_argument
 @all_option
+@output_option
 @redis_option
-def replay(experiment: str, ids: Sequence[str], everything: bool, redis_url: str | None) -> int:
+def replay(experiment: str, ids: Sequence[str], everything: bool, output: str, redis_url: str | None) -> int:
     """Offer batches of EXP to its trainer again, those that can be used now; exit code 8 when one cannot.
 
     A batch that was set aside was never trained; it comes back once, under an identity of its own.
@@ -111,13 +112,17 @@ def replay(experiment: str, ids: Sequence[str], everything: bool, redis_url: str
     from heddle.consumers.salvage import offer_again
     from heddle.launch.check import see_spaces
 
-    refused = 0
+    refused, told = 0, list[dict[str, object]]()
     with connect(redis_url) as client:
         found = client.experiment(experiment)
         chosen = _chosen(client, found.id, ids, everything=everything)
         for dead_id, problem in offer_again(client.broker, found.id, chosen, describe=see_spaces):
             refused += bool(problem)
-            click.echo(f"{dead_id} {f'stays: {problem}' if problem else 'is offered again'}", err=bool(problem))
+            told.append({"id": dead_id, "offered": not problem, "problem": problem or ""})
+            if output != "json":
+                click.echo(f"{dead_id} {f'stays: {problem}' if problem else 'is offered again'}", err=bool(problem))
+    if output == "json":
+        print_json({"experiment": found.id, "batches": told})
     return 8 if refused else 0
 
 
@@ -125,8 +130,9 @@ def replay(experiment: str, ids: Sequence[str], everything: bool, redis_url: str
 @experiment_argument
 @ids_argument
 @all_option
+@output_option
 @redis_option
-def drop(experiment: str, ids: Sequence[str], everything: bool, redis_url: str | None) -> None:
+def drop(experiment: str, ids: Sequence[str], everything: bool, output: str, redis_url: str | None) -> None:
     """Throw batches of EXP and their bytes away for good; they stay counted as dead."""
     with connect(redis_url) as client:
         found = client.experiment(experiment)
@@ -135,7 +141,10 @@ def drop(experiment: str, ids: Sequence[str], everything: bool, redis_url: str |
             for dead_id in chosen:
                 client.broker.dead.find(found.id, dead_id)
         number = client.broker.dead.drop(found.id, chosen)
-    click.echo(f"dropped {number}")
+    if output == "json":
+        print_json({"experiment": found.id, "dropped": number}, ids=chosen)
+    else:
+        click.echo(f"dropped {number}")
 
 
 def hexdump(data: bytes) -> str:

@@ -16,7 +16,6 @@ from heddle.cli.tables import say
 from heddle.errors import Conflict
 
 if TYPE_CHECKING:
-    from heddle.broker.records import Status
     from heddle.client import Client
     from heddle.experiment import Experiment
 
@@ -73,6 +72,7 @@ def wait(
     """Wait until each EXP, or every experiment of a group, is in a state. Exit code 1 when one ends in another state, 7
     at the time-out."""
     from heddle.cli.ending import tell_ending
+    from heddle.cli.waiting import wait_for_all
 
     check_one_of(experiments, group)
     wanted = None if state == "ended" else state
@@ -91,42 +91,19 @@ def wait(
         click.echo(f"{status.experiment} is {status.state}")
 
 
-def wait_for_all(
-    client: "Client", experiments: Sequence[str], state: str | None = None, timeout: float | None = None
-) -> list["Status"]:
-    """Wait for each, at most `timeout` seconds in all; those that failed are told once the others are over, too.
-
-    Raises:
-        ExperimentFailed, TimedOut, Gone: as `Experiment.wait`, of the first that did.
-    """
-    from heddle.errors import ExperimentFailed
-
-    deadline = None if timeout is None else client.clock.monotonic() + timeout
-    found, failed = [], []
-    for experiment in experiments:
-        left = None if deadline is None else max(0.0, deadline - client.clock.monotonic())
-        try:
-            found.append(client.experiment(experiment).wait(state, left))
-        except ExperimentFailed as error:
-            failed.append(error)
-    if failed:
-        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise ExperimentFailed(f"{failed[0]}{more}")
-    return found
-
-
 @command("pause", example="heddle pause cartpole-7f3a2b\nheddle pause --group lr")
 @several_argument
 @group_option
+@output_option
 @redis_option
-def pause(experiments: Sequence[str], group: str | None, redis_url: str | None) -> None:
+def pause(experiments: Sequence[str], group: str | None, output: str, redis_url: str | None) -> None:
     """Stop collecting for each EXP until `heddle resume`; nothing is lost."""
     check_one_of(experiments, group)
     with connect(redis_url) as client:
         if group is not None:
-            _tell_each(client.group(group).pause(), group, "pauses")
+            _tell_each(client.group(group).pause(), group, "pauses", output)
             return
-        _one_by_one(_named(client, experiments), _pause)
+        _one_by_one(_named(client, experiments), _pause, output)
 
 
 def _pause(one: "Experiment") -> str:
@@ -137,15 +114,16 @@ def _pause(one: "Experiment") -> str:
 @command("resume", example="heddle resume cartpole-7f3a2b\nheddle resume --group lr")
 @several_argument
 @group_option
+@output_option
 @redis_option
-def resume(experiments: Sequence[str], group: str | None, redis_url: str | None) -> None:
+def resume(experiments: Sequence[str], group: str | None, output: str, redis_url: str | None) -> None:
     """Let each EXP go on after a pause."""
     check_one_of(experiments, group)
     with connect(redis_url) as client:
         if group is not None:
-            _tell_each(client.group(group).resume(), group, "goes on")
+            _tell_each(client.group(group).resume(), group, "goes on", output)
             return
-        _one_by_one(_named(client, experiments), _resume)
+        _one_by_one(_named(client, experiments), _resume, output)
 
 
 def _resume(one: "Experiment") -> str:
@@ -156,15 +134,16 @@ def _resume(one: "Experiment") -> str:
 @command("stop", example="heddle stop cartpole-7f3a2b && heddle wait cartpole-7f3a2b\nheddle stop --group lr")
 @several_argument
 @group_option
+@output_option
 @redis_option
-def stop(experiments: Sequence[str], group: str | None, redis_url: str | None) -> None:
+def stop(experiments: Sequence[str], group: str | None, output: str, redis_url: str | None) -> None:
     """End each EXP: workers let go, the trainer trains on what came, saves a checkpoint and leaves."""
     check_one_of(experiments, group)
     with connect(redis_url) as client:
         if group is not None:
-            _tell_each(client.group(group).stop(), group, "stops")
+            _tell_each(client.group(group).stop(), group, "stops", output)
             return
-        _one_by_one(_named(client, experiments), _stop)
+        _one_by_one(_named(client, experiments), _stop, output)
 
 
 def _stop(one: "Experiment") -> str:
@@ -186,20 +165,29 @@ def _named(client: "Client", names: Sequence[str]) -> list["Experiment"]:
     return list({one.id: one for one in found}.values())
 
 
-def _one_by_one(experiments: Sequence["Experiment"], tell: Callable[["Experiment"], str]) -> None:
+def _one_by_one(experiments: Sequence["Experiment"], tell: Callable[["Experiment"], str], output: str) -> None:
     """Tell each, and say what that did; the first refusal is raised once the others were told, too."""
-    refused = []
+    done, refused = list[dict[str, str]](), list[Conflict]()
     for one in experiments:
         try:
-            say(tell(one))
+            told = tell(one)
         except Conflict as error:
             refused.append(error)
+            continue
+        done.append({"experiment": one.id, "says": told})
+        if output != "json":
+            say(told)
+    if output == "json":
+        print_json({"experiments": done})
     if refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         raise Conflict(f"{refused[0]}{more}")
 
 
-def _tell_each(experiments: Sequence[str], group: str, what: str) -> None:
+def _tell_each(experiments: Sequence[str], group: str, what: str, output: str) -> None:
+    if output == "json":
+        print_json({"experiments": [{"experiment": one, "says": f"{one} {what}"} for one in experiments]})
+        return
     for experiment in experiments:
         click.echo(f"{experiment} {what}")
     if not experiments:
@@ -210,8 +198,9 @@ def _tell_each(experiments: Sequence[str], group: str, what: str) -> None:
 @several_argument
 @group_option
 @click.option("--force", "-y", "--yes", "force", is_flag=True, help="Also while it is active, without asking.")
+@output_option
 @redis_option
-def rm(experiments: Sequence[str], group: str | None, force: bool, redis_url: str | None) -> None:
+def rm(experiments: Sequence[str], group: str | None, force: bool, output: str, redis_url: str | None) -> None:
     """Delete every key that the broker holds of EXP, or of a whole group; checkpoints on disk stay.
 
     One that is active is asked about first; without a terminal it is refused (exit code 8) unless --force is given.
@@ -229,7 +218,10 @@ def rm(experiments: Sequence[str], group: str | None, force: bool, redis_url: st
             for place, one in enumerate(found, start=1):
                 shown.tell(f"{one.id}, {place:,} of {len(found):,}")
                 one.remove(force=bool(active))
-                shown.say(f"removed {one.id}")
+                if output != "json":
+                    shown.say(f"removed {one.id}")
+    if output == "json":
+        print_json({"experiments": [{"experiment": one.id, "says": f"removed {one.id}"} for one in found]})
 
 
 def _confirm(active: Sequence[tuple[str, str]]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from heddle.cli.options import command, folder_to_fill
+from heddle.cli.progress import trying
 from heddle.cli.roles import need_torch
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def demo(workers: int, directory: str) -> None:
     from heddle.launch.local import LAUNCHER_SIGNALS
     from heddle.stop import listen_no_more
 
-    loaded, checked = load_and_check(cartpole_toml())
+    with trying():
+        loaded, checked = load_and_check(cartpole_toml())
     kill = Kill()
     order = Order(
         loaded=loaded,

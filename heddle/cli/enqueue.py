@@ -12,6 +12,7 @@ import click
 
 from heddle.cli.completion import experiment_names
 from heddle.cli.options import command, connect, existing_file, output_option, print_json, redis_option, set_option
+from heddle.cli.progress import trying
 from heddle.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,9 +92,10 @@ def enqueue(
 def _wait(client: "Client", experiment: "Experiment", told: dict[str, object], *, output: str) -> None:
     """Wait until it is over, and tell what came of it."""
     from heddle.cli.ending import tell_ending
+    from heddle.cli.waiting import wait_for_all
 
     try:
-        status = experiment.wait()
+        (status,) = wait_for_all(client, [experiment.id])
         click.echo(f"{experiment.id} is {status.state}", err=True)
     finally:
         if output == "json":
@@ -114,12 +116,13 @@ def _source(file: Path | None, resume: str | None, redis_url: str | None) -> "Pa
 
 def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, redis_url: str | None) -> None:
     """Load every experiment of a sweep (`how`: as `load_sweep`), then submit them; prints their ids."""
-    from heddle.cli.commands import wait_for_all
     from heddle.cli.tables import say
+    from heddle.cli.waiting import wait_for_all
     from heddle.launch.sweep import load_sweep, own_group
     from heddle.origin import commit_of
 
-    swept = load_sweep(file, **how)
+    with trying():
+        swept = load_sweep(file, **how)
     with connect(redis_url) as client:
         named = own_group(swept, client.experiments())
         if named != swept[0].loaded.spec.experiment.group:
@@ -158,7 +161,8 @@ def _load(
 
     if not check:
         return load_spec(source, overrides=overrides, name=name), ""
-    loaded, checked = load_and_check(source, overrides, name)
+    with trying():
+        loaded, checked = load_and_check(source, overrides, name)
     return loaded, checked.spaces_json()
 
 

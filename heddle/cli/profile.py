@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
+from heddle.cli.progress import progress
 from heddle.cli.tables import print_table, say
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def profile(experiment: str, seconds: float, output: str, redis_url: str | None)
     with connect(redis_url) as client:
         found = client.experiment(experiment)
         before, last = _workers(found), client.broker.events.metrics_newest(found.id)
-        client.clock.sleep(seconds)
+        with progress(f"looking at {found.id} for {seconds:g} s"):
+            client.clock.sleep(seconds)
         after = _workers(found)
         updates = _updates_after(found, last)
     shares = {name: share_of(before[name], info) for name, info in after.items() if name in before}

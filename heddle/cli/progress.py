@@ -8,7 +8,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import click
 
@@ -24,11 +24,15 @@ CLEAR = "\r\x1b[K"
 class Progress:
     """How far a piece of work is; from any thread.
 
+    Attributes:
+        is_shown: somebody looks; else there is no need to find out how far it is.
+
     Args:
         what: the work, e.g. "playing".
     """
 
     def __init__(self, what: str, clock: Clock | None = None) -> None:
+        self.is_shown = sys.stderr.isatty()
         self._what = what
         self._text = ""
         self._clock = clock or SystemClock()
@@ -88,7 +92,7 @@ def progress(what: str) -> Iterator[Progress]:
             wait_s = EVERY_S
 
     thread = threading.Thread(target=run, name="progress", daemon=True)
-    if sys.stderr.isatty():
+    if shown.is_shown:
         thread.start()
     try:
         yield shown
@@ -97,3 +101,8 @@ def progress(what: str) -> Iterator[Progress]:
         if thread.is_alive():
             thread.join()
         shown.end()
+
+
+def trying() -> AbstractContextManager[Progress]:
+    """While a spec is tried out: its code is imported and run in a child, which may take as long as it likes."""
+    return progress("trying out the environment and the policy")

@@ -12,6 +12,7 @@ import click
 
 from heddle.cli.completion import shard_names
 from heddle.cli.options import command, connect, output_option, print_json, redis_option
+from heddle.cli.progress import progress
 from heddle.cli.shards import split
 from heddle.errors import NotFound, UsageError
 
@@ -80,7 +81,8 @@ def play(client: "Client", experiment: str, shard: int, *, quiet: bool) -> tuple
         observation, action = check_isolated(spec)
     if not quiet:
         click.echo(f"{experiment}/{shard} failed in {failure.doing}{_place(failure)}: {failure.what}")
-    outcome = play_again(spec, plan, failure, replay, seed=seed, observation=observation, action=action)
+    with progress(f"playing {experiment}/{shard} again"):
+        outcome = play_again(spec, plan, failure, replay, seed=seed, observation=observation, action=action)
     return failure, outcome
 
 

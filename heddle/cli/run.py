@@ -20,6 +20,7 @@ from heddle.cli.options import (
     redis_option,
     set_option,
 )
+from heddle.cli.progress import trying
 from heddle.cli.roles import need_torch
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def run(
     from heddle.spec import load_spec
 
     if check:
-        loaded, checked = load_and_check(file, overrides, name)
+        with trying():
+            loaded, checked = load_and_check(file, overrides, name)
     else:
         loaded, checked = load_spec(file, overrides=overrides, name=name), None
     if loaded.spec.track is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heddle.cli.options import command, existing_file, output_option, print_json, redis_option, set_option
+from heddle.cli.progress import trying
 from heddle.cli.tables import print_facts, terminal_columns
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def validate(file: Path, overrides: tuple[str, ...], check: bool, output: str) -
     gain = 0.0
     try:
         if check:
-            loaded, checked = load_and_check(file, overrides, with_snapshot=True)
+            with trying():
+                loaded, checked = load_and_check(file, overrides, with_snapshot=True)
             snapshot = describe_snapshot(checked.needed.snapshot_bytes, checked.no_snapshot)
             gain = checked.vector_gain
         else:
@@ -109,7 +111,8 @@ def plan(file: Path, overrides: tuple[str, ...], check: bool, output: str, redis
     from heddle.spec.variants import mix
 
     if check:
-        loaded, checked = load_and_check(file, overrides, with_snapshot=True)
+        with trying():
+            loaded, checked = load_and_check(file, overrides, with_snapshot=True)
         numbers: dict[str, Any] = {**checked.numbers(), "no_snapshot": checked.no_snapshot}
         numbers["vector_gain"] = round(checked.vector_gain, 2)
         numbers["variants"] = mix(loaded.spec, 0, loaded.spec.env.num_envs)

@@ -112,8 +112,9 @@ def worker_as_json(info: "WorkerInfo", judged: "Judgement", now_ms: int) -> dict
 @click.argument("number", metavar="N", type=click.IntRange(0, MOST_WORKERS), required=False)
 @click.option("--reset", is_flag=True, help="Let every supervisor run as many as it was started with again.")
 @pool_option
+@output_option
 @redis_option
-def scale(number: int | None, reset: bool, pool: str, redis_url: str | None) -> None:
+def scale(number: int | None, reset: bool, pool: str, output: str, redis_url: str | None) -> None:
     """Set how many workers the pool shall have; the supervisors (`heddle workers start`, `up`) share them out.
 
     The size stays in the broker, whoever starts or ends, until it is set again or --reset. More than a host has room
@@ -127,18 +128,26 @@ def scale(number: int | None, reset: bool, pool: str, redis_url: str | None) -> 
     with connect(redis_url) as client:
         client.broker.pools.set_desired(pool, number)
         hosts = client.broker.pools.hosts(pool) if number is not None else {}
-    for doubt in doubts(number, hosts) if number is not None else ():
+    doubted = list(doubts(number, hosts)) if number is not None else []
+    for doubt in doubted:
         click.echo(f"warning: {doubt}", err=True)
+    if output == "json":
+        print_json({"pool": pool, "desired": number, "warnings": doubted}, ids=[pool])
+        return
     shall = f"shall have {number} workers" if number is not None else "has as many as its supervisors were started with"
     say(f"pool {pool} {shall}; see them with: heddle workers ls --pool {pool}")
 
 
 @workers.command("drain", epilog=epilog("heddle workers drain host-1234w1-54d78b"))
 @click.argument("worker", metavar="ID...", nargs=-1, required=True, shell_complete=worker_names)
+@output_option
 @redis_option
-def drain(worker: tuple[str, ...], redis_url: str | None) -> None:
+def drain(worker: tuple[str, ...], output: str, redis_url: str | None) -> None:
     """Have workers deliver what they have, let their shards go and end; a supervisor starts others in their place."""
     with connect(redis_url) as client:
         for one in worker:
             client.broker.pools.drain(one)
-            say(f"{one} drains; its supervisor starts another one, for fewer say: heddle workers scale N")
+            if output != "json":
+                say(f"{one} drains; its supervisor starts another one, for fewer say: heddle workers scale N")
+    if output == "json":
+        print_json({"workers": [{"worker": one, "says": f"{one} drains"} for one in worker]})

@@ -166,6 +166,17 @@ def test_up_is_found_from_its_folder_and_ends_without_a_process(tmp_path: Path) 
         assert "redis-cli" in out
         done = heddle("enqueue", CARTPOLE, *SHORT, "--wait", "--follow", cwd=tmp_path)
         assert "return" in done.stdout
+        told, experiment = done.stderr, done.stdout.split()[0]
+        for what in (
+            f"{experiment} is completed",
+            r"ended +completed: used env_steps \d+",
+            r"return +[\d.]+ \(last 100 training episodes\)",
+            r"steps +[\d,]+ in \d+:\d\d, [\d,]+ steps/s, [\d,]+ s of processor time in its trainer",
+            r"batches +appended (\d+) = trained \d+ .*; lost 0, duplicated 0",
+            rf"checkpoint +runs/{experiment}/checkpoints/\S+",
+            rf"next:\n  heddle \w+ .*{experiment}",
+        ):
+            assert re.search(what, told), (what, told)
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         heddle("ls", cwd=elsewhere, code=5)

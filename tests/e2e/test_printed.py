@@ -138,6 +138,11 @@ def test_a_service_says_everything_as_json_with_experiment_worker_shard_and_epoc
     assert {"heddle.coordinator", "heddle.supervisor", "heddle.trainers", "heddle.trainer"} <= {
         line["logger"] for line in told
     }
+    # And so is every other line, not these alone
+    bound = {"heddle.worker": ("worker",), "heddle.trainer": ("experiment",)}
+    assert not [line for line in told if any(not line.get(name) for name in bound.get(line["logger"], ()))]
+    about = [line for line in told if "shard=" in line["message"]]
+    assert about and not [line for line in about if not {"experiment", "shard", "epoch"} <= line.keys()]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from heddle.broker import Broker
+from heddle.broker import Broker, keys
 from heddle.broker.dead import DeadBatch
 from heddle.broker.pools import WorkerBeat
 from heddle.cli.evaluate import Score
@@ -17,6 +17,7 @@ from heddle.cli.options import SCHEMA
 from heddle.cli.root import cli
 from heddle.errors import Problem
 from tests.loops.test_cli_broker import Say, broker, quarantined, say, spec_file
+from tests.trainer_kit import submit
 from tests.unit.test_cli_mistakes import leaves
 from tests.unit.test_film import checkpoint
 
@@ -26,11 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 ROWS = {name.strip(" `"): words for name, words in re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGE, flags=re.MULTILINE)}
 SILENT = {
-    *("demo", "up", "init", "completion", "pause", "resume", "stop", "rm", "coordinator", "worker", "trainer"),
-    *("workers start", "workers scale", "workers drain", "batches replay", "batches drop"),
+    *("demo", "up", "init", "completion", "coordinator", "worker", "trainer", "workers start"),
     *("data to-minari", "data from-minari"),
 }
-"""Commands that read nothing: they start, order or write."""
+"""Commands that read and order nothing: they start something, or write a file."""
 
 
 def names(of: str) -> set[str]:
@@ -95,6 +95,14 @@ def test_names_at_the_top_are_those_of_the_page(say: Say, broker: Broker, experi
         "validate exp.toml": ("validate", spec, "--no-check"),
         "plan exp.toml": ("plan", spec, "--no-check"),
         "acl ROLE": ("acl", "worker"),
+        "pause EXP": ("pause", experiment),
+        "resume EXP": ("resume", experiment),
+        "workers scale N": ("workers", "scale", "3"),
+        "workers drain ID": ("workers", "drain", "host-1w1-aa"),
+        "batches drop EXP ID": ("batches", "drop", experiment, "--all"),
+        "batches replay EXP ID": ("batches", "replay", experiment, "--all"),
+        "stop EXP": ("stop", experiment),
+        "rm EXP": ("rm", "--force", experiment),
     }
     for row, words in here.items():
         assert set(told(say, *words)) == names(row), row
@@ -102,6 +110,23 @@ def test_names_at_the_top_are_those_of_the_page(say: Say, broker: Broker, experi
     wrong = told(say, "validate", spec, code=3)
     assert set(wrong) == {"valid", "problems"} == set(ROWS["validate exp.toml"].split(": ")[1].split(", "))
     assert set(wrong["problems"][0]) == names("a problem") == {field.name for field in fields(Problem)}
+
+
+def test_who_orders_is_told_of_each_what_came_of_it(say: Say, broker: Broker, experiment: str) -> None:  # noqa: F811
+    other = submit(broker, experiment={"name": "other"})
+    both = told(say, "pause", experiment, other)["experiments"]
+    assert [one["experiment"] for one in both] == [experiment, other]
+    assert both[0]["says"] == f"{experiment} pauses; go on with: heddle resume {experiment}"
+    assert told(say, "workers", "scale", "--reset") == {"pool": "default", "desired": None, "warnings": []}
+    assert told(say, "workers", "scale", "3")["desired"] == 3 == broker.pools.pool().desired
+    # And where one of several refuses, of the others, with the exit code of the refusal
+    broker.conn.main.hset(keys.status(other), "state", "completed")
+    broker.conn.main.hset(keys.ctl(other), mapping={"command": "stop", "outcome": "completed"})
+    code, out, err = say("resume", experiment, other, "-o", "json")
+    assert code == 8 and other in err
+    assert [one["experiment"] for one in json.loads(out)["experiments"]] == [experiment]
+    assert say("rm", experiment, other, "--force", "-o", "name")[1].split() == [experiment, other]
+    assert not broker.experiments.ls()
 
 
 def test_names_of_what_is_listed_are_those_of_the_page(say: Say, broker: Broker, experiment: str) -> None:  # noqa: F811
@@ -157,6 +182,12 @@ def test_a_name_is_never_blank_on_any_command_that_offers_names(
         "record": ((film, "--episodes", "1", "--to", "f.gif"), ["f.gif"]),
         "eval": ((film, "--episodes", "1"), [film]),
         "shards release": ((experiment,), [experiment]),
+        "pause": ((experiment,), [experiment]),
+        "resume": ((experiment,), [experiment]),
+        "workers scale": (("3",), ["default"]),
+        "workers drain": (("host-1w1-aa",), ["host-1w1-aa"]),
+        "stop": ((experiment,), [experiment]),
+        "rm": ((experiment, "--force"), [experiment]),
     }
     # When they are asked for names, then those come that other commands take
     for path, (words, names_there) in expected.items():
@@ -176,6 +207,8 @@ def test_a_name_is_never_blank_on_any_command_that_offers_names(
         "data show",
         "batches ls",
         "batches show",
+        "batches replay",
+        "batches drop",
     }
     offering = {path.removeprefix("heddle ") for path, command in leaves(cli, "heddle") if takes_json(command)}
     assert offering == {*expected, "logs", "doctor"} | elsewhere
