@@ -45,8 +45,10 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 demo: env
 	$(BIN)/heddle demo
 
-# Two at a time: much of a test is waiting for a process, a socket or a lease.
-TEST_JOBS ?= 2
+# Three at a time on two cores: much of a test is waiting for a process, a socket or a lease. Whole runs and what is killed
+# in them have deadlines: two at a time.
+TEST_JOBS ?= 3
+RUN_JOBS ?= 2
 # What fails is run once more: what passes then is listed as unsteady, and more than two of those fail the run.
 AGAIN := --reruns 1 --reruns-delay 1
 # What takes long is named: all suites together have 40 minutes.
@@ -68,8 +70,8 @@ fmt: dev
 	$(BIN)/ruff format -q .
 
 e2e: dev
-	$(BIN)/python -m pytest -q tests/e2e --ignore tests/e2e/test_compose.py --timeout 600 -n $(TEST_JOBS) --dist loadfile $(SLOWEST) $(AGAIN)
-	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 600 -n $(TEST_JOBS) --dist worksteal > $(VENV)/conformance.log 2>&1 & conformance=$$!; \
+	$(BIN)/python -m pytest -q tests/e2e --ignore tests/e2e/test_compose.py --timeout 600 -n $(RUN_JOBS) --dist loadfile $(SLOWEST) $(AGAIN)
+	HEDDLE_SOAK=1 $(BIN)/python -m pytest -q tests/conformance --timeout 600 -n $(RUN_JOBS) --dist worksteal > $(VENV)/conformance.log 2>&1 & conformance=$$!; \
 	$(BIN)/python -m pytest -q tests/e2e/test_compose.py --timeout 900 $(AGAIN); composed=$$?; \
 	wait $$conformance; conforms=$$?; cat $(VENV)/conformance.log; test $$composed$$conforms = 00
 
@@ -78,7 +80,7 @@ chaos: dev
 	$(BIN)/python -m tests.simulation --bugs --least 60
 	$(BIN)/python -m tests.simulation --shown
 	$(BIN)/python -m pytest -q tests/chaos -m alone --timeout 900 $(SLOWEST)
-	$(BIN)/python -m pytest -q tests/chaos -m "not alone" --timeout 900 -n $(TEST_JOBS) --dist loadfile $(SLOWEST)
+	$(BIN)/python -m pytest -q tests/chaos -m "not alone" --timeout 900 -n $(RUN_JOBS) --dist loadfile $(SLOWEST)
 
 bench: dev
 	$(BIN)/python -m benchmarks

@@ -1,5 +1,6 @@
 """The services' own server: started again when it ends, for as long as it may take a full disk to get room."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from heddle.clock import ManualClock
-from heddle.errors import BrokerUnreachable
+from heddle.errors import BrokerUnreachable, Interrupted
 from heddle.launch import local as module
 from heddle.launch.local import SERVER_DELAY_S, SERVER_PATIENCE_S, Local, Setup
 from heddle.stop import StopFlag
@@ -38,17 +39,22 @@ class Server:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Local, ManualClock, list[str]]:
     """Services with a started server, their clock, and what happens to restarts: "ok" or the reason why not."""
-    clock, answers = ManualClock(), list[str]()
+    clock, answers, stop = ManualClock(), list[str](), StopFlag()
     monkeypatch.setattr(module, "start_server", lambda *args, **kwargs: Server())
 
-    def restart(server: Any, clock: Any) -> Server:
+    def restart(server: Any, clock: Any, *, given_up: Callable[[], bool]) -> Server:
         answer = answers.pop(0) if answers else "ok"
+        if answer == "loads":  # and somebody asks to end meanwhile
+            stop.request("the test says so")
+            assert given_up()
+            raise Interrupted(answer)
+        assert not given_up()
         if answer != "ok":
             raise BrokerUnreachable(answer)
         return Server()
 
     monkeypatch.setattr(module, "restart", restart)
-    services = Local(Setup(url=None, folder=tmp_path), stop=StopFlag(), clock=clock)
+    services = Local(Setup(url=None, folder=tmp_path), stop=stop, clock=clock)
     services.start_server()
     return services, clock, answers
 
@@ -66,6 +72,18 @@ def test_a_server_that_ended_is_started_again_at_once(stage: tuple[Local, Manual
     services.step()
     assert services.server_restarts == 1
     assert "disk full" in services.endings[0].why
+
+
+def test_an_end_is_not_kept_waiting_for_a_server_that_loads_and_is_no_failure_of_it(
+    stage: tuple[Local, ManualClock, list[str]],
+) -> None:
+    services, clock, answers = stage
+    clock.advance(60)
+    die(services)
+    answers.append("loads")
+    services.step()
+    services.step()
+    assert not answers and services.server_restarts == 0 and not services.endings
 
 
 def test_a_server_that_cannot_be_started_is_tried_again_until_it_can(
