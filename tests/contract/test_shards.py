@@ -395,6 +395,19 @@ def test_a_batch_after_a_gap_is_refused_and_the_answer_tells_what_is_known(any_b
     assert any_broker.experience.flow(E, 0).discarded.batches == 1
 
 
+def test_a_batch_that_was_refused_behind_a_gap_is_accepted_when_the_gap_is_closed_and_is_counted_in_both(
+    any_broker: Broker,
+) -> None:
+    # As when a server lost the batch before, and a late copy of that comes in between
+    admit(any_broker, shards=1)
+    lease = claim_next(any_broker).lease
+    assert append(any_broker, lease, 2).status == "GAP"
+    assert [append(any_broker, lease, seq).status for seq in (1, 2)] == ["OK", "OK"]
+    flow = any_broker.experience.flow(E, 0)
+    assert (flow.appended.batches, flow.discarded.batches) == (2, 1)
+    Books(any_broker).check()
+
+
 def test_a_synchronous_shard_gives_each_version_once_across_owners(any_broker: Broker) -> None:
     admit(any_broker, shards=1, sync=1)
     first = claim_next(any_broker).lease
