@@ -2,9 +2,9 @@
 
     python -m benchmarks [--only NAME ...] [--out FILE_OR_FOLDER]
 
-runs the benchmarks (some eleven minutes on 2 quiet cores; `top` and `neighbours` only where they are named),
-prints one table and writes one JSON file. It never asserts anything about speed: it fails only when something does not
-work.
+runs the benchmarks (eight minutes on 2 quiet cores, and up to three for `observing`; `top` and `neighbours` only where
+they are named), prints one table and writes one JSON file. It never asserts anything about speed: it fails only when
+something does not work.
 """
 
 import argparse

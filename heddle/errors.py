@@ -182,7 +182,7 @@ class TimedOut(HeddleError):
 
 
 class Interrupted(HeddleError):
-    """What was waited for was given up, for its caller was asked to end."""
+    """What was done or waited for was given up half way, for whoever wanted it was asked to end, or left."""
 
     exit_code = 130
 

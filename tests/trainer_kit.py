@@ -333,12 +333,6 @@ class InThread:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    @property
-    def lost_its_seat(self) -> bool:
-        """Whether the thread that keeps the seat knows that it is not its any more."""
-        seat = self._trainer._seat
-        return seat is not None and seat.is_lost
-
     def join(self, timeout_s: float = 30.0) -> int | None:
         """Wait for its end; the exit code, or raise what it raised."""
         self._thread.join(timeout_s)

@@ -169,6 +169,9 @@ class Policies:
 
         Returns:
             False when ctl tells of it no more, or it can be read by now: its trainer may have been quicker.
+
+        Raises:
+            BrokerError, Damaged: the broker cannot be asked, or what it holds is no version.
         """
         named = keys.policy(experiment, version)
         try:
@@ -218,9 +221,7 @@ class Policies:
         # What an earlier try stored stays while it is tried: where memory is scarce each part finds room alone.
         pipe = self._conn.pipeline()
         for name in names:
-            pipe.pexpire(
-                name, CHUNK_TTL_MS, gt=True
-            )  # of what is published already, which has no end, it changes nothing
+            pipe.pexpire(name, CHUNK_TTL_MS, gt=True)  # what is published already has no end and gets none
         pipe.execute()
         for name, start in zip(names, starts, strict=True):
             chunk = view[start : start + self._chunk_bytes]

@@ -44,9 +44,13 @@ def _teller(client: "Client", experiment: str, shown: Progress, before: str) -> 
     """Says after each look how the experiment is and how far."""
     from heddle.errors import HeddleError
 
+    try:
+        budget = client.broker.experiments.spec(experiment).number("budget", "env_steps", 0.0)
+    except HeddleError:
+        budget = 0.0
+
     def tell(status: "Status") -> None:
         try:
-            budget = client.broker.experiments.spec(experiment).number("budget", "env_steps", 0.0)
             steps = client.broker.experience.flow(experiment, 0).trained.steps
         except HeddleError:  # it is being removed, or the broker is away: what is known is shown
             shown.tell(f"{before}{experiment} is {status.state}")

@@ -22,15 +22,10 @@ from heddle.consumers.saver import Saver
 from heddle.consumers.seat import Seat
 from heddle.consumers.setting import Setting
 from heddle.consumers.traced import Traces
-from heddle.errors import HeddleError
 from heddle.policies.base import Arrays
 from heddle.stop import StopFlag
 
 PARTITION = 0
-
-
-class Interrupted(HeddleError):
-    """Whoever trains leaves in the middle of a batch, which then counts as not trained."""
 
 
 class Trains(Protocol):
@@ -50,7 +45,7 @@ class Trains(Protocol):
 
         Raises:
             ExperimentFailed: it cannot be trained.
-            Interrupted: it was not trained, and nobody is there to train any more.
+            Interrupted: nobody is there to train any more: these count as not trained.
         """
         ...
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from heddle.checkpoint import Checkpoint
 from heddle.consumers.evaluation import note_episodes
-from heddle.consumers.parts import Interrupted
 from heddle.consumers.progress import Progress
 from heddle.consumers.reader import Loaded
 from heddle.consumers.setting import Setting
 from heddle.consumers.sides import Sides
+from heddle.errors import Interrupted
 from heddle.policies.base import Arrays
 
 LOOK_S = 0.2

@@ -22,7 +22,7 @@ from heddle.consumers.building import Source, build
 from heddle.consumers.data.source import DataSource
 from heddle.consumers.loop import Loop
 from heddle.consumers.offline import OfflineLoop, offline_setting, open_source
-from heddle.consumers.parts import PARTITION, Interrupted, Parts, Trains
+from heddle.consumers.parts import PARTITION, Parts, Trains
 from heddle.consumers.patience import GivenUp, Patience
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.consumers.saver import DIRECTORY as CHECKPOINTS
@@ -38,6 +38,7 @@ from heddle.errors import (
     EnvError,
     ExperimentFailed,
     Gone,
+    Interrupted,
     SeatLost,
     SpecError,
 )

@@ -16,7 +16,7 @@ from heddle.broker.server import LocalServer
 from heddle.checkpoint import BEST, load
 from heddle.clock import SystemClock
 from heddle.consumers.curve_file import ENDED
-from heddle.consumers.loop import MOST_BURIED
+from heddle.consumers.loop import MOST_BURIED, Loop
 from heddle.consumers.prefetch import Prefetch
 from heddle.consumers.restoring import CheckpointMissing
 from heddle.errors import Gone, SeatLost
@@ -451,23 +451,20 @@ def test_what_a_learner_raises_behind_a_run_that_was_completed_fails_nothing(
 
 
 def test_a_trainer_whose_experiment_is_removed_says_so_though_its_keeper_noticed_first(
-    broker: Broker, start: Start, tmp_path: Path
+    broker: Broker, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a trainer in an update
-    fleet, hooks = without_a_barrier(broker, tmp_path)
-    (hooks / "hang-update").touch()
-    trainer = start(fleet.experiment, ttl_ms=300)
-    version = fleet.version()
-    for shard in (0, 1):
-        fleet.give(shard, version)
-    eventually((hooks / "in-update").exists)
-    # When the experiment is removed, and the thread that keeps the seat is the first to know
-    broker.experiments.remove(fleet.experiment, force=True)
-    eventually(lambda: trainer.lost_its_seat)
-    (hooks / "hang-update").unlink()
+    experiment = submit(broker)
+
+    def begin(loop: Loop) -> None:
+        # When the experiment is removed, and the thread that keeps the seat is the first to know
+        broker.experiments.remove(experiment, force=True)
+        eventually(lambda: loop.parts.seat.is_lost)
+        loop.parts.seat.check()
+
+    monkeypatch.setattr(Loop, "begin", begin)
     # Then it ends because there is nothing to train, not because another trainer came
-    with pytest.raises(Gone, match="removed"):
-        trainer.join()
+    with pytest.raises(Gone, match="removed while it was trained"):
+        start(experiment, ttl_ms=300).join()
 
 
 def test_a_gradient_that_exploded_is_told_although_the_run_goes_on(

@@ -1,7 +1,6 @@
 """Who waits on a terminal sees how it goes, and a script that waits gets the result alone."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -66,7 +65,7 @@ def test_who_waits_without_a_terminal_asks_for_nothing_but_how_it_is(
     assert status.state == "completed"
 
 
-def test_a_spec_that_is_tried_out_for_long_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_spec_that_is_tried_out_for_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
     with trying():
         eventually(lambda: "trying out the environment and the policy, " in terminal.getvalue())
