@@ -11,6 +11,7 @@ import heapq
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,9 +19,18 @@ import numpy as np
 from benchmarks.measure import CLOCK
 from heddle.broker import Broker, open_broker
 from heddle.broker.pools import WorkerBeat
-from heddle.broker.types import Claim, Lease
-from heddle.producers.claims import MOST_PER_LOOK
-from heddle.producers.quota import BEAT_S, Quota, beat_every_s, look_every_s, may_take_above, surplus, wants_more
+from heddle.broker.types import Claim, Lease, Ticket
+from heddle.producers.quota import (
+    BEAT_S,
+    MOST_PER_LOOK,
+    Quota,
+    at_once,
+    beat_every_s,
+    look_every_s,
+    may_take_above,
+    surplus,
+    wants_more,
+)
 
 THREADS = 3
 POOL = "default"
@@ -107,29 +117,49 @@ class Swarm:
         return self._ttl_ms / 3000
 
     def _look(self, worker: LightWorker) -> float:
-        for _ in range(MOST_PER_LOOK):
-            if not self._look_once(worker):
-                break
+        left = MOST_PER_LOOK
+        while left > 0 and (served := self._look_once(worker, left)):
+            left -= served
         pause_s = look_every_s(len(worker.held), worker.quota, ttl_s=self._ttl_ms / 1000)
         if not worker.held:
             pause_s = max(pause_s, BEAT_S)  # a worker blocks for so long; a thread for many cannot
         return pause_s * (0.75 + 0.5 * worker.rng.random())
 
-    def _look_once(self, worker: LightWorker) -> bool:
+    def _look_once(self, worker: LightWorker, most: int) -> int:
         shards = self._broker.shards
-        if not wants_more(len(worker.held), worker.quota):
-            seen = shards.peek_ticket(POOL)
-            if seen is None or not may_take_above(age_ms=seen.age_ms, urgent=seen.urgent, ttl_ms=self._ttl_ms):
-                return False
-        ticket = shards.read_ticket(POOL, worker.name, block_ms=0)
+        count = self._wanted(worker, most)
+        if count > 1:
+            return self._take_some(worker, shards.read_tickets(POOL, worker.name, count=count, block_ms=0))
+        ticket = shards.read_ticket(POOL, worker.name, block_ms=0) if count else None
         if ticket is None:
-            return False
+            return 0
         claim = shards.claim(ticket, worker=worker.name, nonce=worker.rng.bytes(8).hex(), ttl_ms=self._ttl_ms)
-        if isinstance(claim, Claim):
-            worker.held[ticket.shard] = claim.lease
-            self._claimed.append(ticket.shard)
+        self._note(worker, claim)
         shards.drop_ticket(ticket)
-        return True
+        return 1
+
+    def _wanted(self, worker: LightWorker, most: int) -> int:
+        held = len(worker.held)
+        if wants_more(held, worker.quota):
+            return at_once(held, worker.quota, most=most)
+        seen = self._broker.shards.peek_ticket(POOL)
+        if seen is None or not may_take_above(age_ms=seen.age_ms, urgent=seen.urgent, ttl_ms=self._ttl_ms):
+            return 0
+        return at_once(held, worker.quota, waiting=seen.waiting, most=most)
+
+    def _take_some(self, worker: LightWorker, tickets: Sequence[Ticket]) -> int:
+        wanted = [(ticket, worker.rng.bytes(8).hex(), self._ttl_ms) for ticket in tickets]
+        for answer in self._broker.shards.claim_all(wanted, worker=worker.name):
+            if isinstance(answer, Exception):
+                raise answer
+            self._note(worker, answer)
+        self._broker.shards.drop_tickets_read(tickets)
+        return len(tickets)
+
+    def _note(self, worker: LightWorker, claim: object) -> None:
+        if isinstance(claim, Claim):
+            worker.held[claim.lease.shard] = claim.lease
+            self._claimed.append(claim.lease.shard)
 
 
 def main() -> None:

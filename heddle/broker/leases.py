@@ -4,15 +4,14 @@ This module never plays or retries; every rule about who may write a shard is in
 """
 
 import logging
-import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from heddle.broker import keys
 from heddle.broker.calls import Pipe
-from heddle.broker.counts import count
+from heddle.broker.claiming import HEALTHY_BATCHES, Claimed, ask_claim, read_claim
 from heddle.broker.records import integer, text
 from heddle.broker.streams import NO_MORE_IDS
 from heddle.broker.tickets import Tickets
@@ -23,15 +22,12 @@ log = logging.getLogger("heddle.broker")
 
 BLOB_TTL_MS = 60_000
 """How long a batch waits, stored but not accepted, for its append; every FULL answer starts it again."""
-HEALTHY_BATCHES = 100
-"""So many accepted since a shard's last failure, and the next one does not follow it any more."""
-NONCE = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 class Leases(Tickets):
     """The calls of `Shards` that a worker makes."""
 
-    def claim(self, ticket: Ticket, *, worker: str, nonce: str, ttl_ms: int) -> Claim | Literal["HELD", "GONE"]:
+    def claim(self, ticket: Ticket, *, worker: str, nonce: str, ttl_ms: int) -> Claimed:
         """Claim the shard of a ticket; a call whose answer was lost may be made again with the same nonce.
 
         Args:
@@ -45,34 +41,28 @@ class Leases(Tickets):
             BrokerFull: no new work while the memory is full.
             ValueError: the nonce is none.
         """
-        if not NONCE.fullmatch(nonce):
-            raise ValueError(f"a nonce is 1 to 64 letters and digits, not {nonce!r}")
-        experiment, p, shard = ticket.experiment, ticket.partition, ticket.shard
-        own = [keys.ctl(experiment, p), keys.shard(experiment, p, shard), keys.lease(experiment, p, shard)]
-        own += [keys.due(experiment, p), keys.queued(experiment, p)]
-        reply = [
-            text(item) for item in self._conn.script("claim", own, [shard, worker, nonce, ttl_ms, HEALTHY_BATCHES])
+        return read_claim(ticket, worker, nonce, self._conn.script("claim", *ask_claim(ticket, worker, nonce, ttl_ms)))
+
+    def claim_all(self, wanted: Sequence[tuple[Ticket, str, int]], *, worker: str) -> list[Claimed | Exception]:
+        """`claim` for several tickets in one round trip, each by itself.
+
+        Args:
+            wanted: each ticket with a nonce of its own and the ms that its lease lasts.
+
+        Returns:
+            What `claim` answers to each, or would raise, in order: what went well counts whatever became of the others.
+
+        Raises:
+            BrokerUnreachable: any of them may or may not have been claimed.
+        """
+        pipe = self._conn.pipeline()
+        for ticket, nonce, ttl_ms in wanted:
+            pipe.script("claim", *ask_claim(ticket, worker, nonce, ttl_ms))
+        replies = pipe.execute(raise_on_error=False) if wanted else []
+        return [
+            reply if isinstance(reply, Exception) else read_claim(ticket, worker, nonce, reply)
+            for (ticket, nonce, _), reply in zip(wanted, replies, strict=True)
         ]
-        if reply[0] != "OK":
-            return "HELD" if reply[0] == "HELD" else "GONE"
-        return Claim(
-            lease=Lease(experiment, p, shard, worker, integer(reply[1]), nonce),
-            seq=integer(reply[2]),
-            given=integer(reply[3]),
-            command=reply[4],  # type: ignore[arg-type]
-            policy=integer(reply[5]),
-            min_policy=integer(reply[6]),
-            eval_policy=integer(reply[7]),
-            snapshot=reply[8] or None,
-            kind=reply[9],  # type: ignore[arg-type]
-            attempts=count(reply[10]),
-            sync=reply[11] == "1",
-            deaths=count(reply[12]),
-            no_snapshot=reply[13],
-            plane=reply[14],
-            suspect=reply[15] == "1",
-            company=count(reply[16]),
-        )
 
     def renew(
         self, experiment: str, p: int, leases: Sequence[tuple[Lease, bool]], *, ttl_ms: int, mark: int = 0

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from heddle.broker import keys, numbers
+from heddle.broker.claiming import HEALTHY_BATCHES
 from heddle.broker.counts import count as number_of
 from heddle.broker.counts import whole
 from heddle.broker.failures import Failures
 from heddle.broker.faults import Damaged
-from heddle.broker.leases import HEALTHY_BATCHES, Leases, shard_keys
+from heddle.broker.leases import Leases, shard_keys
 from heddle.broker.pointers import indices, is_index, waiting_since
 from heddle.broker.records import integer, moment, text, texts
 from heddle.broker.refusals import check_leader, gone

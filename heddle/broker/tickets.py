@@ -6,6 +6,7 @@ This module never decides who owns a shard: the shard's own hash does, and a tic
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,40 +35,48 @@ class Tickets:
         self._conn = conn
 
     def read_ticket(self, pool: str, worker: str, *, block_ms: int) -> Ticket | None:
-        """Take the next ticket of a pool; nobody else gets it. Blocks for at most `block_ms` (and never above 2 s).
+        """Take the next ticket of a pool; all else as in `read_tickets`."""
+        return next(iter(self.read_tickets(pool, worker, count=1, block_ms=block_ms)), None)
 
-        Whoever took it must `drop_ticket` it, claimed or not.
+    def read_tickets(self, pool: str, worker: str, *, count: int, block_ms: int) -> list[Ticket]:
+        """Take the next tickets of a pool, `count` at most; nobody else gets them. Waits for the first, for at most
+        `block_ms` (and never above 2 s).
+
+        Whoever took them must drop each, claimed or not.
 
         Raises:
             BrokerFull: the group is missing and cannot be made for now.
             BrokerUnreachable: it went again as soon as it was made.
         """
         stream = keys.pool_tickets(pool)
-        found, now_ms = self._read(stream, worker, min(block_ms, MAX_BLOCK_MS))
+        found, now_ms = self._read(stream, worker, count, min(block_ms, MAX_BLOCK_MS))
         if isinstance(found, Exception) and is_groupless(found):
             self._make_group(stream)
-            found, now_ms = self._read(stream, worker, 0)
+            found, now_ms = self._read(stream, worker, count, 0)
         if isinstance(found, Exception) and is_groupless(found):
             raise BrokerUnreachable(f"{self._conn.url_redacted} lost the tickets' group twice in a row: {found}")
         if isinstance(found, Exception):
             raise found
-        if not found:
-            return None
-        entry_id, fields = found[0][1][0]
-        return _ticket(pool, text(entry_id), texts(fields), now_ms)
+        page = found[0][1] if found else []
+        return [_ticket(pool, text(entry_id), texts(fields), now_ms) for entry_id, fields in page]
 
     def peek_ticket(self, pool: str) -> Ticket | None:
         """The oldest ticket that nobody has taken, without taking it."""
         reply = self._conn.script("ticket_peek", [keys.pool_tickets(pool)], [keys.TICKET_GROUP])
         if len(reply) == 1:
             return None
-        now, entry_id, flat = reply
+        now, entry_id, flat, waiting = reply
         fields = {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
-        return _ticket(pool, text(entry_id), fields, integer(now))
+        return replace(_ticket(pool, text(entry_id), fields, integer(now)), waiting=int(waiting))
 
     def drop_ticket(self, ticket: Ticket) -> None:
         """Remove a ticket that was read; again is no mistake."""
         self._drop(ticket.pool, [ticket.entry_id])
+
+    def drop_tickets_read(self, tickets: Sequence[Ticket]) -> None:
+        """The same of several of one pool."""
+        if tickets:
+            self._drop(tickets[0].pool, [ticket.entry_id for ticket in tickets])
 
     def queue_ticket(self, experiment: str, p: int, shard: int, pool: str, *, urgent: bool = False) -> bool:
         """Issue a ticket for a queued shard in place of the one it may have had.
@@ -145,11 +154,11 @@ class Tickets:
 
     # ---- inside
 
-    def _read(self, stream: str, worker: str, block_ms: int) -> tuple[Any, int]:
+    def _read(self, stream: str, worker: str, count: int, block_ms: int) -> tuple[Any, int]:
         """What XREADGROUP answered, or its error, and the server's time then."""
         pipe = (self._conn.blocking() if block_ms > 0 else self._conn.main).pipeline(transaction=False)
         block = block_ms if block_ms > 0 else None
-        pipe.xreadgroup(keys.TICKET_GROUP, worker, {stream: ">"}, count=1, block=block)
+        pipe.xreadgroup(keys.TICKET_GROUP, worker, {stream: ">"}, count=count, block=block)
         pipe.time()
         found, now = pipe.execute(raise_on_error=False)
         if isinstance(now, Exception):

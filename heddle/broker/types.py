@@ -19,7 +19,7 @@ class Ticket:
     Attributes:
         experiment, partition, shard: which one.
         pool, entry_id: whose stream it came from, and its id there.
-        age_ms: since it was issued.
+        age_ms: since it was issued. waiting: entries there, read or not, when it was looked at.
         urgent: its last owner died: it may be taken above quota at once.
     """
 
@@ -30,6 +30,7 @@ class Ticket:
     entry_id: str
     age_ms: int
     urgent: bool = False
+    waiting: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,7 @@ class Claim:
         deaths: owners in a row that ended without a batch, before this one.
         no_snapshot: why the last owner could not take a snapshot; "" when it could, or did not say.
         plane: token of the shared memory that every reader can map; "" for none.
-        suspect: a worker that held it among others crashed a little while ago; it is told before each turn, so that the
-            one that does it is known the next time.
+        suspect: a worker that held it among others crashed a little while ago; each turn of it is told beforehand.
         company: owners in a row that died with it before a batch of it, while other shards' environments lived there.
     """
 

@@ -4,7 +4,7 @@ It never plays and never releases; a ticket that this worker cannot serve is lef
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,13 +19,12 @@ from heddle.plane import Home, Plane, open_plane
 from heddle.producers.damaged import DamagedExperiments
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, Key
-from heddle.producers.quota import look_every_s, may_take_above, wants_more
+from heddle.producers.quota import MOST_PER_LOOK, at_once, look_every_s, may_take_above, wants_more
 from heddle.producers.stage import Fetch, Stage
 
 log = logging.getLogger("heddle.worker")
 
 BLOCK_MS = 1_000
-MOST_PER_LOOK = 8
 AVOID_FIRST_S, AVOID_LAST_S = 2.0, 60.0
 DEFAULT_TTL_MS = 10_000
 
@@ -67,7 +66,7 @@ class Claimer:
         self._clock = clock
         self._rng = rng
         self.stages: dict[str, Stage] = {}
-        self._unfinished: tuple[Ticket, str] | None = None
+        self._unfinished: list[tuple[Ticket, str]] = []
         self._avoid: dict[Key, tuple[int, float]] = {}
         self._refused: set[str] = set()
         self._failures = 0
@@ -79,9 +78,9 @@ class Claimer:
         if now < self.next_look:
             return
         try:
-            for _ in range(MOST_PER_LOOK):
-                if not self._look_once():
-                    break
+            left = MOST_PER_LOOK
+            while left > 0 and (served := self._look_once(left)):
+                left -= served
         except (BrokerError, Damaged) as error:  # the pool's own keys may be damaged
             self._failures += 1
             if self._failures == 1:
@@ -116,20 +115,35 @@ class Claimer:
     def _ttl_ms(self) -> int:
         return min((stage.ttl_ms for stage in self.stages.values()), default=DEFAULT_TTL_MS)
 
-    def _look_once(self) -> bool:
-        """One ticket; True when it is worth looking for another at once."""
-        if self._unfinished is not None:
-            self._serve(*self._unfinished)
-            self._unfinished = None
-            return True
+    def _look_once(self, most: int) -> int:
+        """Serve a ticket, or `most` at most; how many, 0 when it is not worth looking for another at once."""
+        if self._unfinished:
+            one = self._unfinished[0]
+            self._serve(*one)
+            self._finish(one)
+            return 1
         held = len(self._desk.holdings())
-        if not wants_more(held, self._desk.quota) and not self._sees_one_to_take():
-            return False
-        read = self._broker.shards.read_ticket(self._pool, self._worker, block_ms=0 if held else BLOCK_MS)
+        count = self._wanted(held, most)
+        block_ms = 0 if held else BLOCK_MS
+        if count > 1:
+            return self._serve_some(
+                self._broker.shards.read_tickets(self._pool, self._worker, count=count, block_ms=block_ms)
+            )
+        read = self._broker.shards.read_ticket(self._pool, self._worker, block_ms=block_ms) if count else None
         if read is None:
-            return False
+            return 0
         self._serve(read)
-        return True
+        return 1
+
+    def _wanted(self, held: int, most: int) -> int:
+        """How many tickets to read, 0 for none."""
+        quota = self._desk.quota
+        if wants_more(held, quota):
+            return at_once(held, quota, most=most)
+        seen = self._broker.shards.peek_ticket(self._pool)
+        if seen is None or not may_take_above(age_ms=seen.age_ms, urgent=seen.urgent, ttl_ms=self._ttl_ms()):
+            return 0
+        return at_once(held, quota, waiting=seen.waiting, most=most)
 
     def _serve(self, ticket: Ticket, nonce: str = "") -> None:
         """Claim what a ticket is for, unless this worker leaves it alone.
@@ -143,12 +157,51 @@ class Claimer:
             if self._may_serve(ticket):
                 self._claim(ticket, nonce or self._entropy(8).hex())
         except Damaged as error:
-            self._unfinished = None
-            self._damaged.met(ticket.experiment, error)
+            self._meet(ticket, error)
 
-    def _sees_one_to_take(self) -> bool:
-        ticket = self._broker.shards.peek_ticket(self._pool)
-        return ticket is not None and may_take_above(age_ms=ticket.age_ms, urgent=ticket.urgent, ttl_ms=self._ttl_ms())
+    def _serve_some(self, tickets: Sequence[Ticket]) -> int:
+        """`_serve` for several that were read, in one round trip; how many."""
+        asked = self._ask_for(tickets)
+        wanted = [(ticket, nonce, self.stages[ticket.experiment].ttl_ms) for ticket, nonce in asked]
+        answers = list(zip(asked, self._broker.shards.claim_all(wanted, worker=self._worker), strict=True))
+        claims = [answer for _, answer in answers if isinstance(answer, Claim)]
+        for claim in claims:  # all before anything else, for the keeper renews what lies on the desk
+            self._take(claim)
+        settled, failures = [], []
+        for one, answer in answers:
+            if isinstance(answer, Damaged):
+                self._meet(one[0], answer)
+            elif isinstance(answer, Exception):
+                failures.append(answer)  # it is asked for again, with its nonce
+            else:
+                self._finish(one)
+                settled.append(one[0])
+        for claim in claims:
+            self._on_claim(claim, self.stages[claim.lease.experiment])
+        self._broker.shards.drop_tickets_read(settled)
+        if failures:
+            raise failures[0]
+        return len(tickets)
+
+    def _ask_for(self, tickets: Sequence[Ticket]) -> list[tuple[Ticket, str]]:
+        """Those that are not left to others, each with the nonce of its claim; unfinished from now on."""
+        asked = []
+        for ticket in tickets:
+            try:
+                if not self._damaged.shuns(ticket.experiment) and self._may_serve(ticket):
+                    asked.append((ticket, self._entropy(8).hex()))
+                    self._unfinished.append(asked[-1])
+            except Damaged as error:
+                self._meet(ticket, error)
+        return asked
+
+    def _meet(self, ticket: Ticket, error: Damaged) -> None:
+        self._unfinished = [one for one in self._unfinished if one[0] != ticket]
+        self._damaged.met(ticket.experiment, error)
+
+    def _finish(self, one: tuple[Ticket, str]) -> None:
+        """Its claim was answered, or it is left to others."""
+        self._unfinished = [other for other in self._unfinished if other != one]
 
     def _may_serve(self, ticket: Ticket) -> bool:
         """False leaves the ticket: the leader sees that it was read and not claimed, and adds it anew."""
@@ -188,11 +241,16 @@ class Claimer:
         stage = self._stage(ticket.experiment)
         if stage is None:
             return
-        self._unfinished = (ticket, nonce)  # a lost reply is asked for again with the same nonce
+        if (one := (ticket, nonce)) not in self._unfinished:
+            self._unfinished.append(one)  # a lost reply is asked for again with the same nonce
         claim = self._broker.shards.claim(ticket, worker=self._worker, nonce=nonce, ttl_ms=stage.ttl_ms)
-        self._unfinished = None
+        self._finish(one)
         if isinstance(claim, Claim):
-            holding = self._desk.take(claim, stage.ttl_ms, apart=stage.spec.env.in_children)
-            log.info("claimed shard=%s epoch=%d seq=%d", holding.name, claim.lease.epoch, claim.seq)
+            self._take(claim)
             self._on_claim(claim, stage)
         self._broker.shards.drop_ticket(ticket)
+
+    def _take(self, claim: Claim) -> None:
+        stage = self.stages[claim.lease.experiment]
+        holding = self._desk.take(claim, stage.ttl_ms, apart=stage.spec.env.in_children)
+        log.info("claimed shard=%s epoch=%d seq=%d", holding.name, claim.lease.epoch, claim.seq)

@@ -31,6 +31,11 @@ BELOW_EVERY_S = 0.05
 READS_PER_S = 1_000.0
 PEEKS_PER_S = 500.0
 PEEK_AT_LEAST_S = 0.2
+MOST_PER_LOOK = 8
+MANY_WORKERS = 64
+"""From here on a worker reads several tickets at once: in a smaller pool that would leave too few to the others."""
+PART_PER_READ = 16
+"""Above its quota it reads this part of the tickets that wait, at most."""
 
 
 def beat_every_s(quota: Quota, *, ttl_s: float) -> float:
@@ -46,6 +51,20 @@ def wants_more(held: int, quota: Quota) -> bool:
 def may_take_above(*, age_ms: int, urgent: bool, ttl_ms: int) -> bool:
     """True when a ticket may be taken by a worker at its quota: nobody took it in time, or its owner died."""
     return urgent or age_ms > OLD_TICKET_TTLS * ttl_ms
+
+
+def at_once(held: int, quota: Quota, *, waiting: int | None = None, most: int = MOST_PER_LOOK) -> int:
+    """How many tickets to read and claim together; one but where a large pool has many: each alone takes four trips.
+
+    Args:
+        held: shards that it holds.
+        waiting: for one at its quota, how many tickets the pool's stream has; None for one below it.
+        most: so many, at most.
+    """
+    if quota.live < MANY_WORKERS:
+        return 1
+    some = quota.ceil - held if waiting is None else waiting // PART_PER_READ
+    return max(1, min(most, some))
 
 
 def surplus(held: int, quota: Quota, *, chance: float) -> int:

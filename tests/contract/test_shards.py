@@ -8,7 +8,8 @@ import pytest
 import redis
 
 from heddle.broker import Broker, keys
-from heddle.broker.leases import HEALTHY_BATCHES
+from heddle.broker.claiming import HEALTHY_BATCHES
+from heddle.broker.faults import Damaged
 from heddle.broker.shards import BATCH
 from heddle.broker.types import Claim, Lease, Ticket
 from heddle.errors import BatchesForgotten, BrokerFull, Conflict, Gone, LeaderLost, NotFound
@@ -98,6 +99,38 @@ def test_peeking_shows_the_oldest_ticket_that_nobody_took_and_takes_nothing(any_
     assert seen is not None and seen.shard == 1
     take_ticket(any_broker)
     assert any_broker.shards.peek_ticket(POOL) is None
+
+
+def test_several_tickets_are_read_and_claimed_together_and_each_by_itself(any_broker: Broker) -> None:
+    # Given four tickets, of which another worker is quicker with one, and one has no shard any more
+    admit(any_broker, shards=4)
+    seen = any_broker.shards.peek_ticket(POOL)
+    assert seen is not None and seen.waiting == 4
+    tickets = any_broker.shards.read_tickets(POOL, "w1", count=8, block_ms=0)
+    assert [ticket.shard for ticket in tickets] == [0, 1, 2, 3]
+    any_broker.shards.claim(tickets[1], worker="w2", nonce="n2", ttl_ms=TTL_MS)
+    any_broker.conn.main.delete(keys.shard(E, 0, 2))
+    # When they are claimed together
+    wanted = [(ticket, f"n{ticket.shard}", TTL_MS) for ticket in tickets]
+    answers = any_broker.shards.claim_all(wanted, worker="w1")
+    # Then each has the answer that it would have alone, and the same one when it is asked again
+    assert [one if isinstance(one, str) else type(one) for one in answers] == [Claim, "HELD", "GONE", Claim]
+    assert any_broker.shards.claim_all(wanted, worker="w1") == answers
+    first = answers[0]
+    assert isinstance(first, Claim) and append(any_broker, first.lease, 1).status == "OK"
+    any_broker.shards.drop_tickets_read(tickets)
+    assert any_broker.conn.main.xlen(keys.pool_tickets(POOL)) == 0
+
+
+def test_one_claim_that_meets_another_kind_of_key_costs_the_others_of_its_trip_nothing(
+    any_broker: Broker,
+) -> None:
+    admit(any_broker, shards=3)
+    any_broker.conn.main.delete(keys.shard(E, 0, 1))
+    any_broker.conn.main.set(keys.shard(E, 0, 1), "x")
+    tickets = any_broker.shards.read_tickets(POOL, "w1", count=3, block_ms=0)
+    answers = any_broker.shards.claim_all([(ticket, "n1", TTL_MS) for ticket in tickets], worker="w1")
+    assert [type(one) for one in answers] == [Claim, Damaged, Claim]
 
 
 def test_peeking_into_a_pool_that_never_was_finds_nothing(any_broker: Broker) -> None:

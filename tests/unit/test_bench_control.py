@@ -22,11 +22,12 @@ class Broker:
         self.left, self.urgent, self.reply = tickets, urgent, CALM
         self.released: list[int] = []
         self.lost: set[int] = set()
+        self.together: list[int] = []
         self.pools: Any = SimpleNamespace(heartbeat=lambda beat: self.reply)
         self.shards: Any = self
 
     def peek_ticket(self, pool: str) -> Any:
-        return SimpleNamespace(age_ms=0, urgent=self.urgent) if self.left else None
+        return SimpleNamespace(age_ms=0, urgent=self.urgent, waiting=self.left) if self.left else None
 
     def read_ticket(self, pool: str, worker: str, *, block_ms: int) -> Any:
         if not self.left:
@@ -39,6 +40,17 @@ class Broker:
         return Claim(lease, 0, 0, "run", 1, 0, 0, None, "train", 1, False)
 
     def drop_ticket(self, ticket: Any) -> None:
+        pass
+
+    def read_tickets(self, pool: str, worker: str, *, count: int, block_ms: int) -> list[Any]:
+        some = [self.read_ticket(pool, worker, block_ms=block_ms) for _ in range(min(count, self.left))]
+        self.together.append(len(some))
+        return some
+
+    def claim_all(self, wanted: Any, *, worker: str) -> list[Any]:
+        return [self.claim(ticket, worker=worker, nonce=nonce, ttl_ms=ttl_ms) for ticket, nonce, ttl_ms in wanted]
+
+    def drop_tickets_read(self, tickets: Any) -> None:
         pass
 
     def release(self, lease: Lease) -> None:
@@ -71,6 +83,15 @@ def test_what_a_dead_worker_left_is_taken_above_the_quota() -> None:
     made._beat(made.workers[0])
     made._look(made.workers[0])
     assert (made.held, broker.left) == (5, 0)
+
+
+def test_in_a_large_pool_it_takes_what_the_dead_left_eight_at_a_time_and_eight_a_look() -> None:
+    broker = Broker(500, urgent=True)
+    broker.reply = replace(CALM, live=2_000)
+    made = swarm(broker)
+    made._beat(made.workers[0])
+    made._look(made.workers[0])
+    assert (made.held, broker.together) == (8, [2, 6]), "up to its quota, and then of what is urgent"
 
 
 def test_it_gives_up_what_is_above_its_quota_while_others_have_less() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heddle.producers.quota import Quota, beat_every_s, look_every_s, may_take_above, surplus, wants_more
+from heddle.producers.quota import Quota, at_once, beat_every_s, look_every_s, may_take_above, surplus, wants_more
 from heddle.states.workers import quiet_after_ms
 
 
@@ -67,3 +67,26 @@ def test_a_worker_beats_once_a_second_and_less_often_in_a_large_pool_but_never_s
 ) -> None:
     assert beat_every_s(Quota(1, 2, live=live), ttl_s=ttl_s) == pytest.approx(every_s)
     assert 2 * every_s * 1_000 <= quiet_after_ms(round(1_000 * ttl_s))
+
+
+@pytest.mark.parametrize(
+    ("held", "ceil", "live", "waiting", "count"),
+    [
+        (0, 10, 2_000, None, 8),
+        (7, 10, 2_000, None, 3),  # up to its quota, and no further
+        (9, 10, 2_000, None, 1),
+        (10, 10, 2_000, 5_000, 8),  # the tickets of a fleet that died
+        (10, 10, 2_000, 40, 2),  # few enough that others shall have some
+        (10, 10, 2_000, 3, 1),
+        (0, 10, 8, None, 1),  # of a small pool each takes one after the other
+        (10, 10, 8, 5_000, 1),
+    ],
+)
+def test_only_in_a_large_pool_several_tickets_are_read_at_once(
+    held: int, ceil: int, live: int, waiting: int | None, count: int
+) -> None:
+    assert at_once(held, Quota(ceil, ceil, live=live), waiting=waiting) == count
+
+
+def test_no_more_tickets_are_read_at_once_than_are_left_of_a_look() -> None:
+    assert at_once(0, Quota(10, 10, live=2_000), most=3) == 3

@@ -1,7 +1,7 @@
 -- The oldest ticket that nobody has read. Writes nothing.
 -- KEYS  1 tickets (stream)
 -- ARGV  1 group
--- Reply {now ms} | {now ms, entry id, {field, value, ...}}
+-- Reply {now ms} | {now ms, entry id, {field, value, ...}, entries there, read or not}
 local t = redis.call('TIME')
 local now = string.format('%.0f', tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000))
 if redis.call('EXISTS', KEYS[1]) == 0 then
@@ -24,4 +24,4 @@ local found = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', '1')
 if #found == 0 then
   return {now}
 end
-return {now, found[1][1], found[1][2]}
+return {now, found[1][1], found[1][2], redis.call('XLEN', KEYS[1])}
