@@ -226,6 +226,13 @@ class Desk:
             if facts.hear(command=command, policy=policy, eval_policy=eval_policy):
                 self.changed.notify_all()
 
+    def miss(self, experiment: str, version: int) -> None:
+        """Take note of a pinned version that cannot be read, 0 for none (any more)."""
+        with self.changed:
+            if self.of(experiment):
+                self.facts(experiment).missing = version
+                self.changed.notify_all()
+
     def share(self, experiment: str, plane: str) -> None:
         """Take note of the shared memory that the readers of an experiment can map now."""
         with self.changed:

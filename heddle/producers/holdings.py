@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heddle.broker.leases import HEALTHY_BATCHES
+from heddle.broker.claiming import HEALTHY_BATCHES
 from heddle.broker.types import Claim, Lease
 from heddle.layout import Segments
 from heddle.subject import Subject
@@ -46,12 +46,14 @@ class Facts:
         command: run, pause or stop; stop is absorbing.
         policy, eval_policy: versions, 0 = none yet; they only rise.
         plane: token of the shared memory that every reader can map; "" for none.
+        missing: a pinned version that could not be read just now; 0 for none.
     """
 
     command: str = "run"
     policy: int = 0
     eval_policy: int = 0
     plane: str = ""
+    missing: int = 0
 
     def hear(self, *, command: str | None = None, policy: int = 0, eval_policy: int = 0) -> bool:
         """Take note; True when something is new."""
@@ -209,7 +211,8 @@ def version_to_play(holding: Holding, facts: Facts) -> int | None:
     if holding.leaving or facts.command != "run" or holding.is_refused or holding.outstanding >= MOST_OUTSTANDING:
         return None
     if holding.claim.kind == "eval":
-        return facts.eval_policy if facts.eval_policy > holding.given else None
+        is_there = facts.eval_policy != facts.missing
+        return facts.eval_policy if is_there and facts.eval_policy > holding.given else None
     if facts.policy <= 0 or (holding.claim.sync and facts.policy <= holding.given):
         return None
     return facts.policy
@@ -260,7 +263,9 @@ def reason_to_wait(holdings: Iterable[Holding], facts: dict[str, Facts]) -> str:
         if holding.is_refused or holding.outstanding >= MOST_OUTSTANDING:
             return f"{holding.name} waits for room"
         if holding.claim.kind == "eval":
-            return f"{holding.name} waits for the next evaluation"
+            is_lost = heard.missing > holding.given and heard.missing == heard.eval_policy
+            lost = f": pinned policy {heard.missing} cannot be read" if is_lost else ""
+            return f"{holding.name} waits for the next evaluation{lost}"
         if not heard.policy:
             return f"{holding.name} waits for the first policy"
         return f"{holding.name} waits for a policy newer than {holding.given}: {IN_STEP}"

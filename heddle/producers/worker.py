@@ -156,6 +156,7 @@ class Worker:
         """Claim what may be claimed, then play one segment of one shard, or wait."""
         self.desk.moved_at = self._clock.monotonic()
         self._tidy()
+        self._parts.lost_policies.ask_again()
         self._parts.claimer.look()
         if self._stop.draining:
             return
@@ -184,9 +185,11 @@ class Worker:
             self._parts.damaged.met(experiment, error)
             return
         except (NotFound, BrokerError) as error:
-            self._failed(f"cannot fetch the policy of {experiment}", error)
+            is_pinned_lost = isinstance(error, PolicyLost) and holding.claim.kind == "eval"
+            if not is_pinned_lost:  # else all other shards are played on
+                self._failed(f"cannot fetch the policy of {experiment}", error)
             if isinstance(error, PolicyLost):
-                self._take_back(experiment, error.version)
+                self._parts.lost_policies.met(experiment, error.version, is_pinned=is_pinned_lost)
             return
         finally:
             self._set_stepping(None)
@@ -254,15 +257,6 @@ class Worker:
             log.warning("%s, waiting error=%s", what, error)
         with self.desk.changed:
             self.desk.changed.wait(retry_delay_s(self._failures, self._means.rng.random()))
-
-    def _take_back(self, experiment: str, version: int) -> None:
-        """Have the trainer publish again what somebody removed; with a barrier no other version would ever come."""
-        try:
-            if self._broker.policies.take_back(experiment, version):
-                told = f"policy {version} cannot be read any more, its trainer publishes it again"
-                self.desk.notes.add(experiment, told, level="warning")
-        except (BrokerError, Damaged) as error:
-            log.debug("could not take back policy=%d of experiment=%s error=%s", version, experiment, error)
 
     def _set_stepping(self, holding: Holding | None) -> None:
         with self.desk.changed:

@@ -28,6 +28,7 @@ from heddle.producers.heartbeat import Heartbeat, describe
 from heddle.producers.lane_turns import LaneTurns
 from heddle.producers.lately import Lately
 from heddle.producers.listener import Listener
+from heddle.producers.lost_policies import LostPolicies
 from heddle.producers.returns import Returns
 from heddle.producers.sampler import Sampler, seen_of
 from heddle.producers.stage import Stage
@@ -103,6 +104,7 @@ class Parts:
             clock=means.clock,
         )
         self.returns = Returns(broker, desk, self.appender, damaged, worker=means.worker)
+        self.lost_policies = LostPolicies(broker, desk, clock=means.clock)
 
     def _make_play(self) -> None:
         broker, desk, means = self._broker, self._desk, self._means

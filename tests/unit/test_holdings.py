@@ -9,7 +9,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from heddle.broker import Broker
-from heddle.broker.leases import HEALTHY_BATCHES
+from heddle.broker.claiming import HEALTHY_BATCHES
 from heddle.broker.types import Claim, Kind, Lease, Renewal
 from heddle.clock import ManualClock
 from heddle.errors import BrokerUnreachable
@@ -58,6 +58,8 @@ def holding(**changes: Any) -> Holding:
         (holding(kind="eval"), Facts("run", policy=3), None),
         (holding(kind="eval"), Facts("run", policy=3, eval_policy=2), 2),
         (holding(kind="eval", given=2), Facts("run", policy=9, eval_policy=2), None),
+        (holding(kind="eval"), Facts("run", policy=9, eval_policy=2, missing=2), None),
+        (holding(kind="eval"), Facts("run", policy=9, eval_policy=4, missing=2), 4),
     ],
 )
 def test_a_shard_is_played_only_with_a_version_that_it_may_give(
@@ -77,6 +79,7 @@ def test_a_shard_is_played_only_with_a_version_that_it_may_give(
             "policy newer than 3: with sync = true",
         ),
         (holding(kind="eval"), Facts("run", policy=3), "waits for the next evaluation"),
+        (holding(kind="eval"), Facts("run", eval_policy=3, missing=3), "evaluation: pinned policy 3 cannot be read"),
         (holding(), Facts("pause", policy=3), "is paused"),
     ],
 )
