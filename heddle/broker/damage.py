@@ -101,19 +101,22 @@ class Damages:
         check_leader(experiment, text(reply[0]))
         return text(reply[1]) == "1"
 
-    def mend_dues(self, experiment: str, shards: Sequence[int], *, leader_epoch: int, ttl_ms: int) -> list[int]:
-        """Have leases that are over be found over within a TTL, as the leader, where nothing says so before.
+    def mend_dues(
+        self, experiment: str, shards: Sequence[int], *, leader_epoch: int, ttl_ms: int
+    ) -> list[tuple[int, str]]:
+        """Have leases be found over within a TTL unless they are renewed, as the leader, where nothing says so before.
 
         Args:
             ttl_ms: of the leases.
 
         Returns:
-            The shards of which that was so.
+            The shards of which that was so, each with what somebody had changed: "due", when its lease is due, or
+            "lease", which had no end.
 
         Raises:
             LeaderLost, Gone: another coordinator leads; the experiment was removed.
         """
-        mended = []
+        mended: list[tuple[int, str]] = []
         for start in range(0, len(shards), BATCH):
             some = shards[start : start + BATCH]
             own = [keys.ctl(experiment, 0), keys.due(experiment, 0)]
@@ -121,7 +124,7 @@ class Damages:
                 own += [keys.shard(experiment, 0, shard), keys.lease(experiment, 0, shard)]
             reply = self._conn.script("due_mend", own, [leader_epoch, ttl_ms, *some])
             check_leader(experiment, text(reply[0]))
-            mended += [integer(shard) for shard in reply[1:]]
+            mended += [(integer(shard), text(what)) for shard, what in zip(reply[1::2], reply[2::2], strict=True)]
         return mended
 
     def _of_another_kind(self, asked: Sequence[Key]) -> list[Key]:

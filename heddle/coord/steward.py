@@ -24,6 +24,11 @@ REAP_LIMIT = 500
 MOST_REAPS = 40
 """Times in one round that so many are reaped: between two rounds lies a look at every shard."""
 RETRY_REAP_MS = 50
+BECAUSE = {
+    "due": "its lease is over, and somebody put the end of that off or dropped it",
+    "lease": "somebody made its lease one without an end; it ends in a TTL unless it is renewed",
+}
+"""Why a lease was mended, for people."""
 PARTITION = 0
 
 
@@ -92,7 +97,7 @@ class Steward:
                 asked_ms=now_ms,
                 within_ms=longest_gap_ms(watched.ttl_ms),
             )
-            watched.reaped([shard.state for shard in reaped])
+            watched.reaped([shard.state for shard in reaped], now_ms)
             self._tell.reaped(watched.experiment, reaped)
             if len(reaped) < REAP_LIMIT:
                 break
@@ -152,11 +157,10 @@ class Steward:
 
     def _mend_dues(self, watched: Watched, states: Sequence[ShardState], now_ms: int) -> None:
         strays = watched.strays(states, now_ms)
-        for shard in self._broker.damages.mend_dues(
+        for shard, what in self._broker.damages.mend_dues(
             watched.experiment, strays, leader_epoch=self._epoch, ttl_ms=watched.ttl_ms
         ):
-            because = "its lease is over, and somebody put the end of that off or dropped it"
-            self._tell.note(watched.experiment, "mended", shard=shard, because=because)
+            self._tell.note(watched.experiment, "mended", shard=shard, because=BECAUSE[what])
 
     def _recount(self, watched: Watched, states: Sequence[ShardState], now_ms: int) -> None:
         accepted_ms = max((state.accepted_ms for state in states), default=0)

@@ -22,6 +22,8 @@ LOOK_EVERY_STOPPING_MS = 200
 """While an experiment ends people wait for it."""
 MANY_SHARDS = 1_000
 """From here on a look lasts so long that one after every reap would keep the next reap waiting."""
+BUSY_MS = 2_000
+"""So long after a reap more shards of the same fleet may follow."""
 TICKETS_EVERY_MS = 1_000
 MOST_LACKING = 6
 """A lease may end by this part of its TTL too early: half a TTL is left beyond the third in which it is renewed."""
@@ -64,7 +66,7 @@ class Watched:
         is_dirty: its shards are to be looked at in the next round.
         quarantined: shards that were in quarantine at the last look.
         reaps_from_ms: nothing is reaped before: the broker's clock was set, and leases end sooner than was promised.
-        recounted_ms: when its experience was last counted anew.
+        recounted_ms: when its experience was last counted anew. reaped_ms: when a shard was last reaped.
         is_broken: the last round failed over something that only this experiment has.
     """
 
@@ -91,6 +93,7 @@ class Watched:
     quarantined: frozenset[int] = frozenset()
     reaps_from_ms: int = 0
     recounted_ms: int = 0
+    reaped_ms: int = -LATEST_MS
 
     def touch(self, now_ms: int) -> None:
         """Note that the broker answered at `now_ms`; a long gap before it means contact begins anew."""
@@ -128,13 +131,16 @@ class Watched:
         self.dues, self.dues_ms, self.next_due_ms = dues, now_ms, min(dues.values(), default=None)
 
     def strays(self, shards: Iterable[ShardState], now_ms: int) -> list[int]:
-        """Shards whose lease is over, and that no deadline seen in this round gives up within a TTL.
+        """Shards whose lease is over or has no end, and that are not given up within a TTL by what was seen this round.
 
-        Somebody wrote another one by hand, or dropped it; or it stands behind many of other dead workers.
+        Somebody wrote another deadline by hand, or dropped it; or made the lease one without an end, so that it is
+        there however long its deadline is over. Who stands behind many of other dead workers is no stray.
         """
-        latest_ms = now_ms + self.ttl_ms
-        over = (one.shard for one in shards if one.state == "leased" and not one.lease_ms)
-        return [shard for shard in over if self.dues.get(str(shard), LATEST_MS) > latest_ms]
+        over = [str(one.shard) for one in shards if one.state == "leased" and not one.lease_ms]
+        is_behind = len(self.dues) >= FIRST_DUE and max(self.dues.values()) <= now_ms
+        unseen_ms = now_ms + 1 if is_behind else LATEST_MS
+        dues = ((shard, self.dues.get(shard, unseen_ms)) for shard in over)
+        return [int(shard) for shard, due_ms in dues if not now_ms < due_ms <= now_ms + self.ttl_ms]
 
     def must_look(self, now_ms: int, ctl: Ctl) -> bool:
         """True when something was seen to change, or the last look is old."""
@@ -142,10 +148,14 @@ class Watched:
         every = min(most, max(least, self.shards * LOOK_MS_PER_SHARD))
         if ctl.command == "stop":
             every = max(LOOK_EVERY_STOPPING_MS, every // 10)
+        if self.shards >= MANY_SHARDS and now_ms - self.reaped_ms < BUSY_MS:
+            every *= 2  # a look of seconds would keep what died with those that were just reaped waiting
         return self.is_dirty or self.seen != _telling(ctl) or now_ms - self.looked_ms >= every
 
-    def reaped(self, states: Sequence[str]) -> None:
+    def reaped(self, states: Sequence[str], now_ms: int) -> None:
         """Note what became of dead owners' shards; of many shards, those that wait for a worker call for no look."""
+        if states:
+            self.reaped_ms = now_ms
         told = states if self.shards < MANY_SHARDS else [state for state in states if state != "queued"]
         self.is_dirty = self.is_dirty or bool(told)
 

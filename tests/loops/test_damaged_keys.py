@@ -14,6 +14,7 @@ from heddle.broker import Broker, keys, numbers
 from heddle.broker.damage import Damages
 from heddle.broker.faults import Damaged
 from heddle.broker.server import LocalServer
+from heddle.broker.types import Claim
 from heddle.cli.main import run
 from heddle.coord.coordinator import Coordinator
 from heddle.coord.healing import MOST_UNFOUND
@@ -522,6 +523,53 @@ def test_a_dead_workers_shard_is_reaped_though_somebody_wrote_no_end_of_its_leas
         # And that was told once
         told = [event.message for event in broker.events.read(experiment, count=200)]
         assert len([line for line in told if line.startswith("mended shard=0 because='its lease is over")]) == 1, told
+
+
+def test_a_dead_workers_shard_is_reaped_though_somebody_made_its_lease_one_without_an_end(
+    valkey_server: LocalServer,
+) -> None:
+    # Given a shard whose worker is dead, and whose lease would stay for ever
+    with fresh(valkey_server.url) as broker:
+        raw, experiment = broker.conn.main, worker_kit.submit(broker, **SPEC)
+        leader = Leader(broker, "c1", broker.conn.now_ms(), contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        ticket = broker.shards.read_ticket("default", "w1", block_ms=0)
+        assert ticket is not None
+        broker.shards.claim(ticket, worker="w1", nonce="n1", ttl_ms=1_000)
+        assert raw.persist(keys.lease(experiment, 0, 0)) == 1
+
+        # When its leader goes on, then it is taken from the dead all the same
+        def is_free() -> bool:
+            leader.tick(broker.conn.now_ms())
+            return broker.shards.shards(experiment, 0)[0].state == "queued"
+
+        eventually(is_free, timeout_s=60, every_s=0.1, what="it waits for another worker")
+        # And that was told once
+        told = [event.message for event in broker.events.read(experiment, count=200)]
+        assert len([line for line in told if line.startswith("mended shard=0 because='somebody made its lease")]) == 1
+
+
+def test_a_living_owner_gives_a_lease_without_an_end_one_again_and_keeps_its_shard(valkey_server: LocalServer) -> None:
+    with fresh(valkey_server.url) as broker:
+        raw, experiment = broker.conn.main, worker_kit.submit(broker, **SPEC)
+        epoch = broker.conn.now_ms()
+        leader = Leader(broker, "c1", epoch, contact_since_ms=0)
+        leader.wait(broker.conn.now_ms())
+        lease, ticket = keys.lease(experiment, 0, 0), broker.shards.read_ticket("default", "w1", block_ms=0)
+        assert ticket is not None
+        claim = broker.shards.claim(ticket, worker="w1", nonce="n1", ttl_ms=60_000)
+        assert isinstance(claim, Claim)
+        # By its own renewal
+        raw.persist(lease)
+        (renewal,) = broker.shards.renew(experiment, 0, [(claim.lease, False)], ttl_ms=60_000)
+        assert (renewal.status, raw.pttl(lease) > 0) == ("OK", True)
+        # And where the leader is first: it takes nothing from whoever renews
+        raw.persist(lease)
+        raw.zadd(keys.due(experiment, 0), {"0": 5})
+        assert broker.damages.mend_dues(experiment, [0], leader_epoch=epoch, ttl_ms=60_000) == [(0, "lease")]
+        assert 0 < raw.pttl(lease) <= 60_000
+        assert broker.damages.mend_dues(experiment, [0], leader_epoch=epoch, ttl_ms=60_000) == [], "told once"
+        assert broker.shards.reap(experiment, 0, leader_epoch=epoch) == []
 
 
 def test_an_honest_deadline_and_a_living_owners_are_left_as_they_are(valkey_server: LocalServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from heddle.broker.shards import FIRST_DUE
 from heddle.broker.types import Ctl
 from heddle.coord.leader import Leader
-from heddle.coord.watch import Step, Watched, contact_since, step_between
+from heddle.coord.watch import BUSY_MS, LOOK_EVERY_MS, Step, Watched, contact_since, step_between
 
 CTL = Ctl(
     command="run",
@@ -103,7 +103,7 @@ def test_of_many_shards_a_death_calls_for_a_look_only_if_the_shard_will_not_be_p
     shards: int, states: list[str], looks: bool
 ) -> None:
     seen = watched(shards=shards)
-    seen.reaped(states)
+    seen.reaped(states, 1)
     assert seen.must_look(1, CTL) == looks
 
 
@@ -270,5 +270,30 @@ def test_a_shard_whose_lease_is_over_strays_unless_a_deadline_gives_it_up_within
     lease_ms = {0: 0, 1: 0, 2: 0, 3: 900, 4: 0, 5: 900}
     shards: list[Any] = [SimpleNamespace(shard=shard, state="leased", lease_ms=ms) for shard, ms in lease_ms.items()]
     shards.append(SimpleNamespace(shard=6, state="queued", lease_ms=0))
-    # Then those stray that are over, and have no deadline or one that no renewal has set
-    assert seen.strays(shards, 5_000) == [2, 4]
+    # Then those stray that are over, and have no deadline or one that no renewal has set; and one that is there though
+    # its deadline is over: its lease may have no end
+    assert seen.strays(shards, 5_000) == [0, 2, 4]
+
+
+def test_whoever_stands_behind_many_of_other_dead_workers_is_no_stray() -> None:
+    # Given more leases that are over than are seen at a time
+    seen = Watched("e-1", "default", 1_000, 5, "continue", (), contact_since_ms=0, last_ms=0)
+    seen.saw_due({str(shard): 4_000 for shard in range(FIRST_DUE)}, now_ms=5_000)
+    shards: list[Any] = [SimpleNamespace(shard=shard, state="leased", lease_ms=0) for shard in range(10_000)]
+    # Then only those are asked for one by one
+    assert seen.strays(shards, 5_000) == list(range(FIRST_DUE))
+    # But where those that are over are all in sight, the others stray
+    seen.saw_due({str(shard): 4_000 for shard in range(FIRST_DUE - 1)}, now_ms=5_000)
+    assert len(seen.strays(shards, 5_000)) == 10_000
+
+
+def test_while_a_large_fleet_is_reaped_all_its_shards_are_looked_at_half_as_often() -> None:
+    # Given many shards, and a look that would be due
+    seen = watched(shards=20_000)
+    assert seen.must_look(LOOK_EVERY_MS[1], CTL)
+    # When some were reaped just now, then it waits, but not for ever
+    seen.reaped(["queued"] * 500, LOOK_EVERY_MS[1])
+    assert not seen.must_look(LOOK_EVERY_MS[1], CTL)
+    assert seen.must_look(LOOK_EVERY_MS[1] + BUSY_MS, CTL), "nothing more came"
+    seen.reaped(["queued"] * 500, 2 * LOOK_EVERY_MS[1])
+    assert seen.must_look(2 * LOOK_EVERY_MS[1], CTL)
