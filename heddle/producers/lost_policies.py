@@ -51,7 +51,9 @@ class LostPolicies:
         times = times + 1 if known == version else 1
         if times == 1:
             log.warning(
-                "cannot read pinned policy=%d of experiment=%s, evaluates nothing until then", version, experiment
+                "cannot read pinned policy=%d of experiment=%s, evaluates nothing until it or a higher one is there",
+                version,
+                experiment,
             )
         pause_s = min(ASK_LAST_S, ASK_FIRST_S * 2.0 ** min(times - 1, 10))
         self._pinned[experiment] = (version, times, self._clock.monotonic() + pause_s)
