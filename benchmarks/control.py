@@ -123,9 +123,9 @@ def _first(workers: int, part: int) -> int:
     return workers * part // PROCESSES
 
 
-def _number(worker: str) -> int:
-    """Of a light worker."""
-    return int(worker.removeprefix("light-"))
+def _number(worker: str) -> float:
+    """Of a light worker; beyond all of them where there is none: a shard may be on its way between two."""
+    return int(worker.removeprefix("light-")) if worker else float("inf")
 
 
 def _settle(it: Fleet, groups: list[Lights]) -> None:
