@@ -61,13 +61,16 @@ class Tickets:
         return [_ticket(pool, text(entry_id), texts(fields), now_ms) for entry_id, fields in page]
 
     def peek_ticket(self, pool: str) -> Ticket | None:
-        """The oldest ticket that nobody has taken, without taking it."""
+        """The oldest ticket that nobody has taken, without taking it.
+
+        It counts as urgent where one close behind is: nobody gets that before this one is out of the way.
+        """
         reply = self._conn.script("ticket_peek", [keys.pool_tickets(pool)], [keys.TICKET_GROUP])
         if len(reply) == 1:
             return None
-        now, entry_id, flat, waiting = reply
+        now, entry_id, flat, waiting, urgent = reply
         fields = {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
-        return replace(_ticket(pool, text(entry_id), fields, integer(now)), waiting=int(waiting))
+        return replace(_ticket(pool, text(entry_id), fields, integer(now)), waiting=int(waiting), urgent=urgent == 1)
 
     def drop_ticket(self, ticket: Ticket) -> None:
         """Remove a ticket that was read; again is no mistake."""

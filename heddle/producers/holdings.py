@@ -84,6 +84,7 @@ class Holding:
         stepping: what the broker was last told: this shard is being stepped; None while that is not certain.
         apart: they run in children of this worker. begun: its first turn began, so something of it may live here.
         leaving: play it no further and release it as soon as nothing is outstanding.
+        spared: it was kept once for being played first.
         why: why it leaves, for people; "" when its experiment was stopped.
         forgotten: batches and steps that the broker had accepted and does not know any more.
         error: why it is given back, in one line; None when nothing is wrong with it.
@@ -109,6 +110,7 @@ class Holding:
     apart: bool = False
     begun: bool = False
     leaving: bool = False
+    spared: bool = False
     why: str = ""
     forgotten: tuple[int, int] = (0, 0)
     error: str | None = None
@@ -195,7 +197,10 @@ def hold(claim: Claim, ttl_ms: int, *, apart: bool = False) -> Holding:
 
 
 def first_to_leave(holdings: Sequence[Holding]) -> Holding:
-    """Which one to give up when another worker has too few: the one claimed last that plays no evaluation.
+    """Which one to give up when another worker has too few: the one claimed last that gave a batch since, and plays no
+    evaluation.
+
+    What was claimed a moment ago may be a dead worker's: it was taken at once so that it is played.
 
     An evaluation counts by its last owner's episodes alone, so a shard that changes hands in its middle begins anew;
     one that did so after each batch would never end.
@@ -203,7 +208,8 @@ def first_to_leave(holdings: Sequence[Holding]) -> Holding:
     Args:
         holdings: at least one, in the order of their claims.
     """
-    return next((holding for holding in reversed(holdings) if holding.evaluation is None), holdings[-1])
+    movable = [holding for holding in holdings if holding.evaluation is None] or holdings
+    return next((holding for holding in reversed(movable) if not holding.barren), movable[-1])
 
 
 def version_to_play(holding: Holding, facts: Facts) -> int | None:

@@ -133,6 +133,9 @@ class Returns:
             held = [holding for holding in desk.holdings() if not holding.leaving]
             if surplus(len(held), desk.quota, chance=chance):
                 given_up = first_to_leave(held)
+                if given_up.barren and given_up.claim.seq and not given_up.spared:
+                    given_up.spared = True  # unplayed it would wait for the second time, with nobody in a hurry for it
+                    return
                 log.info("giving up shard=%s, another worker has too few", given_up.lease.named)
                 desk.leave([given_up], "another worker has too few")
 

@@ -101,6 +101,22 @@ def test_peeking_shows_the_oldest_ticket_that_nobody_took_and_takes_nothing(any_
     assert any_broker.shards.peek_ticket(POOL) is None
 
 
+def test_peeking_tells_of_an_urgent_ticket_close_behind_one_that_nobody_takes(any_broker: Broker) -> None:
+    # Given a shard that waits for a worker with too few, before one of a dead worker
+    admit(any_broker, shards=2)
+    seen = any_broker.shards.peek_ticket(POOL)
+    assert seen is not None and not seen.urgent
+    any_broker.shards.queue_ticket(E, 0, 1, POOL, urgent=True)
+    # Then whoever is in no need of shards knows that it has to take the first one, too
+    seen = any_broker.shards.peek_ticket(POOL)
+    assert seen is not None and (seen.shard, seen.urgent) == (0, True)
+    # And once the urgent one is taken, that it has not
+    any_broker.shards.read_tickets(POOL, "w1", count=2, block_ms=0)
+    any_broker.shards.queue_ticket(E, 0, 0, POOL)
+    seen = any_broker.shards.peek_ticket(POOL)
+    assert seen is not None and (seen.shard, seen.urgent) == (0, False)
+
+
 def test_several_tickets_are_read_and_claimed_together_and_each_by_itself(any_broker: Broker) -> None:
     # Given four tickets, of which another worker is quicker with one, and one has no shard any more
     admit(any_broker, shards=4)

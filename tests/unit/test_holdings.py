@@ -116,6 +116,17 @@ def test_a_shard_in_the_middle_of_an_evaluation_is_given_up_last() -> None:
     assert first_to_leave([first, second, evaluating]) is evaluating
 
 
+def test_a_shard_that_was_taken_a_moment_ago_is_given_up_only_once_it_was_played() -> None:
+    """It may be a dead worker's, taken above the quota so that nobody waits for it."""
+    first, second, dead_ones = holding(shard=0), holding(shard=1), holding(shard=2)
+    second.accepted += 1
+    assert first_to_leave([first, second, dead_ones]) is second
+    dead_ones.accepted += 1
+    assert first_to_leave([first, second, dead_ones]) is dead_ones
+    # Where none was played yet, as when a fleet begins, others shall have their part all the same
+    assert first_to_leave([first, other := holding(shard=3)]) is other
+
+
 def test_shards_take_turns() -> None:
     first, second, third = holding(shard=0), holding(shard=1), holding(shard=2)
     first.turn, second.turn, third.turn = 3, 1, 2
