@@ -56,22 +56,26 @@ def knobs(**values: str) -> Iterator[None]:
 
 
 @contextmanager
-def sink(metrics_port: int) -> Iterator[str]:
-    """A collector's address, while it and a scraper of that port run."""
+def sink(metrics_port: int) -> Iterator[tuple[str, int]]:
+    """A collector's address and its process, in which a scraper of that port runs as well, while inside."""
     argv = [sys.executable, "-m", "benchmarks.sink", str(metrics_port)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}", process.pid
         finally:
             process.kill()
 
 
 class Lookers:
-    """Those who look at one pipeline, which stand still while it rests."""
+    """Those who look at one pipeline, which stand still while it rests.
 
-    def __init__(self, pipeline: Pipeline, folder: Path) -> None:
-        self._pipeline, self._folder = pipeline, folder
+    Args:
+        beside: process of the collector and scraper, which go on.
+    """
+
+    def __init__(self, pipeline: Pipeline, folder: Path, beside: int) -> None:
+        self._pipeline, self._folder, self._beside = pipeline, folder, beside
         self._told = folder / "told"
         self.shares: list[dict[str, float]] = []
         folder.mkdir()
@@ -103,7 +107,7 @@ class Lookers:
     def rows(self, section: str) -> list[Row]:
         """What each of them takes of a core while a round lasts, with what leads up to it and follows."""
         return [
-            Row(section, f"heddle {who}: share of a core", "x", spread(shares[who] for shares in self.shares[1:]))
+            Row(section, f"{who}: share of a core", "x", spread(shares[who] for shares in self.shares[1:]))
             for who in self.shares[0]
         ]
 
@@ -126,7 +130,8 @@ class Lookers:
 
     def _cpu_s(self) -> dict[str, float]:
         named = zip(LOOKERS, self.processes, strict=True)
-        return {words[0]: cpu_s_of([process.pid]) for words, process in named}
+        used = {f"heddle {words[0]}": cpu_s_of([process.pid]) for words, process in named}
+        return used | {"the benchmark's own collector and scraper": cpu_s_of([self._beside])}
 
     def _signal(self, what: signal.Signals) -> None:
         for process in self.processes:
@@ -138,8 +143,8 @@ def run() -> list[Row]:
     rows = []
     for name, shape in SHAPES.items():
         with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as stack:
-            sides = pipelines(name, Path(folder), stack)
-            lookers = Lookers(sides[TRACED], Path(folder) / "lookers")
+            sides, collector = pipelines(name, Path(folder), stack)
+            lookers = Lookers(sides[TRACED], Path(folder) / "lookers", collector)
             stack.callback(lookers.close)
             told = by_turns({side: pipeline.play for side, pipeline in sides.items()} | {TRACED: lookers.play})
         section = f"observing, {title(shape)}"
@@ -147,8 +152,8 @@ def run() -> list[Row]:
     return rows
 
 
-def pipelines(name: str, folder: Path, stack: ExitStack) -> dict[str, Pipeline]:
-    """All four, playing nothing yet; `stack` ends them."""
+def pipelines(name: str, folder: Path, stack: ExitStack) -> tuple[dict[str, Pipeline], int]:
+    """All four, playing nothing yet, and the process of the collector; `stack` ends them."""
     sides: dict[str, Pipeline] = {}
 
     def begin(side: str, **more: object) -> None:
@@ -164,7 +169,7 @@ def pipelines(name: str, folder: Path, stack: ExitStack) -> dict[str, Pipeline]:
     with knobs(**{METRICS_ENV: str(port)}):
         begin(WATCHED, log_dir=folder / "watched-logs")
     port = free_port()
-    collector = stack.enter_context(sink(port))
+    collector, pid = stack.enter_context(sink(port))
     with knobs(**{TRACE_ENV: collector, METRICS_ENV: str(port), FORMAT_ENV: "json"}):
         tracing = open_tracing("heddle-trainer", told=collector)
         assert tracing is not None, "it is told where to"
@@ -176,7 +181,7 @@ def pipelines(name: str, folder: Path, stack: ExitStack) -> dict[str, Pipeline]:
             raise RuntimeError("not all of it was on")
 
     stack.callback(check)
-    return sides
+    return sides, pid
 
 
 def by_turns(plays: Mapping[str, Callable[[], Played]]) -> dict[str, list[Played]]:

@@ -5,9 +5,11 @@ own messages.
 """
 
 import importlib.util
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,11 @@ def needs(*modules: str) -> None:
             if os.environ.get("HEDDLE_ALL_SERVERS"):
                 pytest.fail(f"{module} is not installed, and HEDDLE_ALL_SERVERS is set")
             pytest.skip(f"{module} is not installed")
+
+
+def memory_at(update: int) -> float:
+    """Bytes of the trainer at an update, as `Training` tells them."""
+    return float((100 + update) << 20)
 
 
 class Training:
@@ -50,8 +57,13 @@ class Training:
         """So many more updates: 10 steps each, with a return that is the update's number unless `value` is given."""
         for _ in range(count):
             self.update += 1
-            told = {"env_steps": self.update * 10.0, "return": value or float(self.update), "rss_bytes": 5.0}
+            told = {"env_steps": self.update * 10.0, "return": value or float(self.update)}
+            told["rss_bytes"] = memory_at(self.update)
             self.broker.events.metrics_add(self.id, self.update, told, seat_epoch=self.epoch)
+
+    def made_of(self, **what: str) -> None:
+        """What it was submitted as: its `toml`, the version of Heddle (`code`), the `commit` of its author's code."""
+        self.broker.conn.main.hset(keys.spec(self.id), mapping=dict(what))
 
     def roll_back(self, update: int) -> None:
         """A new trainer goes on from that update: what was measured after it is taken back."""
@@ -94,6 +106,27 @@ def rows_of_wandb(folder: Path, run: str) -> list[int]:
     return [row for path in files_of(folder, run) for row in RunFile(path, record).rows()]
 
 
+def sessions_of_wandb(folder: Path, run: str) -> list[dict[str, list[Any]]]:
+    """Every record of every file of a run, oldest first: W&B's messages by kind, "run", "history" and so on."""
+    from wandb.proto import wandb_internal_pb2
+
+    record: Any = wandb_internal_pb2.Record
+    sessions = []
+    for path in files_of(folder, run):
+        found: dict[str, list[Any]] = defaultdict(list)
+        for data in RunFile(path, record).records():
+            message = record.FromString(data)
+            kind = message.WhichOneof("record_type")
+            found[kind].append(getattr(message, kind))
+        sessions.append(found)
+    return sessions
+
+
+def items_of_wandb(items: Iterable[Any]) -> dict[str, Any]:
+    """What a row, a config or a summary of W&B's says, by name."""
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
 def mlflow_run(uri: str, experiment: str) -> tuple[Any, Any]:
     """MLflow's client and the only run of an experiment."""
     from mlflow.tracking import MlflowClient
@@ -106,8 +139,13 @@ def mlflow_run(uri: str, experiment: str) -> tuple[Any, Any]:
 
 def steps_in_mlflow(uri: str, experiment: str, key: str = "rl/return") -> list[int]:
     """The steps of one metric's history."""
+    return [step for step, _ in curve_in_mlflow(uri, experiment, key)]
+
+
+def curve_in_mlflow(uri: str, experiment: str, key: str) -> list[tuple[int, float]]:
+    """(step, value) of one metric's history."""
     client, run = mlflow_run(uri, experiment)
-    return [metric.step for metric in client.get_metric_history(run.info.run_id, key)]
+    return [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, key)]
 
 
 def every_step(updates: int) -> Sequence[int]:

@@ -84,6 +84,7 @@ class Flow:
         discarded: answered FENCED, GAP or GIVEN without ever having been accepted.
         forgotten: accepted, lost by the broker, and reported by the worker that played them.
         foreign: entries of the stream that no append wrote and that were set aside; they count nowhere else.
+        appended_bytes: of those appended, wherever their bytes lie.
         mapped: batches of those appended whose bytes never went through the server, but through shared memory.
         rolled_back_by: seat epoch of the trainer that rolled back last; 0 for none.
     """
@@ -105,3 +106,4 @@ class Flow:
     foreign: int = 0
     mapped: int = 0
     rolled_back_by: int = 0
+    appended_bytes: int = 0

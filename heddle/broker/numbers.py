@@ -15,6 +15,7 @@ from heddle.broker.connection import Connection
 from heddle.broker.counts import count, whole
 from heddle.broker.faults import Damaged, NoNumber
 from heddle.broker.records import COMMANDS, ENDED, SHARD_STATES, StoredSpec, integer, read_spec, text, texts
+from heddle.broker.seats import ENDED_SO, HOW
 from heddle.shard import ShardPlan
 
 BATCH = 500
@@ -128,12 +129,13 @@ BOOKS = ("appended", "trained", "evaluated", "stale", "dead", "dropped", "rolled
 FLOW: dict[str, _Instead] = {
     **dict.fromkeys((*BOOKS, *(f"{name}_steps" for name in BOOKS), "entries", "bytes", "steps", "rolled_back_by")),
     **dict.fromkeys(
-        ("reaped", "vouched", "quarantined", "foreign", "mapped", "discarded", "discarded_steps"), _nothing
+        ("reaped", "vouched", "quarantined", "foreign", "mapped", "discarded", "discarded_steps", "appended_bytes"),
+        _nothing,
     ),
     "parked": _parked,
 }
 STATUS: dict[str, _Instead] = dict.fromkeys(("since", "started", "ended"), _now)
-TRAINER: dict[str, _Instead] = {"seats": _nothing}
+TRAINER: dict[str, _Instead] = dict.fromkeys(("seats", *(f"{ENDED_SO}{how}" for how in HOW)), _nothing)
 MADE_ANEW: dict[str, Callable[[_Known], str]] = {
     **dict.fromkeys(("attempts", "deaths", "company", "accepted", "mark", "parked", "claim_seq", "steps"), _nothing),
     **dict.fromkeys(("since", "epoch"), _now),

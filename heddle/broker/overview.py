@@ -22,7 +22,7 @@ from heddle.broker.pointers import read_flow, waiting_since
 from heddle.broker.pools import AHEAD_MS, DIED, HOST, PRUNE_MS, SUPERVISOR_PRUNE_MS, WANTS
 from heddle.broker.presence import HostReport, PoolInfo, WorkerInfo, read_host, read_pool
 from heddle.broker.records import SPEC_FIELDS, Status, entries, read_ctl, read_status, text, texts
-from heddle.broker.seats import Sitter, read_sitter
+from heddle.broker.seats import ENDED_SO, HOW, Sitter, read_sitter
 from heddle.broker.streams import after, onward
 from heddle.broker.types import Ctl
 
@@ -80,7 +80,7 @@ class ExperimentGlance:
         status, ctl, flow, sitter: as elsewhere.
         leased: shards that somebody plays; shards: all of them.
         waiting: shards that wait for room, and since when.
-        seats: how often a trainer took the seat.
+        seats: how often a trainer took the seat; followed: how those ended that another one followed, by `seats.HOW`.
         totals: what became of its shards' ownerships, by name: reaped, vouched, quarantined.
         metrics: updates that are new since the last look, oldest first.
         read_to: the entry after which the next look goes on, whoever wrote it.
@@ -94,6 +94,7 @@ class ExperimentGlance:
     shards: int
     waiting: Mapping[int, int]
     seats: int = 0
+    followed: Mapping[str, int] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
     read_to: str = "0"
@@ -271,6 +272,7 @@ def _glance(experiment: str, replies: Sequence[Any], *, last: str | None) -> Exp
         shards=count(fields.get("shards")),
         waiting=waiting_since(waiting),
         seats=count(sat.get("seats")),
+        followed={how: count(sat.get(f"{ENDED_SO}{how}")) for how in HOW},
         totals={name: count(counters.get(name)) for name in TOTALS},
         metrics=tuple(one for one in measured if one.entry_id != last),
         read_to=onward(last or "0", [text(entry_id) for entry_id, _ in page]),

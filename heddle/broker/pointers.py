@@ -144,4 +144,5 @@ def read_flow(counters: Mapping[str, str], waiting: int) -> Flow:
         foreign=count(counters.get("foreign")),
         mapped=count(counters.get("mapped")),
         rolled_back_by=integer(counters.get("rolled_back_by")),
+        appended_bytes=count(counters.get("appended_bytes")),
     )

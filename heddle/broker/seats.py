@@ -17,6 +17,10 @@ from heddle.broker.refusals import gone
 
 SEAT_TTL_MS = 5_000
 """How long a seat outlives its holder's last renewal."""
+ENDED_SO = "ended_"
+"""Before each of `HOW` in the hash of who sat last: how many trainers ended so and were followed by another."""
+HOW = ("left", "failed", "died", "silent")
+"""It ended as it was told to, or said why it could not go on; its host saw it dead; its time ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +126,16 @@ class Seats:
             raise gone(experiment)
         return answer == "OK"
 
-    def release_seat(self, experiment: str, epoch: int) -> bool:
-        """Leave the seat; nothing that this holder sends later counts. False when it was not the holder's any more."""
-        return bool(self._conn.script("seat_release", self._keys(experiment), [epoch]))
+    def release_seat(self, experiment: str, epoch: int, *, how: str = "left") -> bool:
+        """Leave the seat; nothing that this holder sends later counts.
+
+        Args:
+            how: of `HOW`, for people.
+
+        Returns:
+            False when it was not the holder's any more.
+        """
+        return bool(self._conn.script("seat_release", self._keys(experiment), [epoch, how]))
 
     def holder(self, experiment: str) -> SeatHolder | None:
         """Who sits; None for nobody."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("heddle.cli")
 
 SHOWN = 5
+ENDED_AS = {"left": "left", "failed": "failed", "died": "killed", "silent": "silent"}
 Facts = list[tuple[str, object]]
 
 
@@ -43,7 +44,8 @@ def facts_of(ending: "Ending") -> Facts:
     """Why it ended, what it reached and what it took, by name."""
     status = ending.status
     cpu = f", {ending.trainer_cpu_s:,.0f} s of processor time in its trainer" if ending.trainer_cpu_s else ""
-    again = f"{_times(ending.seats - 1, 'new trainer')}" if ending.seats > 1 else ""
+    how = ", ".join(f"{ENDED_AS[name]} {number}" for name, number in ending.followed.items() if number)
+    again = _times(ending.seats - 1, "new trainer") + (f" ({how})" if how else "") if ending.seats > 1 else ""
     moved = f"{_times(ending.moved, 'shard')} taken from workers that ended" if ending.moved else ""
     return [
         ("ended", f"{status.state}{f': {status.reason}' if status.reason else ''}"),

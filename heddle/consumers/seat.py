@@ -115,20 +115,24 @@ class Seat:
             log.info("cannot ask whether it was removed experiment=%s error=%s", self._experiment, error)
         return False
 
-    def release(self) -> None:
-        """Leave the seat to the next one; with the broker away its TTL does that."""
+    def release(self, *, how: str = "left") -> None:
+        """Leave the seat to the next one; with the broker away its TTL does that.
+
+        Args:
+            how: of `heddle.broker.seats.HOW`.
+        """
         self._keeper.stop()
         if self._lost.is_set():
             return
         try:
-            self._broker.seats.release_seat(self._experiment, self.epoch)
+            self._broker.seats.release_seat(self._experiment, self.epoch, how=how)
         except (BrokerError, Damaged) as error:
             log.warning("cannot release the seat, its TTL will epoch=%d error=%s", self.epoch, error)
 
     def give_up(self, reason: str) -> None:
         """Leave the seat because this process can train no further, and say why in the experiment's log."""
         self._broker.events.log(self._experiment, "trainer", self.trainer, "error", reason)
-        self.release()
+        self.release(how="failed")
 
     @property
     def is_lost(self) -> bool:

@@ -168,6 +168,8 @@ def _flow(fleet: Fleet) -> list[Series]:
     return [
         counter("heddle_appended_batches_total", "Batches accepted from workers", "appended", "batches"),
         counter("heddle_appended_steps_total", "Environment steps accepted from workers", "appended", "steps"),
+        _counter("heddle_appended_bytes_total", "Bytes of those batches, in shared memory, too", ("experiment",),
+                 [((one,), float(g.flow.appended_bytes)) for one, g in counted]),
         settled("batches"),
         settled("steps"),
         counter("heddle_fenced_batches_total", "Batches refused: another owns their shard", "discarded", "batches"),
@@ -215,6 +217,9 @@ def _trainers(fleet: Fleet, latest: Mapping[str, Values], budgets: Values) -> li
                [((one,), float(g.sitter.left_ms > 0)) for one, g in found]),
         _counter("heddle_trainer_seats_total", "How often a trainer took the seat", ("experiment",),
                  [((one,), float(g.seats)) for one, g in _counted(fleet)]),
+        _counter("heddle_trainer_restarts_total", "Trainers that another one followed, by how they ended",
+                 ("experiment", "reason"),
+                 [((one, how), float(number)) for one, g in _counted(fleet) for how, number in g.followed.items()]),
     ]  # fmt: skip
 
 

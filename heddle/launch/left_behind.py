@@ -50,7 +50,7 @@ def free_seat(broker: Broker, experiment: str) -> bool:
     holder = broker.seats.holder(experiment)
     if holder is None or not has_died(holder.trainer):
         return False
-    return broker.seats.release_seat(experiment, holder.epoch)
+    return broker.seats.release_seat(experiment, holder.epoch, how="died")
 
 
 def is_dead_here(host: str, pid: int) -> bool:
@@ -98,7 +98,7 @@ def _seats(broker: Broker, is_dead: Callable[[str, int], bool]) -> list[str]:
             holder = None if status.state in ENDED else broker.seats.holder(status.experiment)
             if holder is None or not _is_dead(holder.trainer, is_dead):
                 continue
-            if broker.seats.release_seat(status.experiment, holder.epoch):
+            if broker.seats.release_seat(status.experiment, holder.epoch, how="died"):
                 found.append(f"the seat of {status.experiment}")
         except (Gone, NotFound, Damaged):
             continue  # removed meanwhile, or nobody can tell who holds it

@@ -4,8 +4,8 @@ It never changes anything; a line that the log has lost is missing here.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from heddle.broker import Broker
 from heddle.broker.experience_types import Flow
@@ -32,7 +32,7 @@ class Ending:
         env_steps, wall_s: trained on, in how long; those of a run that it continued included.
         trainer_cpu_s: processor time of its last trainer; None when nobody measured it.
         returned, eval_return: the last ones; None without any.
-        seats: how often a trainer took the seat.
+        seats: how often a trainer took the seat; followed: how those ended that another one followed.
         moved: how often a shard was taken from an owner.
         restarts: why workers and trainers ended while it ran, oldest first.
         failures: what its environments did, with shard, worker and line, newest first.
@@ -56,6 +56,7 @@ class Ending:
     quarantined: tuple[str, ...] = ()
     unplayed: tuple[int, ...] = ()
     shards: int = 0
+    followed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def speed(self) -> float:
@@ -88,6 +89,7 @@ def ending_of(broker: Broker, experiment: str) -> Ending:
         quarantined=tuple(_unplayed(shard, status) for shard in unplayed),
         unplayed=tuple(shard.shard for shard in unplayed),
         shards=len(shards),
+        followed=glance.followed if glance is not None else {},
     )
 
 

@@ -84,6 +84,21 @@ def test_a_released_seat_is_free_at_once_and_no_late_call_of_its_holder_counts(a
     assert claimed(broker, experiment, "t2") > epoch
 
 
+def test_how_each_trainer_ended_that_another_one_followed_is_counted(any_broker: Broker) -> None:
+    # Given three that left, failed and were seen dead, and a fourth that sits
+    experiment = submitted(any_broker)
+    for number, how in enumerate(("left", "failed", "died")):
+        epoch = any_broker.seats.claim_seat(experiment, f"t{number}")
+        assert epoch is not None and any_broker.seats.release_seat(experiment, epoch, how=how)
+    assert any_broker.seats.claim_seat(experiment, "t3", ttl_ms=1)
+    # When its time runs out and a fifth one follows
+    eventually(lambda: any_broker.seats.claim_seat(experiment, "t4"), what="the seat is free")
+    # Then each is there, the one that sits not among them, and asking again for the same seat is no other trainer
+    assert any_broker.seats.claim_seat(experiment, "t4")
+    glance = any_broker.overview.experiments({experiment: None})[experiment]
+    assert (glance.seats, glance.followed) == (5, {"left": 1, "failed": 1, "died": 1, "silent": 1})
+
+
 def test_epochs_rise_when_the_servers_clock_went_back(any_broker: Broker) -> None:
     broker = any_broker
     experiment = submitted(broker)

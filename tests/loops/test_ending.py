@@ -18,7 +18,7 @@ def over(broker: Broker, state: str, reason: str, **result: object) -> str:  # n
     for trainer in ("t-1", "t-2"):
         epoch = broker.seats.claim_seat(made, trainer)
         assert epoch is not None
-        broker.seats.release_seat(made, epoch)
+        broker.seats.release_seat(made, epoch, how="died")
     claim = claim_next(broker, "w1")
     append(broker, claim.lease, 1)
     failure = Failure("exception", "KeyError: 'x' at env.py:31", "step", env=1, worker="w1", episode=1, step=4, seed=7)
@@ -47,7 +47,7 @@ def test_wait_tells_why_it_ended_what_it_took_and_what_to_do_next(say: Say, brok
         "steps 64 in 0:04, 16 steps/s, 3 s of processor time in its trainer",
         "appended 1 = trained 0",
         f"failed shard {made}/0, environment 1, in step, episode 1, step 4, seed 7: KeyError: 'x' at env.py:31",
-        "restarts 1 new trainer, 1 shard taken from workers that ended",
+        "restarts 1 new trainer (killed 1), 1 shard taken from workers that ended",
         "worker w1 ended with signal SIGKILL after 3.0 s",
         "trainer ended with signal SIGSEGV after 5.0 s",
         "checkpoint runs/x/best.safetensors",

@@ -124,6 +124,8 @@ def test_it_counts_what_happened(broker: Broker, experiment: str) -> None:
     broker.coordinators.claim_leader("c-1", ttl_ms=600_000)
     told = scrape(broker, "c-1")
     assert value(told, "heddle_appended_batches_total", experiment=experiment) == 1
+    in_flight = value(told, "heddle_in_flight_bytes", experiment=experiment)
+    assert value(told, "heddle_appended_bytes_total", experiment=experiment) == in_flight > 0
     assert value(told, "heddle_in_flight_batches", experiment=experiment) == 1
     assert value(told, "heddle_in_flight_max_batches", experiment=experiment) == 1024
     assert value(told, "heddle_experiment_running", experiment=experiment) == 1
@@ -131,6 +133,7 @@ def test_it_counts_what_happened(broker: Broker, experiment: str) -> None:
     assert value(told, "heddle_shards_reassigned_total", experiment=experiment, reason="lease_over") == 1
     assert value(told, "heddle_worker_deaths_total", pool="default", how="exit") == 1
     assert value(told, "heddle_trainer_seats_total", experiment=experiment) == 1
+    assert value(told, "heddle_trainer_restarts_total", experiment=experiment, reason="died") == 0
     assert value(told, "heddle_policy_lag", experiment=experiment, quantile="0.95") == 0
     assert value(told, "heddle_desired_workers", pool="default") == 2
     assert value(told, "heddle_workers", pool="default", state="playing") == 1

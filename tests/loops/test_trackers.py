@@ -1,5 +1,7 @@
 """Trackers on a real server with the real libraries: killed, frozen, away, and what they have in the end."""
 
+import base64
+import hashlib
 import json
 import os
 import shutil
@@ -7,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -35,10 +38,14 @@ from tests.fixtures import on_valkey
 from tests.helpers import eventually
 from tests.tracking_kit import (
     Training,
+    curve_in_mlflow,
     every_step,
+    items_of_wandb,
+    memory_at,
     mlflow_run,
     needs,
     rows_of_wandb,
+    sessions_of_wandb,
     shown_by_tensorboard,
     steps_in_mlflow,
     written_for_tensorboard,
@@ -49,6 +56,7 @@ pytestmark = pytest.mark.timeout(400)
 """Loading MLflow or W&B alone takes a minute where many processes share the machine."""
 SOAK = bool(os.environ.get("HEDDLE_SOAK"))
 KILLS = 30 if SOAK else 1
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 soak = pytest.mark.skipif(not SOAK, reason="loads MLflow or W&B in processes again and again: HEDDLE_SOAK=1, make soak")
 
 
@@ -88,6 +96,11 @@ def behind(training: Training) -> int | None:
     """How many entries the only tracker has not dealt with."""
     found = training.broker.trackers.all(training.id)
     return found[0].behind if found else None
+
+
+def curve(updates: int, value: Callable[[int], float]) -> list[tuple[int, float]]:
+    """(step, value) of updates 1 to that one."""
+    return [(10 * update, value(update)) for update in range(1, updates + 1)]
 
 
 class Feeding:
@@ -161,7 +174,7 @@ def test_tensorboard_has_every_point_once_however_often_the_tracker_is_killed(
     assert f"tensorboard: {training.id} to {folder}" in done.stdout
     assert written_for_tensorboard(folder) == every_step(training.update)
     assert shown_by_tensorboard(folder) == [(10 * n, float(n)) for n in range(1, training.update + 1)]
-    assert len(shown_by_tensorboard(folder, "system/rss_bytes")) == training.update
+    assert shown_by_tensorboard(folder, "system/rss_bytes") == curve(training.update, memory_at)
     assert behind(training) == 0
 
 
@@ -287,10 +300,11 @@ def test_mlflow_has_every_point_once_with_a_kill_between(
     assert [one.path for one in client.list_artifacts(run.info.run_id, "checkpoint")] == ["checkpoint/best.safetensors"]
 
 
-def test_what_a_kill_left_half_sent_is_not_in_mlflow_twice_beside_params_tags_and_the_checkpoint(
+def test_what_a_kill_left_half_sent_is_not_in_mlflow_twice_beside_values_spec_version_and_checkpoint(
     training: Training, store: str, tmp_path: Path
 ) -> None:
     track = Track(mlflow=Mlflow(uri=store))
+    training.made_of(code="9.8.7", commit=f"{COMMIT}-dirty", toml='[env]\nid = "CartPole-v1"')
     (tmp_path / training.id / "checkpoints").mkdir(parents=True)
     (tmp_path / training.id / "checkpoints" / "best.safetensors").write_bytes(b"weights")
     training.updates(4)
@@ -303,13 +317,26 @@ def test_what_a_kill_left_half_sent_is_not_in_mlflow_twice_beside_params_tags_an
     training.broker.conn.main.xgroup_setid(keys.metrics(training.id), _group(training), "0")
     training.end()
     Feeding(training, "mlflow", track, directory=tmp_path).ends()
-    # Then each is there once, with what tells of the run
-    assert steps_in_mlflow(store, training.id) == every_step(4)
+    # Then each is there once, with its value, of learning and of the machinery
+    assert curve_in_mlflow(store, training.id, "rl/return") == curve(4, float)
+    assert curve_in_mlflow(store, training.id, "system/rss_bytes") == curve(4, memory_at)
+    # And what tells of the run: its spec, whose code it was, how it ended, and its checkpoint
     client, run = mlflow_run(store, training.id)
     assert run.info.status == "FINISHED"
-    assert run.data.params["env.id"] == "CartPole-v1"
-    assert run.data.tags["heddle.ended"] == "completed: budget used"
+    params = {"env.id": "CartPole-v1", "rollout.steps": "4", "faults.lease_ttl": "0.5", "trainer.minibatch": "8"}
+    assert {name: run.data.params[name] for name in params} == params
+    tags = {
+        "heddle.code": "9.8.7",
+        "heddle.commit": f"{COMMIT}-dirty",
+        "mlflow.source.git.commit": COMMIT,
+        "mlflow.note.content": '    [env]\n    id = "CartPole-v1"',
+        "heddle.ended": "completed: budget used",
+    }
+    assert {name: run.data.tags[name] for name in tags} == tags
     assert [one.path for one in client.list_artifacts(run.info.run_id, "checkpoint")] == ["checkpoint/best.safetensors"]
+    (tmp_path / "back").mkdir()
+    kept = client.download_artifacts(run.info.run_id, "checkpoint/best.safetensors", str(tmp_path / "back"))
+    assert Path(kept).read_bytes() == b"weights"
 
 
 def _group(training: Training) -> str:
@@ -339,15 +366,49 @@ def test_a_tracker_that_is_away_is_tried_again_and_then_has_everything(
     assert steps_in_mlflow(uri, training.id) == every_step(10)
 
 
-def test_wandb_offline_has_a_row_for_each_update_once_over_two_sessions(training: Training, tmp_path: Path) -> None:
+def test_wandb_offline_has_each_update_once_over_two_sessions_with_values_spec_version_and_checkpoint(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs("wandb")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cached"))
     track = Track(wandb=Wandb(project="p", mode="offline", dir=str(tmp_path)))
+    training = Training(broker, experiment={"name": "told", "group": "arms", "tags": ["first", "second"]})
+    training.made_of(code="9.8.7", commit=f"{COMMIT}-dirty", toml="[env]")
+    (tmp_path / training.id / "checkpoints").mkdir(parents=True)
+    (tmp_path / training.id / "checkpoints" / "best.safetensors").write_bytes(b"weights")
     training.updates(5)
-    Feeding(training, "wandb", track).leaves()
+    Feeding(training, "wandb", track, directory=tmp_path).leaves()
     training.updates(2)
     training.end()
-    assert Feeding(training, "wandb", track).ends().done
+    assert Feeding(training, "wandb", track, directory=tmp_path).ends().done
+    # Then each update has its row, of learning and of the machinery, at the moment at which it was measured
     assert rows_of_wandb(tmp_path, training.id) == list(range(1, 8))
+    sessions = sessions_of_wandb(tmp_path, training.id)
+    rows = [items_of_wandb(row.item) for session in sessions for row in session["history"]]
+    assert [(row["env_steps"], row["rl/return"]) for row in rows] == curve(7, float)
+    assert [(row["env_steps"], row["system/rss_bytes"]) for row in rows] == curve(7, memory_at)
+    measured = [float(one.entry_id.partition("-")[0]) / 1000 for one in broker.events.metrics_read(training.id)]
+    assert [row["_timestamp"] for row in rows] == pytest.approx(measured, abs=1e-3)
+    # And each session's run the spec, whose code it was, and where it belongs
+    spec = json.loads(broker.experiments.spec(training.id).json)
+    made_of = {"code": "9.8.7", "commit": f"{COMMIT}-dirty", "toml": "[env]"}
+    for one in (session["run"][0] for session in sessions):
+        config = items_of_wandb(one.config.update)
+        assert {name: config[name] for name in spec} == spec and config["heddle"] == made_of
+        assert (one.run_id, one.display_name, one.project) == (training.id, training.id, "p")
+        assert (one.run_group, list(one.tags)) == ("arms", ["first", "second"])
+    # And the last one how it ended, with the checkpoint
+    first, last = sessions
+    assert not first["artifact"]
+    (artifact,) = last["artifact"]
+    assert (artifact.name, artifact.type) == (f"checkpoint-{training.id}", "model")
+    (file,) = artifact.manifest.contents
+    assert (file.path, file.size) == ("best.safetensors", len(b"weights"))
+    assert file.digest == base64.b64encode(hashlib.md5(b"weights", usedforsecurity=False).digest()).decode()
+    summary = items_of_wandb(item for one in last["summary"] for item in one.update)
+    assert summary["ended"] == "completed: budget used"
+    assert [one.exit_code for one in last["exit"]] == [0]
 
 
 @soak

@@ -144,6 +144,7 @@ add(KEYS[6], 'bytes', size)
 add(KEYS[6], 'steps', ARGV[13])
 add(KEYS[6], 'appended', 1)
 add(KEYS[6], 'appended_steps', ARGV[13])
+add(KEYS[6], 'appended_bytes', size)
 if mapped then
   add(KEYS[6], 'mapped', 1)
 end

@@ -1,7 +1,7 @@
 -- Take the trainer's seat, if nobody living holds it, and raise the fence in ctl at the same moment.
 -- The same trainer gets the same epoch again. The shared memory that the one before offered is void.
 -- Runs when the memory is full: HDEL comes first.
--- KEYS  1 ctl (hash)  2 seat (hash with TTL)  3 trainer (hash): who sat last and how many did, for people
+-- KEYS  1 ctl (hash)  2 seat (hash with TTL)  3 trainer (hash): who sat last, how many did, and how they ended, for people
 -- ARGV  1 trainer, unique per process  2 ttl ms  3 epoch that this one shall be above
 -- Reply {"OK", epoch} | {"HELD", epoch, trainer, ms left} | {"GONE"}
 if redis.call('EXISTS', KEYS[1]) == 0 then
@@ -23,6 +23,11 @@ redis.call('HDEL', KEYS[1], 'plane')
 redis.call('HSET', KEYS[1], 'seat_epoch', epoch)
 redis.call('HSET', KEYS[2], 'trainer', ARGV[1], 'epoch', epoch)
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
+local before = redis.call('HMGET', KEYS[3], 'trainer', 'left', 'how')
+if before[1] then
+  local how = (before[2] or '') ~= '' and (before[3] or 'left') or 'silent' -- whose time ran out said nothing
+  redis.call('HINCRBY', KEYS[3], 'ended_' .. how, 1)
+end
 redis.call('HSET', KEYS[3], 'trainer', ARGV[1], 'since', string.format('%.0f', now), 'seen', string.format('%.0f', now),
   'left', '', 'doing', 'start', 'doing_ms', '0')
 redis.call('HINCRBY', KEYS[3], 'seats', 1)

@@ -29,12 +29,13 @@ class RunFile:
 
     def rows(self) -> Iterator[int]:
         """The number of each row that came since the last look. Raises OSError."""
-        for data in self._records():
+        for data in self.records():
             message = self._record.FromString(data)
             if message.WhichOneof("record_type") == "history":
                 yield int(message.history.step.num)
 
-    def _records(self) -> Iterator[bytes]:
+    def records(self) -> Iterator[bytes]:
+        """Each whole record that came since the last look, as W&B's message of it. Raises OSError."""
         with self._path.open("rb") as file:
             while True:
                 left = BLOCK - self._at % BLOCK
