@@ -63,7 +63,8 @@ class Training:
 
     def made_of(self, **what: str) -> None:
         """What it was submitted as: its `toml`, the version of Heddle (`code`), the `commit` of its author's code."""
-        self.broker.conn.main.hset(keys.spec(self.id), mapping=dict(what))
+        for name, value in what.items():
+            self.broker.conn.main.hset(keys.spec(self.id), name, value)
 
     def roll_back(self, update: int) -> None:
         """A new trainer goes on from that update: what was measured after it is taken back."""

@@ -72,7 +72,8 @@ class Ran:
 
     def at(self, steps: float) -> float:
         """The return at so many steps, between two updates on the line between them."""
-        return float(np.interp(steps, *zip(*self.curve, strict=True)))
+        known, values = zip(*self.curve, strict=True)
+        return float(np.interp(steps, known, values))
 
 
 def ran(home: Path, above: Path) -> Ran:
