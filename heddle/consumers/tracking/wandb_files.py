@@ -35,7 +35,7 @@ class RunFile:
                 yield int(message.history.step.num)
 
     def records(self) -> Iterator[bytes]:
-        """Each whole record that came since the last look, as W&B's message of it. Raises OSError."""
+        """Each whole record that came since the last look, the bytes of W&B's message of it. Raises OSError."""
         with self._path.open("rb") as file:
             while True:
                 left = BLOCK - self._at % BLOCK
