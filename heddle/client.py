@@ -62,12 +62,24 @@ def known_url(given: str | None = None) -> str | None:
     return given or os.environ.get(URL_ENV) or find_running(FOLDER)
 
 
+def url_of_run() -> str | None:
+    """The server of the one `heddle run` that works in this directory; None for none and for several.
+
+    Whoever looks may take it, and whoever steers: what is submitted there would end with that run.
+    """
+    working = _working()
+    return working[0] if len(working) == 1 else None
+
+
+def _working() -> list[str]:
+    return [url for folder in sorted(FOLDER.glob("run*")) if (url := find_running(folder))]
+
+
 def left_here() -> str:
     """What was cut short in this directory and how to go on with it; "" for nothing."""
     from heddle.launch.cut_short import cut_short
 
-    working = [find_running(folder) for folder in sorted(FOLDER.glob("run*"))]
-    left = [f"a `heddle run` works here, look at it with --redis-url {url}" for url in working if url]
+    left = [f"a `heddle run` works here, look at it with --redis-url {url}" for url in _working()]
     left += [str(run) for run in cut_short(FOLDER, is_running)]
     if has_data(FOLDER):
         left.append("`heddle up` goes on with the experiments that its broker here held")

@@ -74,9 +74,9 @@ def _within(
 
 def _hurried(given: str | None) -> str:
     """The address of the broker with short time-outs; "" when there is none."""
-    from heddle.client import known_url
+    from heddle.client import known_url, url_of_run
 
-    url = known_url(given) or ""
+    url = known_url(given) or url_of_run() or ""
     mark = "&" if "?" in url else "?"
     return f"{url}{mark}socket_timeout={SOCKET_S}&socket_connect_timeout={SOCKET_S}" if url else ""
 

@@ -31,9 +31,9 @@ def doctor(directory: str, output: str, redis_url: str | None) -> None:
     """
     from heddle.cli.findings import worst
     from heddle.cli.host_checks import of_host, of_install
-    from heddle.client import FOLDER, URL_ENV, known_url
+    from heddle.client import FOLDER, URL_ENV, known_url, url_of_run
 
-    url = known_url(redis_url)
+    url = known_url(redis_url) or url_of_run()
     found = [*of_install(needs_server=url is None), *of_host(Path(directory).absolute())]
     found += _of_broker(url) if url else [_nothing_runs(URL_ENV)]
     found += _cut_short(FOLDER)

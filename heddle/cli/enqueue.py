@@ -75,7 +75,7 @@ def enqueue(
         overrides = (*overrides, f"experiment.group={group}")
     source = _source(file, resume, redis_url)
     loaded, spaces = _load(source, overrides, name, check=check)
-    with connect(redis_url) as client:
+    with connect(redis_url, brings=True) as client:
         experiment = client.submit_loaded(loaded, resume=resume, spaces=spaces)
         told: dict[str, object] = {"experiment": experiment.id, "created": experiment.created}
         if output == "json" and not (wait or follow):
@@ -110,7 +110,7 @@ def _source(file: Path | None, resume: str | None, redis_url: str | None) -> "Pa
         return file
     if resume is None:
         raise UsageError("say what to submit: heddle enqueue exp.toml")
-    with connect(redis_url) as client:
+    with connect(redis_url, brings=True) as client:
         return client.experiment(resume).spec().model_dump(mode="json")
 
 
@@ -123,7 +123,7 @@ def enqueue_sweep(file: Path, how: dict[str, Any], *, wait: bool, output: str, r
 
     with trying():
         swept = load_sweep(file, **how)
-    with connect(redis_url) as client:
+    with connect(redis_url, brings=True) as client:
         named = own_group(swept, client.experiments())
         if named != swept[0].loaded.spec.experiment.group:
             again = load_sweep(file, **{**how, "group": named, "try_out": False})

@@ -45,7 +45,7 @@ def redis_option(function: F) -> F:
         metavar="URL",
         envvar=URL_ENV,
         show_envvar=True,
-        help="The broker, e.g. redis://host:6379/0; else the one of `heddle up` in this folder.",
+        help="The broker, e.g. redis://host:6379/0; else the one of `heddle up` or `heddle run` in this folder.",
     )(function)
 
 
@@ -143,15 +143,19 @@ def find_url(given: str | None) -> str:
         raise BrokerUnreachable(str(error).replace("url=...", "--redis-url URL")) from None
 
 
-def connect(given: str | None) -> "Client":
+def connect(given: str | None, *, brings: bool = False) -> "Client":
     """A client of the broker at `find_url(given)`, connected and checked.
+
+    Args:
+        brings: it brings something that stays; else the broker of the `heddle run` in this folder does as well.
 
     Raises:
         BrokerError, Denied: one line that says what to do.
     """
     from heddle.client import connect as open_client
+    from heddle.client import known_url, url_of_run
 
-    return open_client(find_url(given))
+    return open_client(known_url(given) or (None if brings else url_of_run()) or find_url(given))
 
 
 SCHEMA = 1
