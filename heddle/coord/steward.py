@@ -14,6 +14,7 @@ from heddle.broker.types import Ctl, ShardState
 from heddle.coord import planner
 from heddle.coord.shares import PoolShares
 from heddle.coord.telling import Teller
+from heddle.coord.troubles import Troubles
 from heddle.coord.watch import TICKETS_EVERY_MS, Watched, longest_gap_ms
 from heddle.errors import BrokerAmiss, Conflict, LeaderLost
 from heddle.shard import ShardPlan
@@ -29,6 +30,7 @@ BECAUSE = {
     "lease": "somebody made its lease one without an end; it ends in a TTL unless it is renewed",
 }
 """Why a lease was mended, for people."""
+SILENT = "it does not renew its seat: it ended, is frozen or is cut off"
 PARTITION = 0
 
 
@@ -135,7 +137,8 @@ class Steward:
             raise Odd(f"numbers of shards that are none: {odd[:5]}")
         self._mend_dues(watched, states, now_ms)
         self._recount(watched, states, now_ms)
-        is_seat_held = self._broker.seats.holder(experiment) is not None
+        holder = self._broker.seats.holder(experiment)
+        is_seat_held = holder is not None
         watched.looked(now_ms, ctl, shards=len(states), is_seat_held=is_seat_held)
         facts = planner.ExperimentFacts(
             state=status.state,
@@ -153,7 +156,27 @@ class Steward:
             in_flight=self._broker.experience.flow(experiment, PARTITION).entries if ctl.command == "stop" else 0,
         )
         watched.quarantined = self._tell.quarantines(experiment, watched.quarantined, states)
+        self._tell_troubles(watched, ctl, states, holder.trainer if holder is not None else "", now_ms)
         return self._do(watched, planner.plan_experiment(facts), facts) or status.ended
+
+    def _tell_troubles(
+        self, watched: Watched, ctl: Ctl, states: Sequence[ShardState], trainer: str, now_ms: int
+    ) -> None:
+        """Say who holds it up and cannot, or does not know it. `trainer`: who sits; "" for nobody."""
+        if ctl.command != "run":
+            watched.troubles = Troubles()
+            return
+        experiment, contact_ms = watched.experiment, now_ms - watched.contact_since_ms
+        if watched.troubles.is_missed(ctl.seat_epoch, is_held=bool(trainer), contact_ms=contact_ms):
+            last = self._broker.seats.last(experiment)
+            if not last.left_ms and not last.gone_ms:  # who left said so, or its host
+                self._tell.note(experiment, "misses", trainer=last.trainer, because=SILENT)
+        waiting = [state.shard for state in states if state.parked_bytes]
+        if watched.troubles.is_full(bool(waiting and trainer), now_ms):
+            flow = self._broker.experience.flow(experiment, PARTITION)
+            if flow.entries >= ctl.max_entries or flow.bytes + flow.parked > ctl.max_bytes:  # else the server is full
+                facts = {"batches": flow.entries, "waiting_shards": len(waiting), "trainer": trainer}
+                self._tell.note(experiment, "full", **facts, because="its trainer does not keep up")
 
     def _mend_dues(self, watched: Watched, states: Sequence[ShardState], now_ms: int) -> None:
         strays = watched.strays(states, now_ms)

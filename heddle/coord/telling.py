@@ -17,7 +17,7 @@ AMISS_EVERY_MS = 60_000
 STEPS_EVERY_MS = 10_000
 FEW = 16
 """More reaped shards than these are told together: one by one a dead fleet's lines cost more than its reaping."""
-WARNINGS = ("dropped", "failed", "quarantined", "reaped", "stuck")
+WARNINGS = ("dropped", "failed", "misses", "quarantined", "reaped", "stuck")
 
 
 class Teller:

@@ -11,6 +11,7 @@ from typing import Literal
 from heddle.broker.records import LATEST_MS, StoredSpec
 from heddle.broker.shards import FIRST_DUE
 from heddle.broker.types import Ctl, ShardState
+from heddle.coord.troubles import Troubles
 from heddle.shard import ShardPlan, plan_shards
 from heddle.spec import ExperimentSpec
 
@@ -67,6 +68,7 @@ class Watched:
         quarantined: shards that were in quarantine at the last look.
         reaps_from_ms: nothing is reaped before: the broker's clock was set, and leases end sooner than was promised.
         recounted_ms: when its experience was last counted anew. reaped_ms: when a shard was last reaped.
+        troubles: of which was told.
         is_broken: the last round failed over something that only this experiment has.
     """
 
@@ -94,6 +96,7 @@ class Watched:
     reaps_from_ms: int = 0
     recounted_ms: int = 0
     reaped_ms: int = -LATEST_MS
+    troubles: Troubles = field(default_factory=Troubles)
 
     def touch(self, now_ms: int) -> None:
         """Note that the broker answered at `now_ms`; a long gap before it means contact begins anew."""

@@ -237,6 +237,10 @@ def test_a_stream_that_is_full_is_told_with_who_does_not_keep_up(fleet: Fleet) -
     fleet.alarms("HeddleStreamFull", fleet.full)
     fleet.shows("broker: Shards that wait for room: A", lambda drawn: drawn[fleet.full] > 0 == drawn[fleet.uneven])
     fleet.shows("broker: Batches in flight: A", lambda drawn: drawn[fleet.full] == 8 > drawn[fleet.uneven])
+    logged = fleet.says("its trainer does not keep up", "logs", fleet.full)
+    said = rf"info coordinator \S+ \[{fleet.full}\] full batches=8 waiting_shards=\d trainer=\S+-{fleet.trainer.pid}-"
+    assert re.search(said, logged), logged
+    assert " full batches=" not in fleet.said("logs", fleet.uneven)
 
 
 def test_a_trainer_that_stands_still_is_named(fleet: Fleet) -> None:
@@ -252,5 +256,8 @@ def test_a_trainer_that_stands_still_is_named(fleet: Fleet) -> None:
         eventually(lambda: fleet.full in fleet.alarmed("HeddleNothingTrained"), timeout_s=LONG_S, every_s=0.5)
         fleet.shows("trainer: Seat: A", lambda drawn: drawn[fleet.full] == 0 < drawn[fleet.uneven])
         assert f"experiment {fleet.uneven} is running" in fleet.said("why", fleet.uneven)
+        missed = f"[{fleet.full}] misses trainer={trainer} because='it does not renew its seat: it ended, is frozen or"
+        fleet.says(missed, "logs", fleet.full, "--level", "warning")
+        assert "misses" not in fleet.said("logs", fleet.uneven)
     finally:
         os.kill(fleet.trainer.pid, signal.SIGCONT)

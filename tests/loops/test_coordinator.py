@@ -24,6 +24,7 @@ from heddle.errors import BrokerBlocked, BrokerFull, BrokerUnreachable, Gone
 from heddle.shard import plan_shards
 from heddle.spec import load_spec
 from heddle.stop import StopFlag
+from tests.broker_kit import append
 from tests.helpers import eventually
 
 SPEC: dict[str, Any] = {
@@ -735,6 +736,48 @@ def test_every_change_of_state_is_one_line_in_the_log(broker: Broker, coordinate
         "stopping",
         "stopped reason='no trainer was there to end it'",
     ]
+
+
+def said_of(broker: Broker, experiment: str, verb: str) -> list[tuple[str, str]]:
+    """(level, line) of what the coordinator said with that verb."""
+    return [(one.level, one.message) for one in broker.events.read(experiment) if one.message.startswith(f"{verb} ")]
+
+
+def test_a_trainer_that_falls_silent_is_told_by_name_once_and_one_that_left_is_not(broker: Broker) -> None:
+    leader, experiment = lead(broker), submit(broker, faults={"lease_ttl": 30})
+    leader.wait(broker.conn.now_ms())
+    # Given one that left
+    epoch = broker.seats.claim_seat(experiment, "t1", ttl_ms=30_000)
+    assert epoch is not None and broker.seats.release_seat(experiment, epoch)
+    leader.tick(broker.conn.now_ms())
+    # When the next one falls silent
+    broker.seats.claim_seat(experiment, "t2", ttl_ms=50)
+    eventually(lambda: broker.seats.holder(experiment) is None)
+    for later_ms in (0, 2_000, 4_000):
+        leader.tick(broker.conn.now_ms() + later_ms)
+    # Then only that is told, once
+    told = "misses trainer=t2 because='it does not renew its seat: it ended, is frozen or is cut off'"
+    assert said_of(broker, experiment, "misses") == [("warning", told)]
+
+
+@pytest.mark.parametrize("cap", [1, 100], ids=["the stream is full", "the server has no room"])
+def test_shards_that_wait_for_room_for_long_are_told_with_their_trainer_where_the_stream_is_full(
+    broker: Broker, cap: int
+) -> None:
+    leader, experiment = lead(broker), submit(broker, faults={"lease_ttl": 60})
+    leader.wait(broker.conn.now_ms())
+    broker.seats.claim_seat(experiment, "t1", ttl_ms=60_000)
+    # Given a shard whose second batch finds no room
+    broker.conn.main.hset(keys.ctl(experiment), "max_entries", 1)
+    lease = take(broker, ttl_ms=60_000)[1].lease
+    assert [append(broker, lease, seq).status for seq in (1, 2)] == ["OK", "FULL"]
+    broker.conn.main.hset(keys.ctl(experiment), "max_entries", cap)
+    # When that lasts
+    for later_ms in range(0, 16_000, 1_500):
+        leader.tick(broker.conn.now_ms() + later_ms)
+    # Then it is told once, unless something else keeps it out
+    told = "full batches=1 waiting_shards=1 trainer=t1 because='its trainer does not keep up'"
+    assert said_of(broker, experiment, "full") == ([("info", told)] if cap == 1 else [])
 
 
 def test_leases_that_nobody_could_renew_while_the_broker_refused_every_write_are_not_reaped(
