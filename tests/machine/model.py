@@ -73,6 +73,8 @@ class Truth:
     answered: set[Name] = field(default_factory=set)
     discarded: dict[Name, Call] = field(default_factory=dict)
     unreported: dict[Name, Call] = field(default_factory=dict)
+    late: dict[Name, Call] = field(default_factory=dict)
+    """Forgotten, and refused when a late copy came, of which its worker knows nothing."""
     forgotten: set[Name] = field(default_factory=set)
     settled: dict[Key, str] = field(default_factory=dict)
     manifest: set[Key] = field(default_factory=set)
@@ -123,11 +125,15 @@ class Truth:
         shard.seq, shard.given = call.seq, max(shard.given, call.given)
         self.accepted[call.name] = call
         self.unreported.pop(call.name, None)
+        self.late.pop(call.name, None)
         self.order.setdefault(call.lease.shard, []).append(call.name[:4])
 
     def _discard(self, call: Call) -> None:
-        if self.unreported.pop(call.name, None) or call.name not in self.answered:
-            self.discarded[call.name] = call
+        if call.name in self.unreported:
+            self.late[call.name] = self.unreported.pop(call.name)
+        elif call.name in self.answered:
+            return
+        self.discarded[call.name] = call
 
     def in_flight(self) -> list[Key]:
         """Accepted and not settled, in the order of acceptance within each shard."""
@@ -149,18 +155,25 @@ class Truth:
     def after(self, later: "Truth") -> "Truth":
         """This, if it is what a broker goes back to from `later`: manifests and epochs were given out, and stay so."""
         again = deepcopy(self)
-        known = later.unreported | later.accepted  # what it had forgotten before, and nobody reported, is not known now
+        # what it had forgotten before, and nobody reported, is not known now
+        known = later.late | later.unreported | later.accepted
         lost = {name: call for name, call in known.items() if name not in again.accepted}
         again.unreported |= lost
         again.answered |= lost.keys() & later.answered
         again.manifest, again.epochs = set(later.manifest), dict(later.epochs)
         return again
 
-    def report(self, lease: Lease) -> list[Call]:
-        """What a worker that learned of it reports as forgotten when it releases this lease."""
+    def report(self, lease: Lease, known: int) -> list[Call]:
+        """What a worker that learned of it reports as forgotten when it releases this lease.
+
+        Args:
+            known: seq of the last batch of which it was told that it was accepted.
+        """
         mine = [call for call in self.unreported.values() if call.lease == lease]
+        mine += [call for call in self.late.values() if call.lease == lease and call.seq <= known]
         for call in mine:
-            del self.unreported[call.name]
+            self.unreported.pop(call.name, None)
+            self.late.pop(call.name, None)
         self.forgotten.update(call.name for call in mine)
         return mine
 
