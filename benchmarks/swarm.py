@@ -24,11 +24,11 @@ from heddle.producers.quota import (
     BEAT_S,
     MOST_PER_LOOK,
     Quota,
-    at_once,
     beat_every_s,
     look_every_s,
     may_take_above,
     surplus,
+    tickets_at_once,
     wants_more,
 )
 
@@ -141,11 +141,11 @@ class Swarm:
     def _wanted(self, worker: LightWorker, most: int) -> int:
         held = len(worker.held)
         if wants_more(held, worker.quota):
-            return at_once(held, worker.quota, most=most)
+            return tickets_at_once(held, worker.quota, most=most)
         seen = self._broker.shards.peek_ticket(POOL)
         if seen is None or not may_take_above(age_ms=seen.age_ms, urgent=seen.urgent, ttl_ms=self._ttl_ms):
             return 0
-        return at_once(held, worker.quota, waiting=seen.waiting, most=most)
+        return tickets_at_once(held, worker.quota, waiting=seen.waiting, most=most)
 
     def _take_some(self, worker: LightWorker, tickets: Sequence[Ticket]) -> int:
         wanted = [(ticket, worker.rng.bytes(8).hex(), self._ttl_ms) for ticket in tickets]

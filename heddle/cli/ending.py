@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("heddle.cli")
 
 SHOWN = 5
-ENDED_AS = {"left": "left", "failed": "failed", "died": "killed", "silent": "silent"}
 Facts = list[tuple[str, object]]
 
 
@@ -44,7 +43,9 @@ def facts_of(ending: "Ending") -> Facts:
     """Why it ended, what it reached and what it took, by name."""
     status = ending.status
     cpu = f", {ending.trainer_cpu_s:,.0f} s of processor time in its trainer" if ending.trainer_cpu_s else ""
-    how = ", ".join(f"{ENDED_AS[name]} {number}" for name, number in ending.followed.items() if number)
+    how = ", ".join(
+        f"{'killed' if name == 'died' else name} {number}" for name, number in ending.followed.items() if number
+    )
     again = _times(ending.seats - 1, "new trainer") + (f" ({how})" if how else "") if ending.seats > 1 else ""
     moved = f"{_times(ending.moved, 'shard')} taken from workers that ended" if ending.moved else ""
     return [

@@ -19,7 +19,7 @@ from heddle.plane import Home, Plane, open_plane
 from heddle.producers.damaged import DamagedExperiments
 from heddle.producers.desk import Desk
 from heddle.producers.holdings import Holding, Key
-from heddle.producers.quota import MOST_PER_LOOK, at_once, look_every_s, may_take_above, wants_more
+from heddle.producers.quota import MOST_PER_LOOK, look_every_s, may_take_above, tickets_at_once, wants_more
 from heddle.producers.stage import Fetch, Stage
 
 log = logging.getLogger("heddle.worker")
@@ -139,11 +139,11 @@ class Claimer:
         """How many tickets to read, 0 for none."""
         quota = self._desk.quota
         if wants_more(held, quota):
-            return at_once(held, quota, most=most)
+            return tickets_at_once(held, quota, most=most)
         seen = self._broker.shards.peek_ticket(self._pool)
         if seen is None or not may_take_above(age_ms=seen.age_ms, urgent=seen.urgent, ttl_ms=self._ttl_ms()):
             return 0
-        return at_once(held, quota, waiting=seen.waiting, most=most)
+        return tickets_at_once(held, quota, waiting=seen.waiting, most=most)
 
     def _serve(self, ticket: Ticket, nonce: str = "") -> None:
         """Claim what a ticket is for, unless this worker leaves it alone.

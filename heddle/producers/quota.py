@@ -53,7 +53,7 @@ def may_take_above(*, age_ms: int, urgent: bool, ttl_ms: int) -> bool:
     return urgent or age_ms > OLD_TICKET_TTLS * ttl_ms
 
 
-def at_once(held: int, quota: Quota, *, waiting: int | None = None, most: int = MOST_PER_LOOK) -> int:
+def tickets_at_once(held: int, quota: Quota, *, waiting: int | None = None, most: int = MOST_PER_LOOK) -> int:
     """How many tickets to read and claim together; one but where a large pool has many: each alone takes four trips.
 
     Args:

@@ -2,7 +2,15 @@
 
 import pytest
 
-from heddle.producers.quota import Quota, at_once, beat_every_s, look_every_s, may_take_above, surplus, wants_more
+from heddle.producers.quota import (
+    Quota,
+    beat_every_s,
+    look_every_s,
+    may_take_above,
+    surplus,
+    tickets_at_once,
+    wants_more,
+)
 from heddle.states.workers import quiet_after_ms
 
 
@@ -85,8 +93,8 @@ def test_a_worker_beats_once_a_second_and_less_often_in_a_large_pool_but_never_s
 def test_only_in_a_large_pool_several_tickets_are_read_at_once(
     held: int, ceil: int, live: int, waiting: int | None, count: int
 ) -> None:
-    assert at_once(held, Quota(ceil, ceil, live=live), waiting=waiting) == count
+    assert tickets_at_once(held, Quota(ceil, ceil, live=live), waiting=waiting) == count
 
 
 def test_no_more_tickets_are_read_at_once_than_are_left_of_a_look() -> None:
-    assert at_once(0, Quota(10, 10, live=2_000), most=3) == 3
+    assert tickets_at_once(0, Quota(10, 10, live=2_000), most=3) == 3
